@@ -1,0 +1,79 @@
+"""Length-framed messages over a pair of pipes: four bytes of length, then as many bytes of JSON."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+__all__ = ["LIMIT", "ClosedError", "Frames", "read_frame", "write_frame"]
+
+LIMIT = 16 << 20
+"""Bytes of the longest message; a longer one is a broken peer."""
+
+_LENGTH = struct.Struct("<I")
+
+
+class ClosedError(Exception):
+    """The other end is gone, or what it sent is no message."""
+
+
+def write_frame(descriptor: int, data: bytes) -> None:
+    """Send one message whole.
+
+    Raises:
+        ClosedError: when nobody reads any more.
+    """
+    view = memoryview(_LENGTH.pack(len(data)) + data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except (BrokenPipeError, OSError) as error:
+        raise ClosedError(f"the pipe is closed ({error.strerror})") from error
+
+
+def read_frame(descriptor: int) -> bytes:
+    """Wait for one message; for the worker, which has nothing else to do.
+
+    Raises:
+        ClosedError: at the end of the pipe, or for a length that cannot be.
+    """
+    (length,) = _LENGTH.unpack(_read_exactly(descriptor, _LENGTH.size))
+    if length > LIMIT:
+        raise ClosedError(f"a message of {length} bytes was announced, {LIMIT} is the most")
+    return _read_exactly(descriptor, length)
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = os.read(descriptor, size - len(parts))
+        if not part:
+            raise ClosedError("the pipe is closed")
+        parts += part
+    return bytes(parts)
+
+
+class Frames:
+    """Cuts a stream of bytes, fed as they arrive, into messages; for the bench, which waits on several things."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes; return the messages that are whole now.
+
+        Raises:
+            ClosedError: for a length that cannot be.
+        """
+        self._bytes += data
+        found = []
+        while len(self._bytes) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._bytes)
+            if length > LIMIT:
+                raise ClosedError(f"a message of {length} bytes was announced, {LIMIT} is the most")
+            end = _LENGTH.size + length
+            if len(self._bytes) < end:
+                break
+            found.append(bytes(self._bytes[_LENGTH.size : end]))
+            del self._bytes[:end]
+        return found

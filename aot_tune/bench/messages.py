@@ -1,0 +1,234 @@
+"""The typed messages between the bench and its workers: JSON, told apart by the field `type`, never code."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from aot_tune.bench.records import Check, Status
+
+__all__ = [
+    "PROTOCOL",
+    "Baseline",
+    "Bench",
+    "Checked",
+    "Done",
+    "Empty",
+    "Failure",
+    "Hello",
+    "Load",
+    "Ping",
+    "Pong",
+    "Prepare",
+    "Progress",
+    "Quit",
+    "Reference",
+    "Referred",
+    "Reply",
+    "Request",
+    "Timed",
+    "Turn",
+    "Unload",
+    "Verify",
+    "Work",
+    "decode_reply",
+    "decode_request",
+    "encode",
+]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):
+    pass
+
+
+class Quit(_Message):
+    """End the worker."""
+
+
+class Ping(_Message):
+    """Ask for a Pong."""
+
+
+class Work(_Message):
+    """Name a problem to a worker: where its operator and its reference results are. Buffers are made when needed."""
+
+    key: str
+    operator_folder: str
+    check: Check
+    folder: str
+
+
+class Prepare(_Message):
+    """Make buffers and inputs of a named problem now, so that their cost is not a candidate's."""
+
+    key: str
+
+
+class Reference(_Message):
+    """Compute the reference results and tolerances of a problem into `folder`, which does not exist yet."""
+
+    operator_folder: str
+    check: Check
+    folder: str
+
+
+class Load(_Message):
+    """Load a shared object; `handle` names it from now on."""
+
+    handle: str
+    path: str
+    symbol: str
+
+
+class Unload(_Message):
+    """Forget a handle and close its shared object."""
+
+    handle: str
+
+
+class Verify(_Message):
+    """Run a loaded candidate on problems and compare with their references; `quick` leaves out repeats."""
+
+    handle: str
+    keys: tuple[str, ...]
+    quick: bool = False
+
+
+class Bench(_Message):
+    """Screen a verified candidate: few samples, fewer when it is slow."""
+
+    handle: str
+    key: str
+    best_ns: float | None = None
+
+
+class Baseline(_Message):
+    """Import a baseline's module and prepare it on a problem; `handle` names it from now on."""
+
+    handle: str
+    key: str
+    name: str
+
+
+class Turn(_Message):
+    """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first."""
+
+    handle: str
+    key: str
+    calls: int
+    warm: int
+    fresh: bool = False
+
+
+Request = Union[
+    Quit, Ping, Work, Prepare, Reference, Load, Unload, Verify, Bench, Baseline, Turn
+]
+
+
+class Hello(_Message):
+    """A worker's first message. `abi` is the protocol's version, `sandbox` what holds it, `notes` what could not."""
+
+    pid: int
+    abi: int
+    python: str
+    device: dict[str, str | int]
+    sandbox: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+class Pong(_Message):
+    """The answer to Ping."""
+
+    resident_bytes: int
+
+
+class Progress(_Message):
+    """Where a worker is now; what the bench reports when the worker dies before its answer."""
+
+    place: str
+
+
+class Done(_Message):
+    """A request without a result was carried out."""
+
+
+class Empty(_Message):
+    """A baseline cannot run here, and why."""
+
+    reason: str
+
+
+class Referred(_Message):
+    """Reference results are on the disk; SHA-256 of each input's bytes."""
+
+    digests: dict[str, str]
+    seconds: float
+
+
+class Checked(_Message):
+    """What a verification came to; `runs` are ns of the single calls of the last problem."""
+
+    status: Status
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+
+
+class Timed(_Message):
+    """Samples in ns per call, the overhead that was taken off them, and growth of the process in bytes per call.
+
+    `status` is not ok when the outputs of the timed calls were wrong, or a call failed.
+    """
+
+    samples: tuple[float, ...]
+    overhead: float = 0.0
+    leak: int = 0
+    status: Status = "ok"
+    reason: str = ""
+
+
+class Failure(_Message):
+    """A request that could not be carried out; the worker lives on. `kind` is the class of the error."""
+
+    kind: str
+    reason: str
+    status: Status = "failed"
+
+
+Reply = Union[Hello, Pong, Progress, Done, Empty, Referred, Checked, Timed, Failure]
+
+PROTOCOL = 1
+"""Version of these messages, sent in Hello."""
+
+_requests = msgspec.json.Decoder(Request)
+_replies = msgspec.json.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """A message as JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """Read a request.
+
+    Raises:
+        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
+    """
+    request: Request = _requests.decode(data)
+    return request
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Read a reply.
+
+    Raises:
+        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
+    """
+    reply: Reply = _replies.decode(data)
+    return reply
+
+
+

@@ -1,0 +1,201 @@
+"""Plain records of the bench stage: devices, policies, measurements. Times are nanoseconds unless a name says more."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Mapping
+from typing import Literal, Protocol, get_args
+
+import msgspec
+
+from aot_tune.spec import Problem
+
+__all__ = [
+    "STATUSES",
+    "CandidateLike",
+    "Check",
+    "Deadlines",
+    "Device",
+    "Measurement",
+    "Policy",
+    "Prepared",
+    "Status",
+    "digest_of",
+]
+
+Status = Literal[
+    "ok",
+    "compile-failed",
+    "crashed",
+    "no-result",
+    "timeout",
+    "wrong-result",
+    "oom",
+    "suspicious",
+    "skipped",
+    "failed",
+]
+"""What a candidate came to. `no-result`: its process ended without an answer and without a signal; `failed`: a function
+returned an error or could not be loaded; `skipped`: not run, with the reason; `suspicious`: faster than is possible."""
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+def digest_of(value: object) -> str:
+    """SHA-256, in hex, of a record's canonical JSON: independent of key order, process and machine."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+class CandidateLike(Protocol):
+    """What the bench needs to know of a candidate."""
+
+    @property
+    def id(self) -> str:
+        """Stable across processes and machines."""
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One device. `identity` is everything that two devices must share to share measurements; `slug` names folders."""
+
+    family: str
+    name: str
+    slug: str
+    identity: dict[str, str | int]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of family and identity."""
+        return digest_of([self.family, self.identity])
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds after which a worker is killed, per request. A verification also gets `per_best` times the best time."""
+
+    handshake: float = 60.0
+    prepare: float = 300.0
+    load: float = 10.0
+    check: float = 10.0
+    verify: float = 20.0
+    verify_least: float = 2.0
+    per_best: float = 50.0
+    bench: float = 20.0
+    graceful: float = 0.0
+    terminate: float = 0.0
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides how results are checked and times are taken.
+
+    Args:
+        version: raised when the code that measures changes its meaning.
+        seed: of the inputs' values.
+        sample_ns: shortest sample; shorter calls are grouped.
+        screen_stop: a screen ends after two samples that are both this many times slower than the best.
+        screen_ns: time of further samples in a screen; screen_samples: at most so many.
+        long_ns: calls that take longer are timed while they are verified instead of again.
+        race_ns: time of a whole race; race_rounds, race_least: most and fewest rounds.
+        cold_factor: copies of cold tensors rotate until they hold this many times the last cache's bytes.
+        copies: at most so many copies.
+        workspace_bytes: a candidate that asks for more is skipped.
+        memory_bytes: a candidate may hold this much beside the buffers it is given.
+        output_bytes: size of the largest file that a candidate may write.
+        leak_bytes: growth per call from which a candidate is dropped.
+        check_bytes: odd problems larger than this are left out unless nothing smaller is left.
+        strikes: a candidate that killed so many workers is not run again.
+        special_values: check once that NaN and infinities come out where they should.
+    """
+
+    version: int = 1
+    seed: int = 20240229
+    sample_ns: int = 50_000
+    screen_stop: float = 1.5
+    screen_ns: int = 20_000_000
+    screen_samples: int = 40
+    long_ns: int = 20_000_000
+    race_ns: int = 1_000_000_000
+    race_rounds: int = 21
+    race_least: int = 5
+    cold_factor: float = 2.0
+    copies: int = 64
+    workspace_bytes: int = 1 << 30
+    memory_bytes: int = 1 << 31
+    output_bytes: int = 64 << 20
+    leak_bytes: int = 64 << 10
+    check_bytes: int = 8 << 20
+    strikes: int = 2
+    special_values: bool = True
+    deadlines: Deadlines = Deadlines()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all fields."""
+        return digest_of(self)
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem to verify on; `special` puts NaN and infinities into its first input."""
+
+    problem: Problem
+    special: bool = False
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem whose reference results lie in read-only files below `folder`; `key` names them.
+
+    `digests` are those of the inputs' bytes, by tensor name: equal in every worker.
+    """
+
+    key: str
+    operator: str
+    operator_folder: str
+    check: Check
+    folder: str
+    digests: dict[str, str] = {}
+    seconds: float = 0.0
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.check.problem
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a candidate on a problem and a device.
+
+    Args:
+        candidate: the candidate's id, or `baseline:<name>`.
+        object: digest of the object file; empty for a baseline.
+        device, policy: digests.
+        reason: why the status is not ok: signal, place, numbers, last lines of output.
+        screen: ns per call of each sample of the screen.
+        final: ns per call in each round of a race, in the order of rounds, so that entries of one race pair up.
+        race: names the race that `final` is from.
+        error: largest |got - want| in units of the tolerance; at most 1 when the status is ok.
+        bitwise: whether repeated runs gave the same bits; None when it was not run twice.
+        overhead: ns per call of an empty call, already taken off the times.
+        leak: bytes per call by which the process grew.
+        phases: seconds per phase of the bench.
+    """
+
+    candidate: str
+    object: str
+    problem: Problem
+    device: str
+    policy: str
+    status: Status
+    reason: str = ""
+    screen: tuple[float, ...] = ()
+    final: tuple[float, ...] | None = None
+    race: str | None = None
+    error: float | None = None
+    bitwise: bool | None = None
+    overhead: float = 0.0
+    leak: int = 0
+    phases: Mapping[str, float] = {}
+
+    @property
+    def ns(self) -> float | None:
+        """The best known time of a call: the median of the race, else of the screen; None unless the status is ok."""
+        samples = self.final or self.screen
+        return statistics.median(samples) if samples and self.status == "ok" else None

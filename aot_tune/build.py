@@ -1,0 +1,51 @@
+"""The build backend: scikit-build-core's, plus what the targets of a build need and nothing that they do not.
+
+It runs before anything but scikit-build-core is installed, so it imports only that and the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from scikit_build_core import build as _backend
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+_Settings = dict[str, Any] | None
+
+build_sdist = _backend.build_sdist
+get_requires_for_build_sdist = _backend.get_requires_for_build_sdist
+get_requires_for_build_wheel = _backend.get_requires_for_build_wheel
+get_requires_for_build_editable = _backend.get_requires_for_build_editable
+prepare_metadata_for_build_wheel = _backend.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = _backend.prepare_metadata_for_build_editable
+
+
+def _pass_import_path_on() -> None:
+    """Tell CMake's Python steps where the build requirements are: under isolation only this process knows."""
+    os.environ["AOT_TUNE_IMPORT_PATH"] = os.pathsep.join(p for p in sys.path if p)
+
+
+def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None) -> str:
+    """Build a wheel; tunes, replays or neither, as AOT_TUNE_MODE says."""
+    _pass_import_path_on()
+    return _backend.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build an editable wheel; it never measures unless AOT_TUNE_MODE asks for it."""
+    _pass_import_path_on()
+    return _backend.build_editable(wheel_directory, config_settings, metadata_directory)

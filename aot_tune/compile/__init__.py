@@ -1,0 +1,31 @@
+"""Sources to objects: toolchains, the object cache, and compile errors with the first line that matters."""
+
+from __future__ import annotations
+
+from aot_tune.compile.build import Progress, compile_all
+from aot_tune.compile.cache import CacheCounters, ObjectCache
+from aot_tune.compile.jobs import Jobs, parallel_compiles
+from aot_tune.compile.records import CompileOutcome, Object
+from aot_tune.compile.toolchain import (
+    Toolchain,
+    native_targets,
+    target_by_name,
+    toolchain_for,
+    toolchains,
+)
+
+__all__ = [
+    "CacheCounters",
+    "CompileOutcome",
+    "Jobs",
+    "Object",
+    "ObjectCache",
+    "Progress",
+    "Toolchain",
+    "compile_all",
+    "native_targets",
+    "parallel_compiles",
+    "target_by_name",
+    "toolchain_for",
+    "toolchains",
+]

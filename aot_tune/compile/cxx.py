@@ -1,0 +1,235 @@
+"""The C++ compiler: targets of x86-64 CPUs, flags, and its identity."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.records import CompileOutcome
+from aot_tune.compile.run import Finished, compiler_environment, key_environment, run
+from aot_tune.errors import ToolchainError
+from aot_tune.spec import Target
+
+__all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
+
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fopenmp",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-frandom-seed=candidate",
+    "-fstack-usage",
+    "-fmax-errors=10",
+    "-fdiagnostics-color=never",
+    "-fno-diagnostics-show-caret",
+)
+LINK_FLAGS = ("-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+_MEMORY = 4 << 30
+_QUERY_SECONDS = 60.0
+_LEVELS = (
+    (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
+    (4, "avx512f avx512bw avx512cd avx512dq avx512vl"),
+)
+
+
+def _target(level: int, vector_bytes: int, registers: int) -> Target:
+    name = "cpu-x86-64" if level == 1 else f"cpu-x86-64-v{level}"
+    facts = {"vector_bytes": vector_bytes, "registers": registers}
+    return Target(name=name, family="cpu", level=level, facts=facts)
+
+
+_TARGETS = (_target(1, 16, 16), _target(2, 16, 16), _target(3, 32, 16), _target(4, 64, 32))
+
+
+def cpu_level(cpuinfo: str) -> int:
+    """The x86-64 level that all processors in the text of /proc/cpuinfo have in full; 0 on another architecture."""
+    rows = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
+    if not rows or "lm" not in rows[0]:
+        return 0
+    flags = set.intersection(*rows)
+    level = 1
+    for number, words in _LEVELS:
+        if not flags.issuperset(words.split()):
+            break
+        level = number
+    return level
+
+
+class CxxToolchain:
+    """g++, or what CXX names (a program, perhaps behind a launcher such as ccache, perhaps with arguments)."""
+
+    name = "cxx"
+
+    def __init__(self, environ: Mapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+        self._environ = environ
+        self._cpuinfo = cpuinfo
+
+    def configured(self, environ: Mapping[str, str]) -> CxxToolchain:
+        """The same toolchain with the compiler that CXX of `environ` names."""
+        return CxxToolchain(dict(environ), self._cpuinfo)
+
+    def targets(self) -> tuple[Target, ...]:
+        """cpu-x86-64 (every x86-64 CPU) and its levels v2, v3, v4."""
+        return _TARGETS
+
+    def baseline(self) -> Target:
+        """cpu-x86-64."""
+        return _TARGETS[0]
+
+    def native(self) -> tuple[Target, ...]:
+        """The levels that all CPUs of this machine have in full."""
+        try:
+            level = cpu_level(self._cpuinfo.read_text())
+        except OSError:
+            level = 0
+        return tuple(t for t in _TARGETS if t.level <= level)
+
+    def command(self) -> list[str]:
+        """The compiler and the arguments that always precede ours.
+
+        Raises:
+            ToolchainError: when there is none.
+        """
+        environ = self._env()
+        named = environ.get("CXX", "")
+        if named:
+            whole = shutil.which(named, path=environ.get("PATH"))
+            words = [named] if whole else shlex.split(named)
+        else:
+            words = next(([w] for w in ("g++", "c++") if shutil.which(w, path=environ.get("PATH"))), [])
+        program = shutil.which(words[0], path=environ.get("PATH")) if words else None
+        if program is None:
+            raise ToolchainError(
+                f"CXX={named!r} is not a program" if named else "no C++ compiler found: neither g++ nor c++ is on PATH",
+                why="candidates are compiled when the library is built",
+                fix="install g++ 11 or later, or set CXX to its path, or configure with -DCMAKE_CXX_COMPILER=<path>",
+            )
+        return [program, *words[1:]]
+
+    def identity(self) -> dict[str, str]:
+        """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
+        command, path = self.command(), self._env().get("PATH", os.defpath)
+        return dict(_identity(tuple(command), path, _state(Path(os.path.realpath(command[0])))))
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        """Flags and the variables that the compiler sees."""
+        extra = self.command()[1:]
+        return {"flags": [*extra, *_flags(target)], "environment": key_environment(self._env())}
+
+    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+        """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
+        folder = out.parent
+        (folder / SOURCE_NAME).write_text(source)
+        prefix = f"-ffile-prefix-map={folder}=."
+        argv = [*self.command(), *_flags(target), prefix, "-MD", "-MF", "candidate.d"]
+        argv += ["-c", SOURCE_NAME, "-o", out.name]
+        done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=_MEMORY)
+        if done.timed_out:
+            log = f"{done.output}\nerror: the compiler took longer than {timeout:g} s"
+            # a run that computed for most of its time was slow by itself; else the machine was busy
+            lasting = done.busy > 0.8 * timeout
+            return CompileOutcome(status="timeout", log=log, seconds=done.seconds, lasting=lasting)
+        if done.code != 0:
+            log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
+            lasting = done.code > 0 and is_lasting(done.output)
+            return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=lasting)
+        return CompileOutcome(
+            status="ok",
+            log=done.output,
+            seconds=done.seconds,
+            includes=_dependencies(folder / "candidate.d"),
+            resources=_resources(out, folder / f"{out.stem}.su", done),
+        )
+
+    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+        """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
+        argv = [*self.command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
+        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=_QUERY_SECONDS)
+        if done.code != 0 or done.timed_out:
+            raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
+
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
+
+    def _child(self, scratch: Path) -> dict[str, str]:
+        return compiler_environment(self._env(), scratch)
+
+
+def _flags(target: Target) -> tuple[str, ...]:
+    return (*FLAGS, f"-march={target.name.removeprefix('cpu-')}")
+
+
+def _state(path: Path) -> tuple[str, int, int, int]:
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@cache
+def _identity(
+    command: tuple[str, ...], path: str, _state_of_driver: tuple[object, ...]
+) -> tuple[tuple[str, str], ...]:
+    # without the first word, which is the name that the compiler was called by
+    found = {"version": _query(command, path, "--version").splitlines()[0].partition(" ")[2]}
+    found["machine"] = _query(command, path, "-dumpmachine").strip()
+    found["driver"] = _digest(_state(Path(os.path.realpath(command[0]))))
+    for program in ("cc1plus", "as"):
+        answer = _query(command, path, f"-print-prog-name={program}").strip()
+        where = shutil.which(answer, path=path)
+        if where is not None:
+            found[program] = _digest(_state(Path(os.path.realpath(where))))
+    return tuple(found.items())
+
+
+def _query(command: tuple[str, ...], path: str, question: str) -> str:
+    environ = compiler_environment({"PATH": path}, Path("/tmp"))
+    done = run([*command, question], folder=Path("/"), environ=environ, timeout=_QUERY_SECONDS)
+    if done.code != 0 or not done.output.strip():
+        raise ToolchainError(
+            f"{command[0]} {question} fails: {first_error(done.output)}",
+            fix="set CXX to a working g++ 11 or later",
+        )
+    return done.output
+
+
+@cache
+def _digest(state: tuple[str, int, int, int]) -> str:
+    with open(state[0], "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _dependencies(path: Path) -> tuple[str, ...]:
+    """Files that a make rule written by the compiler lists, without the source itself."""
+    text = path.read_text(errors="surrogateescape").replace("\\\n", " ").partition(":")[2]
+    marked = text.replace("\\ ", "\0").replace("$$", "$").replace("\\#", "#")
+    names = {word.replace("\0", " ") for word in marked.split()}
+    return tuple(sorted(names - {SOURCE_NAME}))
+
+
+def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:
+    found = {"text": _text_bytes(out.read_bytes()), "memory": done.memory}
+    rows = stack.read_text().splitlines() if stack.is_file() else []
+    return found | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
+
+
+def _text_bytes(elf: bytes) -> int:
+    """Bytes of code of a 64-bit little-endian ELF file: the sizes of its executable sections."""
+    table, (size, count) = struct.unpack_from("<Q", elf, 0x28)[0], struct.unpack_from("<HH", elf, 0x3A)
+    total = 0
+    for at in range(table, table + size * count, size):
+        flags, length = struct.unpack_from("<Q", elf, at + 8)[0], struct.unpack_from("<Q", elf, at + 0x20)[0]
+        total += length if flags & 0x4 else 0
+    return int(total)

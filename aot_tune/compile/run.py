@@ -1,0 +1,233 @@
+"""Runs a compiler: argument lists only, own process group, bounded time, memory and output, and nothing left behind."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.errors import ToolchainError
+
+__all__ = ["Finished", "compiler_environment", "key_environment", "kill_running", "run"]
+
+_PASSED = ("PATH",)
+_KEYED = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
+    "CCC_OVERRIDE_OPTIONS",
+    "LD_LIBRARY_PATH",
+)
+_OUTPUT_HALF = 32 * 1024
+_running: set[int] = set()
+
+
+def key_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that reach the compiler and may change what it makes; they are part of every object's key."""
+    return {name: environ[name] for name in _KEYED if environ.get(name)}
+
+
+def compiler_environment(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """The whole environment of a compiler: an allow-list, plain English, and temporary files in `scratch`."""
+    kept = {name: environ[name] for name in _PASSED if environ.get(name)}
+    kept |= key_environment(environ)
+    kept.setdefault("PATH", os.defpath)
+    return kept | {"LC_ALL": "C", "TMPDIR": str(scratch), "SOURCE_DATE_EPOCH": "0"}
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that ended: `code` is its exit status (negative: the signal), `output` its two streams together.
+
+    `memory` is the largest resident set of the program or one that it waited for, in bytes; `busy` is CPU seconds of
+    the whole group, known exactly for programs that ended in time.
+    """
+
+    code: int
+    output: str
+    timed_out: bool
+    seconds: float
+    busy: float
+    memory: int
+
+
+def run(
+    argv: Sequence[str], *, folder: Path, environ: Mapping[str, str], timeout: float, memory: int | None = None
+) -> Finished:
+    """Run a program in `folder` and wait; at `timeout` seconds its whole process group is killed.
+
+    Args:
+        memory: address space in bytes that each process of the group may take.
+
+    Raises:
+        ToolchainError: when it cannot be started at all.
+    """
+    reaper = _reaper()
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolchainError(
+            f"{argv[0]!r} cannot be started: {error.strerror}", fix="set CXX to a C++ compiler"
+        ) from error
+    reaper.add(process.pid)
+    _running.add(process.pid)
+    try:
+        _limit(process.pid, memory)
+        output, timed_out = _collect(process, began + timeout)
+        busy_group = _group_seconds(process.pid) if timed_out else 0.0
+    finally:
+        _running.discard(process.pid)
+        _kill(process.pid)  # also whatever the program left running
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        reaper.remove(process.pid)
+        if process.stdout is not None:
+            process.stdout.close()
+    return Finished(
+        code=process.returncode,
+        output=output,
+        timed_out=timed_out,
+        seconds=time.monotonic() - began,
+        busy=max(usage.ru_utime + usage.ru_stime, busy_group),
+        memory=usage.ru_maxrss * 1024,
+    )
+
+
+def kill_running() -> None:
+    """Kill every program that other threads are waiting for in `run`; they get its death as the result."""
+    for group in list(_running):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _limit(pid: int, memory: int | None) -> None:
+    with contextlib.suppress(OSError):  # a program that has ended already
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        if memory is not None:
+            hard = resource.prlimit(pid, resource.RLIMIT_AS)[1]
+            wanted = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+            resource.prlimit(pid, resource.RLIMIT_AS, (wanted, hard))
+
+
+def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, bool]:
+    """Read both streams until they end and the program is done, or the deadline; keep the head and the tail."""
+    assert process.stdout is not None
+    head, tail, dropped = b"", b"", 0
+    ended = os.pidfd_open(process.pid)
+    timed_out = False
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while True:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    timed_out = True
+                    break
+                ready = {key.fd for key, _ in selector.select(left)}
+                if process.stdout.fileno() in ready:
+                    chunk = os.read(process.stdout.fileno(), 65536)
+                    if not chunk:
+                        selector.unregister(process.stdout)
+                    room = _OUTPUT_HALF - len(head)
+                    head, rest = head + chunk[:room], chunk[room:]
+                    dropped += max(0, len(tail) + len(rest) - _OUTPUT_HALF)
+                    tail = (tail + rest)[-_OUTPUT_HALF:]
+                    if chunk:
+                        continue
+                if ended in ready:
+                    break
+    finally:
+        os.close(ended)
+    cut = f"\n... {dropped} bytes left out ...\n".encode() if dropped else b""
+    return (head + cut + tail).decode(errors="replace"), timed_out
+
+
+def _group_seconds(group: int) -> float:
+    """CPU seconds that the living processes of a group have used, with those of children that they waited for."""
+    ticks = 0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group:
+            ticks += sum(int(n) for n in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class _Reaper:
+    """This process's end of the reaper program."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._lock = threading.Lock()
+        program = Path(__file__).with_name("reaper.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env={"PATH": os.defpath},
+            cwd="/",
+        )
+        atexit.register(self.close)
+
+    def add(self, group: int) -> None:
+        self._say(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        self._say(f"-{group}\n")
+
+    def close(self) -> None:
+        """End the program; only in the process that started it."""
+        if os.getpid() == self.owner and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait(timeout=5)
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError):  # a reaper that somebody killed only costs the safety net
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+
+_current: _Reaper | None = None
+_current_lock = threading.Lock()
+
+
+def _reaper() -> _Reaper:
+    global _current
+    with _current_lock:
+        if _current is None or _current.owner != os.getpid():
+            _current = _Reaper()
+        return _current

@@ -1,0 +1,119 @@
+"""What a compiler must offer, and how the modules of this folder that offer it are found."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from aot_tune.compile.records import CompileOutcome
+from aot_tune.errors import ToolchainError, did_you_mean
+from aot_tune.spec import Target
+
+__all__ = ["Toolchain", "native_targets", "target_by_name", "toolchain_for", "toolchains"]
+
+
+@runtime_checkable
+class Toolchain(Protocol):
+    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`; nothing else names it."""
+
+    @property
+    def name(self) -> str:
+        """The backend that kernels name."""
+        ...
+
+    def configured(self, environ: Mapping[str, str]) -> Toolchain:
+        """The toolchain as another environment chooses it (for C++: CXX)."""
+        ...
+
+    def targets(self) -> tuple[Target, ...]:
+        """All targets, by level."""
+        ...
+
+    def baseline(self) -> Target:
+        """What generic variants are compiled for."""
+        ...
+
+    def native(self) -> tuple[Target, ...]:
+        """Targets that run on this machine, by level; the last is the best. Empty where there is no such device."""
+        ...
+
+    def identity(self) -> dict[str, str]:
+        """Version and content digests of the programs that make objects; no paths.
+
+        Raises:
+            ToolchainError: when there is no compiler, with the ways to point to one.
+        """
+        ...
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        """Everything beside the source and the identity that decides what an object holds, as plain data."""
+        ...
+
+    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+        """Compile `source` to the file `out`; its folder is the compiler's own and may be littered.
+
+        Raises:
+            ToolchainError: when the compiler cannot be started; never for what the source does.
+        """
+        ...
+
+    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+        """Link objects into a shared library for the benchmark.
+
+        Raises:
+            ToolchainError: with the linker's first error line.
+        """
+        ...
+
+
+@cache
+def toolchains() -> Mapping[str, Toolchain]:
+    """All backends by name, as found in this folder."""
+    package = importlib.import_module(__package__ or "aot_tune.compile")
+    found: dict[str, Toolchain] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
+        offered = getattr(importlib.import_module(f"{package.__name__}.{module}"), "TOOLCHAIN", None)
+        if isinstance(offered, Toolchain):
+            found[offered.name] = offered
+    return found
+
+
+def toolchain_for(backend: str, environ: Mapping[str, str] | None = None) -> Toolchain:
+    """The toolchain of a backend, as the environment chooses it.
+
+    Raises:
+        ToolchainError: for an unknown backend, with the nearest names.
+    """
+    try:
+        toolchain = toolchains()[backend]
+    except KeyError:
+        raise ToolchainError(
+            f"there is no backend {backend!r}", fix=did_you_mean(backend, toolchains())
+        ) from None
+    return toolchain.configured(os.environ if environ is None else environ)
+
+
+def target_by_name(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+        ToolchainError: when no backend has it, with the nearest names.
+    """
+    known = {t.name: t for chain in toolchains().values() for t in chain.targets()}
+    try:
+        return known[name]
+    except KeyError:
+        raise ToolchainError(
+            f"unknown target {name!r}", fix=did_you_mean(name, [*known, "native"])
+        ) from None
+
+
+def native_targets() -> list[Target]:
+    """Targets of all backends that run on this machine, by family and level."""
+    found = {t.name: t for chain in toolchains().values() for t in chain.native()}
+    return sorted(found.values(), key=lambda t: (t.family, t.level, t.name))

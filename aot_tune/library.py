@@ -1,0 +1,90 @@
+"""Reads the operators of a library from its folders: each `<root>/<name>/operator.py` defines `operator`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec import Operator
+from aot_tune.spec.checks import check_unique_operators
+from aot_tune.spec.names import check_identifier
+
+__all__ = ["bundled_templates", "load_operator", "load_operators", "operator_folders"]
+
+
+def bundled_templates() -> Path:
+    """The folder of the operators that ship with the project, installed or in a source tree."""
+    package = Path(__file__).resolve().parent
+    installed = package / "templates"
+    return installed if installed.is_dir() else package.parent / "templates"
+
+
+def operator_folders(roots: Sequence[Path]) -> list[Path]:
+    """All operator folders below the template roots, by name.
+
+    Raises:
+        SpecError: when two roots have an operator of one name, or a root does not exist.
+    """
+    folders: list[Path] = []
+    for root in roots:
+        if not root.is_dir():
+            raise SpecError(f"template root {str(root)!r} is not a folder", fix="check TEMPLATES of the library")
+        folders += [f.parent for f in root.glob("*/operator.py")]
+    folders.sort(key=lambda f: f.name)
+    check_unique_operators(f.name for f in folders)
+    return folders
+
+
+def load_operator(folder: Path) -> Operator:
+    """Run `operator.py` of a folder and return what it declares.
+
+    Raises:
+        SpecError: when the file is missing, fails, or does not define `operator` under the folder's name.
+    """
+    path = folder / "operator.py"
+    check_identifier(folder.name, "operator folder")
+    if not path.is_file():
+        raise SpecError(f"{folder} has no operator.py", fix="declare `operator = Operator(...)` in it")
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    name = f"_aot_tune_operator_{folder.name}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a build leaves nothing in the source tree
+    try:
+        spec.loader.exec_module(module)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
+    except Exception as error:
+        raise SpecError(f"{path} fails: {type(error).__name__}: {error}", fix="run it alone with Python") from error
+    finally:
+        sys.dont_write_bytecode = written
+        sys.modules.pop(name, None)
+    operator = getattr(module, "operator", None)
+    if not isinstance(operator, Operator) or operator.name != folder.name:
+        raise SpecError(
+            f"{path} does not define `operator` with name {folder.name!r}",
+            fix=f"write `operator = Operator(name={folder.name!r}, ...)`",
+        )
+    return operator
+
+
+def load_operators(roots: Sequence[Path], names: Sequence[str] = ()) -> dict[str, tuple[Path, Operator]]:
+    """Operators below the roots by name, with their folders; only `names` when any are given.
+
+    Raises:
+        SpecError: for a name that no root has, with the nearest names.
+    """
+    folders = {f.name: f for f in operator_folders(roots)}
+    check_unique_operators(names)
+    for name in names:
+        if name not in folders:
+            raise SpecError(f"there is no operator {name!r}", fix=did_you_mean(name, folders))
+    return {name: (folders[name], load_operator(folders[name])) for name in sorted(names or folders)}

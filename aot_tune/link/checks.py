@@ -1,0 +1,146 @@
+"""Checks of a library's tables before anything is written: every index has its variant, every operator its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aot_tune.errors import ManifestError, did_you_mean
+from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable, family_of
+from aot_tune.spec import Expr
+from aot_tune.spec.names import check_identifier
+
+__all__ = ["MAX_RANK", "check_library"]
+
+MAX_RANK = 8
+"""Axes that a tensor may have (kMaxRank of the runtime)."""
+
+_MAX_DEPTH = 64
+
+
+def check_library(spec: LibrarySpec) -> None:
+    """Check the whole library.
+
+    Raises:
+        ManifestError: naming the operator, table and variant that do not fit.
+    """
+    for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.module)):
+        check_identifier(name, what)
+    if not spec.operators:
+        raise ManifestError(f"library {spec.name!r} has no operator", fix="name at least one operator")
+    _unique((t.operator.name for t in spec.operators), f"library {spec.name!r}: operator")
+    symbols: dict[str, str] = {}
+    for table in spec.operators:
+        _check_operator(table)
+        for variant in table.variants:
+            if symbols.setdefault(variant.symbol, variant.object_digest) != variant.object_digest:
+                raise ManifestError(
+                    f"two objects define the symbol {variant.symbol!r}",
+                    why=f"digests {symbols[variant.symbol]} and {variant.object_digest}",
+                )
+
+
+def _check_operator(table: OperatorTable) -> None:
+    where = f"operator {table.operator.name!r}"
+    for tensor in table.operator.tensors:
+        if tensor.rank > MAX_RANK:
+            raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")
+    _unique((v.name for v in table.variants), f"{where}: variant")
+    families = {family_of(v.target) for v in table.variants} | {family_of(t.target) for t in table.tables}
+    for family in sorted(families or {"cpu"}):
+        generics = [v.name for v in table.variants if v.generic and family_of(v.target) == family]
+        if len(generics) != 1:
+            raise ManifestError(
+                f"{where} has {len(generics)} generic variants for {family}: {generics}",
+                why="one variant must answer every legal call",
+                fix="link exactly one variant with generic=True per family of devices",
+            )
+    for variant in table.variants:
+        _check_variant(variant, table, where)
+    _unique((t.target for t in table.tables), f"{where}: table")
+    _unique((f"{family_of(t.target)} level {t.level}" for t in table.tables), f"{where}: table")
+    for target in table.tables:
+        _check_table(target, table, f"{where}: table {target.target!r}")
+
+
+def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> None:
+    check_identifier(variant.name, f"{where}: variant")
+    check_identifier(variant.symbol, f"{where}: variant {variant.name!r}: symbol")
+    if variant.generic and variant.requires:
+        raise ManifestError(f"{where}: generic variant {variant.name!r} has guards", fix="remove them")
+    for guard in variant.requires:
+        _check_facts(guard, table, f"{where}: variant {variant.name!r}: guard {guard.key()}")
+
+
+def _check_facts(expr: Expr, table: OperatorTable, place: str) -> None:
+    known = known_facts(table)
+    for fact in sorted(expr.facts()):
+        if fact not in known:
+            raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
+    if expr.kind in ("//", "%"):
+        divisor = expr.args[1]
+        constant = divisor.kind == "const" and int(divisor.value) > 0
+        if not constant and not (divisor.kind == "fact" and str(divisor.value) in table.operator.dims):
+            raise ManifestError(
+                f"{place} divides by {divisor.key()}",
+                why="it may be zero in a call",
+                fix="divide by a positive constant or by a dim",
+            )
+    for arg in expr.args:
+        _check_facts(arg, table, place)
+
+
+def known_facts(table: OperatorTable) -> frozenset[str]:
+    """The names of all facts of an operator's calls."""
+    op = table.operator
+    facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes)}
+    for tensor in op.tensors:
+        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
+        facts |= {f"stride.{tensor.name}.{axis}" for axis in range(tensor.rank)}
+    return frozenset(facts)
+
+
+def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
+    known = known_facts(table)
+    for index, node in enumerate(target.nodes):
+        if node.fact:
+            if node.fact not in known:
+                raise ManifestError(f"{where}: node {index} asks for {node.fact!r}", fix=did_you_mean(node.fact, known))
+            for child in (node.below, node.above):
+                if not 0 <= child < len(target.nodes):
+                    raise ManifestError(f"{where}: node {index} leads to node {child}, which does not exist")
+        for variant in node.leaf:
+            _check_leaf(variant, target, table, f"{where}: node {index}")
+    if target.nodes:
+        _check_depth(target, 0, (), where)
+    for problem in target.tuned:
+        for dim in table.operator.dims:
+            if dim not in problem.dims:
+                raise ManifestError(f"{where}: tuned problem '{problem.id}' does not state {dim!r}")
+
+
+def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: str) -> None:
+    if not 0 <= index < len(table.variants):
+        raise ManifestError(f"{where} names variant {index}, which is not in the library")
+    variant = table.variants[index]
+    if family_of(variant.target) != family_of(target.target) or variant.level > target.level:
+        raise ManifestError(
+            f"{where} names variant {variant.name!r} for {variant.target}",
+            why=f"a device of {target.target} may lack its instructions",
+        )
+
+
+def _check_depth(target: TargetTable, index: int, path: tuple[int, ...], where: str) -> None:
+    if index in path or len(path) >= _MAX_DEPTH:
+        raise ManifestError(f"{where}: the path {(*path, index)} does not end", why=f"depth limit {_MAX_DEPTH}")
+    node = target.nodes[index]
+    if node.fact:
+        _check_depth(target, node.below, (*path, index), where)
+        _check_depth(target, node.above, (*path, index), where)
+
+
+def _unique(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ManifestError(f"{what} {name!r} is there twice")
+        seen.add(name)

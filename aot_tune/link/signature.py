@@ -1,0 +1,45 @@
+"""C spelling of an operator's arguments, shared by the header, the dispatch code and the binding."""
+
+from __future__ import annotations
+
+import json
+
+from aot_tune.spec import Operator, Scalar
+
+__all__ = ["arguments", "c_string", "parameters", "scalar_type", "shape_text"]
+
+_SCALARS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
+
+
+def scalar_type(scalar: Scalar) -> str:
+    """The C type that a scalar is passed as."""
+    return _SCALARS[scalar.dtype_name]
+
+
+def parameters(operator: Operator, *, attributes: bool = True) -> list[str]:
+    """Declarations of the tensors, scalars and attributes, in the order of the C functions."""
+    result = [f"const DLTensor* {t.name}" for t in operator.tensors]
+    result += [f"{scalar_type(s)} {s.name}" for s in operator.scalars]
+    if attributes:
+        result += [f"int32_t {a.name}" for a in operator.attributes]
+    return result
+
+
+def arguments(operator: Operator, prefix: str = "") -> list[str]:
+    """The names of the same arguments, each after `prefix`."""
+    names = [t.name for t in operator.tensors] + [s.name for s in operator.scalars]
+    return [prefix + n for n in names + [a.name for a in operator.attributes]]
+
+
+def shape_text(operator: Operator, tensor: str) -> str:
+    """A tensor's declared shape for people: `[M, K]`."""
+    return "[" + ", ".join(s.key() for s in operator.tensor(tensor).shape) + "]"
+
+
+def c_string(text: str) -> str:
+    """A C string literal: ASCII, with what is not printable escaped."""
+    escaped = json.dumps(text, ensure_ascii=False)[1:-1]
+    out = []
+    for char in escaped.replace("?", "\\?"):
+        out.append(char if " " <= char <= "~" else "".join(f"\\{b:03o}" for b in char.encode()))
+    return '"' + "".join(out) + '"'

@@ -1,0 +1,145 @@
+"""The options of a build: one table that checks values, prints help, and writes the README's table."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from aot_tune.errors import OptionError, did_you_mean
+
+__all__ = ["EFFORT_LIMITS", "OPTIONS", "Option", "Options", "markdown_table", "resolve"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: a CMake cache variable, with an environment variable of the same name as the fallback."""
+
+    name: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "AOT_TUNE_MODE",
+        "auto",
+        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again; `replay` uses the "
+        "database only and fails on a miss; `generic` does not tune",
+        ("auto", "tune", "replay", "generic"),
+    ),
+    Option(
+        "AOT_TUNE_TARGETS",
+        "native",
+        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cpu-x86-64-v4`; `native` is what this machine "
+        "has, and under `replay` all targets of the database",
+    ),
+    Option("AOT_TUNE_BUDGET", "", "seconds for the whole tuning; empty is no limit, then effort decides"),
+    Option(
+        "AOT_TUNE_EFFORT",
+        "default",
+        "how many configs of each kernel are tried: `quick` 4, `default` 16, `exhaustive` all",
+        ("quick", "default", "exhaustive"),
+    ),
+    Option(
+        "AOT_TUNE_CACHE",
+        "rw",
+        "object cache and measurement store: `rw`, `ro` (read only), `fresh` (write, never read), `off`",
+        ("rw", "ro", "fresh", "off"),
+    ),
+    Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
+    Option("AOT_TUNE_JOBS", "", "compilers that run at once; empty asks `CMAKE_BUILD_PARALLEL_LEVEL`, `MAX_JOBS`, "
+           "then the cores and memory of the machine"),
+    Option("AOT_TUNE_THREADS", "", "threads that CPU candidates and baselines may use; empty is all usable cores"),
+    Option("AOT_TUNE_STRICT", "0", "1 makes replay fail where an object is not bit-equal to the recorded one", ("0", "1")),
+    Option(
+        "AOT_TUNE_NO_SURVIVOR",
+        "fail",
+        "when every candidate of an operator fails: `fail` the build, or ship its `generic` variant alone",
+        ("fail", "generic"),
+    ),
+    Option("AOT_TUNE_FILTER", "*", "shell pattern of `operator/kernel` names to tune"),
+)
+
+EFFORT_LIMITS: dict[str, int | None] = {"quick": 4, "default": 16, "exhaustive": None}
+"""Configs tried per kernel and target."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked values of the options; see `OPTIONS` for their meaning. Times are in seconds."""
+
+    mode: str
+    targets: tuple[str, ...]
+    budget: float | None
+    effort: str
+    cache: str
+    cache_dir: str
+    jobs: int | None
+    threads: int | None
+    strict: bool
+    no_survivor: str
+    filter: str
+
+
+def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
+    """Check what CMake gave and fill the rest from the environment and the defaults.
+
+    Raises:
+        OptionError: naming the option, its value and what is allowed.
+    """
+    environment = os.environ if environment is None else environment
+    known = [o.name for o in OPTIONS]
+    for name in given:
+        if name not in known:
+            raise OptionError(f"unknown option {name}", fix=did_you_mean(name, known))
+    values: dict[str, str] = {}
+    for option in OPTIONS:
+        value = (given.get(option.name) or environment.get(option.name) or option.default).strip()
+        if option.choices and value not in option.choices:
+            raise OptionError(f"{option.name}={value!r} is not allowed", fix=did_you_mean(value, option.choices))
+        values[option.name] = value
+    targets = tuple(t for t in values["AOT_TUNE_TARGETS"].replace(",", ";").split(";") if t.strip())
+    return Options(
+        mode=values["AOT_TUNE_MODE"],
+        targets=tuple(t.strip() for t in targets) or ("native",),
+        budget=_seconds("AOT_TUNE_BUDGET", values["AOT_TUNE_BUDGET"]),
+        effort=values["AOT_TUNE_EFFORT"],
+        cache=values["AOT_TUNE_CACHE"],
+        cache_dir=values["AOT_TUNE_CACHE_DIR"],
+        jobs=_count("AOT_TUNE_JOBS", values["AOT_TUNE_JOBS"]),
+        threads=_count("AOT_TUNE_THREADS", values["AOT_TUNE_THREADS"]),
+        strict=values["AOT_TUNE_STRICT"] == "1",
+        no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
+        filter=values["AOT_TUNE_FILTER"],
+    )
+
+
+def _seconds(name: str, value: str) -> float | None:
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise OptionError(f"{name}={value!r} is not a positive number of seconds", fix=f"write for example {name}=300")
+    return seconds
+
+
+def _count(name: str, value: str) -> int | None:
+    if not value:
+        return None
+    if not value.isdecimal() or not 1 <= int(value) <= 4096:
+        raise OptionError(f"{name}={value!r} is not a count from 1 to 4096", fix=f"write for example {name}=2")
+    return int(value)
+
+
+def markdown_table() -> str:
+    """The README's table of options."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    rows += [f"| `{o.name}` | {f'`{o.default}`' if o.default else 'empty'} | {o.help} |" for o in OPTIONS]
+    return "\n".join(rows)

@@ -1,0 +1,297 @@
+"""What templates may call: the operator's arguments, sizes, strides, loads, stores and epilogue, printed as C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aot_tune.errors import RenderError, did_you_mean
+from aot_tune.render.hooks import Hooks
+from aot_tune.spec import AddTensor, Operator, Tensor
+
+__all__ = ["CxxFunctions", "SYMBOL"]
+
+SYMBOL = "AOT_TUNE_SYMBOL"
+"""Stands for the candidate's symbol until the digest of the source is known."""
+
+_PRELUDE = """\
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+"""
+
+
+class CxxFunctions:
+    """Template functions for one candidate; `constants` are the facts that it is specialised on."""
+
+    def __init__(self, operator: Operator, constants: Mapping[str, int], hooks: Hooks) -> None:
+        self._op, self._constants, self._hooks = operator, dict(constants), hooks
+
+    def names(self) -> dict[str, Callable[..., Any]]:
+        """Function name to function, as templates see them."""
+        public = (
+            "prelude kernel_signature no_workspace dim size stride ptr address present attr attr_value load store "
+            "store_output epilogue_functions unroll"
+        )
+        return {name: getattr(self, name) for name in public.split()}
+
+    # -- signature -----------------------------------------------------------------------------------------------
+
+    def prelude(self) -> str:
+        """Declarations that every candidate needs."""
+        return self._hooks.open_once("prelude", lambda: _PRELUDE)
+
+    def kernel_signature(self, function: str) -> str:
+        """The head of `launch` or `workspace`, to be followed by its body in braces."""
+        ends = {
+            "launch": ("void* workspace", "size_t workspace_size", "void* stream"),
+            "workspace": ("size_t* workspace_size",),
+        }
+        if function not in ends:
+            raise RenderError(f"kernel_signature({function!r})", fix=did_you_mean(function, ends))
+        arguments = [f"const DLTensor* {t.name}" for t in self._op.tensors]
+        arguments += [f"{_scalar_type(s.dtype_name)} {s.name}" for s in self._op.scalars]
+        arguments += [f"int32_t {a.name}" for a in self._op.attributes]
+        listed = ",\n    ".join(f"[[maybe_unused]] {a}" for a in (*arguments, *ends[function]))
+        head = f'extern "C" __attribute__((visibility("default"))) int32_t {SYMBOL}_{function}(\n    {listed})'
+        return self._hooks.open_once(f"kernel_signature_{function}", lambda: head)
+
+    def no_workspace(self) -> str:
+        """A whole `workspace` function of a kernel that needs none."""
+        return self.kernel_signature("workspace") + " {\n  *workspace_size = 0;\n  return 0;\n}\n"
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    def dim(self, name: str) -> str:
+        """The extent of a dim: a constant when the candidate is specialised on it, else read from an argument."""
+        if name not in self._op.dims:
+            raise RenderError(f"dim({name!r}): no such dim", fix=did_you_mean(name, self._op.dims))
+        if name in self._constants:
+            return f"INT64_C({self._constants[name]})"
+        for tensor in self._op.inputs:
+            for axis, extent in enumerate(tensor.shape):
+                if not tensor.optional and extent.key() == name:
+                    return f"{tensor.name}->shape[{axis}]"
+        raise RenderError(f"dim({name!r}) is bound by no input")
+
+    def size(self, tensor: str, axis: int) -> str:
+        """The extent of a tensor's axis."""
+        self._axis(tensor, axis)
+        return self._tensor(tensor).shape[axis].cpp(self.dim)
+
+    def stride(self, tensor: str, axis: int) -> str:
+        """The stride of a tensor's axis in elements."""
+        self._axis(tensor, axis)
+        known = self._stride_constant(tensor, axis)
+        return f"{tensor}->strides[{axis}]" if known is None else f"INT64_C({known})"
+
+    def present(self, tensor: str) -> str:
+        """Whether an optional tensor was passed, as a C++ condition."""
+        if not self._tensor(tensor).optional:
+            return "true"
+        known = self._constants.get(f"present.{tensor}")
+        return f"({tensor} != nullptr)" if known is None else ("true" if known else "false")
+
+    def attr(self, name: str) -> str:
+        """The index of an attribute's value."""
+        self._attribute_choices(name)
+        known = self._constants.get(f"attribute.{name}")
+        return name if known is None else str(known)
+
+    def attr_value(self, name: str, choice: str) -> int:
+        """The index of one choice of an attribute."""
+        choices = self._attribute_choices(name)
+        if choice not in choices:
+            raise RenderError(f"attribute {name!r} has no choice {choice!r}", fix=did_you_mean(choice, choices))
+        return choices.index(choice)
+
+    def unroll(self, count: int) -> str:
+        """Ask the compiler to unroll the loop that follows."""
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 65534:
+            raise RenderError(f"unroll({count!r}) is not a count from 1 to 65534")
+        return f"#pragma GCC unroll {count}"
+
+    # -- loads and stores ----------------------------------------------------------------------------------------
+
+    def ptr(self, tensor: str) -> str:
+        """The typed data pointer of a tensor."""
+        declared = self._tensor(tensor)
+        const = "" if declared.output else "const "
+        return f"static_cast<{const}{declared.dtype.c}*>({tensor}->data)"
+
+    def address(self, tensor: str, indices: Sequence[str]) -> str:
+        """A pointer to the element at `indices` (leading axes only, or all)."""
+        declared = self._tensor(tensor)
+        if len(indices) > declared.rank:
+            raise RenderError(f"{tensor!r} has {declared.rank} axes, {len(indices)} indices were given")
+        terms = []
+        for axis, index in enumerate(indices):
+            known = self._stride_constant(tensor, axis)
+            if known == 0:
+                continue
+            terms.append(f"({index})" if known == 1 else f"({index}) * {self.stride(tensor, axis)}")
+        return " + ".join([self.ptr(tensor), *terms])
+
+    def load(self, tensor: str, indices: Sequence[str], lanes: int = 1, count: str | None = None) -> str:
+        """The element at `indices`, or `lanes` of them along the last axis (of which `count` exist)."""
+        self._all_indices(tensor, indices)
+        if lanes == 1:
+            return f"*({self.address(tensor, indices)})"
+        self._unit_last(tensor)
+        if count is None:
+            return f"vload<{lanes}>({self.address(tensor, indices)})"
+        return f"vload_partial<{lanes}>({self.address(tensor, indices)}, {count})"
+
+    def store(
+        self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None
+    ) -> str:
+        """A statement that stores `value` at `indices`."""
+        self._all_indices(tensor, indices)
+        declared = self._tensor(tensor)
+        if not declared.output:
+            raise RenderError(f"store({tensor!r}): it is an input")
+        if lanes == 1:
+            return f"*({self.address(tensor, indices)}) = static_cast<{declared.dtype.c}>({value});"
+        self._unit_last(tensor)
+        if count is None:
+            return f"vstore<{lanes}>({self.address(tensor, indices)}, {value});"
+        return f"vstore_partial<{lanes}>({self.address(tensor, indices)}, {value}, {count});"
+
+    def store_output(
+        self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None
+    ) -> str:
+        """As `store`, after the operator's epilogue; a statement in braces."""
+        statement = self.store(tensor, indices, "aot_v", lanes, count)
+        epilogue = self._op.epilogue
+        steps = epilogue.steps if epilogue is not None and epilogue.output == tensor else ()
+        if any(not isinstance(s, AddTensor) for s in steps) and not self._hooks.opened("epilogue_functions"):
+            raise RenderError(
+                f"store_output({tensor!r}): the operator has an activation whose functions are not there",
+                fix='write {% include "common/math.h.j2" %} above',
+            )
+
+        def fill() -> str:
+            lines = [f"auto aot_v = {value};"]
+            for step in steps:
+                if isinstance(step, AddTensor):
+                    lines.append(self._add(step, indices, lanes, count))
+                else:
+                    lines.append(self._activate(step.attribute))
+            return "{ " + " ".join([*lines, statement]) + " }"
+
+        return self._hooks.open("store_output", fill)
+
+    def epilogue_functions(self) -> str:
+        """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
+        return self._hooks.open_once("epilogue_functions", self._activation_functions)
+
+    # -- pieces --------------------------------------------------------------------------------------------------
+
+    def _activation_functions(self) -> str:
+        steps = self._op.epilogue.steps if self._op.epilogue else ()
+        functions = []
+        for step in steps:
+            if isinstance(step, AddTensor):
+                continue
+            choices = self._attribute_choices(step.attribute)
+            cases = "".join(f"    case {i}:\n      return {c}(v);\n" for i, c in enumerate(choices) if c != "none")
+            functions.append(
+                f"template <typename V>\n[[gnu::noinline]] V apply_{step.attribute}(V v, int32_t choice) {{\n"
+                f"  switch (choice) {{\n{cases}    default:\n      return v;\n  }}\n}}\n"
+            )
+        return "namespace {\n" + "".join(functions) + "}  // namespace\n" if functions else ""
+
+    def _activate(self, attribute: str) -> str:
+        known = self._constants.get(f"attribute.{attribute}")
+        if known is not None:
+            choice = self._attribute_choices(attribute)[known]
+            return "" if choice == "none" else f"aot_v = {choice}(aot_v);"
+        skip = f"{attribute} != {self.attr_value(attribute, 'none')}"
+        if "none" not in self._attribute_choices(attribute):
+            skip = "true"
+        return f"if ({skip}) aot_v = apply_{attribute}(aot_v, {attribute});"
+
+    def _add(self, step: AddTensor, indices: Sequence[str], lanes: int, count: str | None) -> str:
+        own = [indices[a] for a in step.axes]
+        add = self._add_lanes(step, own, lanes, count, last_axis=len(indices) - 1)
+        return f"if ({self.present(step.tensor)}) {{ {add} }}"
+
+    def _add_lanes(self, step: AddTensor, own: list[str], lanes: int, count: str | None, last_axis: int) -> str:
+        one = f"*({self.address(step.tensor, own)})"
+        if lanes == 1 or step.axes[-1] != last_axis:  # lanes run along the output's last axis
+            return f"aot_v += {one};"
+        axis = len(own) - 1
+        start = self.address(step.tensor, own)
+        many = f"vload<{lanes}>({start})" if count is None else f"vload_partial<{lanes}>({start}, {count})"
+        known = self._stride_constant(step.tensor, axis)
+        if known == 1:
+            return f"aot_v += {many};"
+        upto = str(lanes) if count is None else f"({count})"
+        gather = (
+            f"for (int64_t aot_l = 0; aot_l < {upto}; ++aot_l) "
+            f"aot_v[aot_l] += ({start})[aot_l * {self.stride(step.tensor, axis)}];"
+        )
+        if known is not None:
+            return gather
+        return f"if ({self.stride(step.tensor, axis)} == 1) {{ aot_v += {many}; }} else {{ {gather} }}"
+
+    def _tensor(self, name: str) -> Tensor:
+        known = [t.name for t in self._op.tensors]
+        if name not in known:
+            raise RenderError(f"operator {self._op.name!r} has no tensor {name!r}", fix=did_you_mean(str(name), known))
+        return self._op.tensor(name)
+
+    def _axis(self, tensor: str, axis: int) -> None:
+        rank = self._tensor(tensor).rank
+        if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < rank:
+            raise RenderError(f"{tensor!r} has no axis {axis!r}", fix=f"use 0 to {rank - 1}")
+
+    def _all_indices(self, tensor: str, indices: Sequence[str]) -> None:
+        if len(indices) != self._tensor(tensor).rank:
+            raise RenderError(f"{tensor!r} has {self._tensor(tensor).rank} axes, {len(indices)} indices were given")
+
+    def _unit_last(self, tensor: str) -> None:
+        last = self._tensor(tensor).rank - 1
+        if self._stride_constant(tensor, last) != 1:
+            raise RenderError(
+                f"lanes > 1 on {tensor!r}, whose last stride is not known to be 1",
+                fix=f"add stride({tensor!r}, {last}) == 1 to the kernel's requires",
+            )
+
+    def _stride_constant(self, tensor: str, axis: int) -> int | None:
+        return self._constants.get(f"stride.{tensor}.{axis}")
+
+    def _attribute_choices(self, name: str) -> tuple[str, ...]:
+        for attribute in self._op.attributes:
+            if attribute.name == name:
+                return attribute.choices
+        raise RenderError(
+            f"operator {self._op.name!r} has no attribute {name!r}",
+            fix=did_you_mean(str(name), [a.name for a in self._op.attributes]),
+        )
+
+
+def _scalar_type(name: str) -> str:
+    return {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}[name]
+
+

@@ -1,0 +1,135 @@
+"""The template engine: sandboxed, strict about names, confined to its roots, and able to say where each line came from."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from aot_tune.errors import RenderError, did_you_mean
+from aot_tune.spec.names import check_template_path
+
+__all__ = ["Environment", "SourceLine", "map_lines"]
+
+SourceLine = tuple[str, int]
+"""A template's path below its root, and a line counted from 1."""
+
+_MARK = re.compile("\x02([^\x03]*):([0-9]+)\x03")
+_LEADING = re.compile("(\x02[^\x03]*\x03)+")
+
+
+class _LineMarks(Extension):
+    """Puts an invisible mark before every line of template text, so that rendered lines can be traced back."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterable[Token]:
+        name = stream.name or ""
+        for token in stream:
+            if token.type != "data":
+                yield token
+                continue
+            pieces = token.value.split("\n")
+            marked = [f"\x02{name}:{token.lineno + i}\x03{piece}" for i, piece in enumerate(pieces)]
+            yield Token(token.lineno, token.type, "\n".join(marked))
+
+
+class _Loader(BaseLoader):
+    """Reads templates below the given roots, first match wins; a link that leads outside its root is refused."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = [Path(r) for r in roots]
+
+    def get_source(self, environment: Any, template: str) -> tuple[str, str, Callable[[], bool]]:
+        del environment
+        check_template_path(template, "template")
+        for root in self.roots:
+            path = root / template
+            if not path.is_file():
+                continue
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise RenderError(
+                    f"template {template!r} leads outside its root {root}",
+                    why=f"it resolves to {path.resolve()}",
+                    fix="put the file itself below the template root",
+                )
+            return path.read_text(encoding="utf-8"), template, lambda: True
+        raise TemplateNotFound(template)
+
+    def list_templates(self) -> list[str]:
+        return sorted({str(p.relative_to(r)) for r in self.roots for p in r.rglob("*.j2")})
+
+
+class Environment:
+    """A template engine over template roots."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._loader = _Loader(roots)
+        self._jinja = ImmutableSandboxedEnvironment(
+            loader=self._loader,
+            undefined=StrictUndefined,
+            extensions=[_LineMarks],
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+
+    def render(self, template: str, names: dict[str, Any]) -> str:
+        """Render a template; the result still holds line marks, see `map_lines`.
+
+        Raises:
+            RenderError: for any fault in a template, with its file and line.
+        """
+        try:
+            return self._jinja.get_template(template).render(names)
+        except TemplateNotFound as error:
+            missing = str(error.name)
+            raise RenderError(
+                f"template {missing!r} is not below a template root",
+                why=f"looked in {', '.join(map(str, self._loader.roots))}",
+                fix=did_you_mean(missing, self._loader.list_templates()),
+            ) from error
+        except TemplateSyntaxError as error:
+            raise RenderError(f"{error.name or template}:{error.lineno}: {error.message}") from error
+        except RenderError as error:
+            raise RenderError(_placed(error, template, error.what), why=error.why, fix=error.fix) from error
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            known = [n for n in names if not n.startswith("_")]
+            match = re.match(r"'(\w+)' is undefined", str(error))
+            fix = did_you_mean(match.group(1), known) if match else ""
+            raise RenderError(_placed(error, template, str(error)), fix=fix) from error
+
+
+def _placed(error: BaseException, template: str, message: str) -> str:
+    """`message` behind the innermost template line that the error passed through."""
+    places = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith((".j2", template))]
+    if not places:
+        return f"{template}: {message}"
+    return f"{places[-1].filename}:{places[-1].lineno}: {message}"
+
+
+def map_lines(marked: str) -> tuple[str, list[SourceLine]]:
+    """Split a rendered text from its line marks: the text, and for each of its lines the template line it came from."""
+    origin: SourceLine = ("", 0)
+    text: list[str] = []
+    origins: list[SourceLine] = []
+    for line in marked.split("\n"):
+        leading = _LEADING.match(line)
+        if leading:  # of several in a row, the last one stands before the text
+            origin = list(_marks(leading.group()))[-1]
+        origins.append(origin)
+        for origin in _marks(line):
+            pass
+        text.append(_MARK.sub("", line).rstrip())
+    return "\n".join(text), origins
+
+
+def _marks(line: str) -> Iterator[SourceLine]:
+    for match in _MARK.finditer(line):
+        yield match.group(1), int(match.group(2))

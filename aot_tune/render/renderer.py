@@ -1,0 +1,71 @@
+"""From a candidate to its source text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+
+from aot_tune.errors import RenderError
+from aot_tune.render.candidate import Candidate, requirements
+from aot_tune.render.cxx import SYMBOL, CxxFunctions
+from aot_tune.render.environment import Environment, SourceLine, map_lines
+from aot_tune.render.hooks import Hooks
+from aot_tune.spec import Operator, Target
+
+__all__ = ["Rendered", "Renderer"]
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate's source. `digest` is of the source before its own symbol is written in: equal sources, equal symbols.
+
+    `lines` holds, for each line of `source`, the template and line that it came from.
+    """
+
+    candidate: Candidate
+    source: str
+    digest: str
+    symbol: str
+    lines: list[SourceLine]
+
+
+class Renderer:
+    """Renders candidates from template roots; one instance may serve a whole build."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._environment = Environment(roots)
+
+    def render(self, operator: Operator, candidate: Candidate, target: Target) -> Rendered:
+        """Render one candidate.
+
+        Raises:
+            RenderError: for any fault in the template, with its file and line.
+        """
+        kernel = operator.kernel(candidate.kernel)
+        constants = {fact: value for e in requirements(operator, candidate) for fact, value in e.pinned()}
+        hooks = Hooks()
+        functions = CxxFunctions(operator, constants, hooks)
+        names = {**functions.names(), **candidate.config, "target": SimpleNamespace(name=target.name, **target.facts)}
+        try:
+            text = hooks.finalize(self._environment.render(kernel.template, names))
+        except RenderError as error:
+            what = error.what if kernel.template in error.what or ".j2:" in error.what else (
+                f"{kernel.template}: {error.what}"
+            )
+            raise RenderError(f"{what} (kernel {operator.name}/{candidate.label})", why=error.why, fix=error.fix) from error
+        for function in ("workspace", "launch"):
+            if not hooks.opened(f"kernel_signature_{function}"):
+                raise RenderError(
+                    f"{kernel.template}: it has no kernel_signature({function!r})",
+                    why="the library calls both functions of every candidate",
+                    fix="write {{ no_workspace() }} for a kernel that needs none",
+                )
+        source, lines = map_lines(text)
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        symbol = f"aot_tune_{operator.name}_{digest[:16]}"
+        return Rendered(
+            candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
+        )

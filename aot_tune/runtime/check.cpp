@@ -1,0 +1,283 @@
+// Checks of a call's tensors, and the normal form in which kernels get them.
+#include <cinttypes>
+#include <cstdio>
+
+#include "runtime.h"
+
+namespace aot_tune {
+namespace {
+
+struct Name {
+  char text[32];
+};
+
+Name dtype_name(const DLDataType& type) noexcept {
+  const char* kind = type.code == kDLInt      ? "i"
+                     : type.code == kDLUInt   ? "u"
+                     : type.code == kDLFloat  ? "f"
+                     : type.code == kDLBfloat ? "bf"
+                     : type.code == kDLBool   ? "bool"
+                                              : nullptr;
+  Name name;
+  if (kind == nullptr) {
+    std::snprintf(name.text, sizeof name.text, "DLPack type %u with %u bits", type.code, type.bits);
+  } else if (type.lanes != 1) {
+    std::snprintf(name.text, sizeof name.text, "%s%u x %u lanes", kind, type.bits, type.lanes);
+  } else if (type.code == kDLBool) {
+    std::snprintf(name.text, sizeof name.text, "bool");
+  } else {
+    std::snprintf(name.text, sizeof name.text, "%s%u", kind, type.bits);
+  }
+  return name;
+}
+
+Name device_name(const DLDevice& device) noexcept {
+  const int type = static_cast<int>(device.device_type);
+  const char* kind = type == 1 ? "cpu" : type == 2 ? "cuda" : type == 3 ? "cuda host" : type == 10 ? "rocm" : nullptr;
+  Name name;
+  if (kind == nullptr) {
+    std::snprintf(name.text, sizeof name.text, "DLPack device %d:%d", type, static_cast<int>(device.device_id));
+  } else {
+    std::snprintf(name.text, sizeof name.text, "%s:%d", kind, static_cast<int>(device.device_id));
+  }
+  return name;
+}
+
+bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
+  return a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+int32_t too_large(const OperatorInfo& op, const TensorInfo& info) noexcept {
+  return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s' spans more than the address space", op.name, info.name);
+}
+
+// An axis of extent 1 gets stride 1 where that makes some axis contiguous (the last such axis), else the stride of a
+// row-major tensor. No element's address changes; guards on strides then see one form of each layout.
+void canonical_strides(const DLTensor& tensor, int64_t* strides) noexcept {
+  bool unit = false;
+  bool single = false;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    unit |= tensor.shape[i] != 1 && strides[i] == 1;
+    single |= tensor.shape[i] == 1;
+  }
+  if (!single) return;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1) continue;
+    if (!unit || i == tensor.ndim - 1) {
+      strides[i] = 1;
+      unit = true;
+    } else {
+      strides[i] = static_cast<int64_t>(static_cast<uint64_t>(tensor.shape[i + 1]) *
+                                        static_cast<uint64_t>(strides[i + 1]));
+    }
+  }
+}
+
+int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given, View& view) noexcept {
+  view.empty = false;
+  for (int i = 0; i < given.ndim; ++i) {
+    if (given.shape[i] < 0) {
+      return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s': axis %d has the extent %" PRId64, op.name, info.name, i,
+                  given.shape[i]);
+    }
+    view.empty |= given.shape[i] == 0;
+  }
+  if (given.strides != nullptr) {
+    for (int i = 0; i < given.ndim; ++i) view.strides[i] = given.strides[i];
+  } else {
+    int64_t step = 1;
+    for (int i = given.ndim - 1; i >= 0; --i) {
+      view.strides[i] = step;
+      if (__builtin_mul_overflow(step, given.shape[i] > 0 ? given.shape[i] : 1, &step)) return too_large(op, info);
+    }
+  }
+  if (!view.empty) canonical_strides(given, view.strides);
+  return AOT_TUNE_OK;
+}
+
+int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) noexcept {
+  const int64_t size = info.bits / 8;
+  int64_t below = 0;
+  int64_t above = size;
+  for (int i = 0; i < view.tensor.ndim && !view.empty; ++i) {
+    int64_t span;
+    if (__builtin_mul_overflow(view.tensor.shape[i] - 1, view.strides[i], &span) ||
+        __builtin_mul_overflow(span, size, &span) ||
+        (span < 0 ? __builtin_add_overflow(below, span, &below) : __builtin_add_overflow(above, span, &above))) {
+      return too_large(op, info);
+    }
+  }
+  view.low = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(below);
+  view.high = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(above);
+  return AOT_TUNE_OK;
+}
+
+int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given, View& view) noexcept {
+  if (given.ndim != info.rank) {
+    return fail(AOT_TUNE_ERROR_RANK, "%s: tensor '%s' has %d axes, wanted %d: %s", op.name, info.name,
+                static_cast<int>(given.ndim), static_cast<int>(info.rank), info.shape);
+  }
+  if (given.dtype.code != info.code || given.dtype.bits != info.bits || given.dtype.lanes != 1) {
+    return fail(AOT_TUNE_ERROR_DTYPE, "%s: tensor '%s' has dtype %s, wanted %s", op.name, info.name,
+                dtype_name(given.dtype).text, info.dtype);
+  }
+  if (given.shape == nullptr) {
+    return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no shape: its pointer is NULL", op.name, info.name);
+  }
+  view.tensor = given;
+  view.tensor.strides = view.strides;
+  view.tensor.data = static_cast<char*>(given.data) + (given.data != nullptr ? given.byte_offset : 0);
+  view.tensor.byte_offset = 0;
+  if (int32_t status = read_strides(op, info, given, view)) return status;
+  return read_span(op, info, view);
+}
+
+// Whether two elements of a tensor may share memory: each axis, from the smallest stride up, must step over all that
+// the smaller ones reach.
+bool self_overlap(const View& view) noexcept {
+  int64_t extent[kMaxRank];
+  int64_t stride[kMaxRank];
+  int count = 0;
+  for (int i = 0; i < view.tensor.ndim; ++i) {
+    if (view.tensor.shape[i] == 1) continue;
+    const int64_t step = view.strides[i] < 0 ? -view.strides[i] : view.strides[i];
+    int k = count++;
+    for (; k > 0 && stride[k - 1] > step; --k) {
+      stride[k] = stride[k - 1];
+      extent[k] = extent[k - 1];
+    }
+    stride[k] = step;
+    extent[k] = view.tensor.shape[i];
+  }
+  int64_t reach = 0;
+  for (int k = 0; k < count; ++k) {
+    if (stride[k] <= reach) return true;
+    reach += (extent[k] - 1) * stride[k];
+  }
+  return false;
+}
+
+// Whether two tensors with overlapping byte ranges are disjoint column blocks of rows with one common stride.
+bool interleaved_rows(const View& a, const View& b) noexcept {
+  const int rank = a.tensor.ndim;
+  if (rank < 2 || b.tensor.ndim != rank || a.tensor.dtype.bits != b.tensor.dtype.bits) return false;
+  const int64_t row = a.strides[rank - 2];
+  if (a.strides[rank - 1] != 1 || b.strides[rank - 1] != 1 || row <= 0 || b.strides[rank - 2] != row) return false;
+  for (int i = rank - 3; i >= 0; --i) {
+    if (a.strides[i] < 0 || a.strides[i] % row != 0 || b.strides[i] < 0 || b.strides[i] % row != 0) return false;
+  }
+  const View& first = a.low <= b.low ? a : b;
+  const View& second = a.low <= b.low ? b : a;
+  const auto size = static_cast<uintptr_t>(a.tensor.dtype.bits / 8);
+  if ((second.low - first.low) % size != 0) return false;
+  const auto column = static_cast<int64_t>((second.low - first.low) / size % static_cast<uintptr_t>(row));
+  return first.tensor.shape[rank - 1] <= column && column + second.tensor.shape[rank - 1] <= row;
+}
+
+}  // namespace
+
+int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views) noexcept {
+  int first = -1;
+  for (int i = 0; i < op.count; ++i) {
+    const TensorInfo& info = op.tensors[i];
+    if (given[i] == nullptr) {
+      if (info.optional) continue;
+      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' is missing (NULL); wanted %s %s", op.name, info.name,
+                  info.dtype, info.shape);
+    }
+    if (int32_t status = read_tensor(op, info, *given[i], views[i])) return status;
+    if (first < 0) {
+      first = i;
+    } else if (!same_device(given[i]->device, given[first]->device)) {
+      return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensor '%s' is on %s, but '%s' is on %s; wanted all on one device",
+                  op.name, info.name, device_name(given[i]->device).text, op.tensors[first].name,
+                  device_name(given[first]->device).text);
+    }
+  }
+  return AOT_TUNE_OK;
+}
+
+int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept {
+  for (int i = 0; i < op.count; ++i) {
+    if (given[i] == nullptr || views[i].empty) continue;
+    const TensorInfo& info = op.tensors[i];
+    const View& view = views[i];
+    if (view.tensor.data == nullptr) {
+      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL", op.name, info.name);
+    }
+    if (reinterpret_cast<uintptr_t>(view.tensor.data) % (info.bits / 8u) != 0) {
+      return fail(AOT_TUNE_ERROR_LAYOUT, "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s",
+                  op.name, info.name, info.bits / 8, info.dtype);
+    }
+    if (!info.output) continue;
+    if (self_overlap(view)) {
+      return fail(AOT_TUNE_ERROR_LAYOUT, "%s: output '%s' has elements that share memory; wanted distinct elements",
+                  op.name, info.name);
+    }
+    for (int j = 0; j < op.count; ++j) {
+      if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].output && j > i)) continue;
+      if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
+        return fail(AOT_TUNE_ERROR_OVERLAP, "%s: output '%s' overlaps %s '%s' in memory; wanted separate memory",
+                    op.name, info.name, op.tensors[j].output ? "output" : "input", op.tensors[j].name);
+      }
+    }
+  }
+  return AOT_TUNE_OK;
+}
+
+int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
+                     const char* symbol) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s': axis %d has extent %" PRId64 ", wanted %s = %" PRId64 " as in %s",
+              op.name, info.name, axis, got, symbol, wanted, info.shape);
+}
+
+int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
+  return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name, attribute.name,
+              static_cast<int>(got), attribute.choices[0], static_cast<int>(attribute.count - 1),
+              attribute.choices[attribute.count - 1]);
+}
+
+int64_t stride_class(const DLTensor& tensor) noexcept {
+  int order[kMaxRank];
+  for (int i = 0; i < tensor.ndim; ++i) {
+    int k = i;
+    for (; k > 0 && tensor.strides[order[k - 1]] < tensor.strides[i]; --k) order[k] = order[k - 1];
+    order[k] = i;
+  }
+  int64_t code = tensor.ndim > 0 && tensor.strides[order[tensor.ndim - 1]] == 1;
+  for (int i = 0; i < tensor.ndim; ++i) code = code * kMaxRank + order[i];
+  return code;
+}
+
+int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count, const DLDevice& device,
+                     const Backend** backend, int32_t* level) noexcept {
+  for (int32_t i = 0; i < count; ++i) {
+    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
+    *backend = backends[i];
+    *level = backends[i]->level(device.device_id);
+    return *level < 0 ? -*level : AOT_TUNE_OK;
+  }
+  return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensors are on %s, for which this library has no variants", op.name,
+              device_name(device).text);
+}
+
+int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
+                       const aot_tune_exec* exec, size_t size, void** memory) noexcept {
+  *memory = nullptr;
+  if (size == 0) return AOT_TUNE_OK;
+  if (exec == nullptr || exec->workspace == nullptr) {
+    return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
+  }
+  if (exec->workspace_size < size) {
+    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name, exec->workspace_size,
+                size);
+  }
+  if (reinterpret_cast<uintptr_t>(exec->workspace) % 64 != 0) {
+    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace is not aligned to 64 bytes", op.name);
+  }
+  *memory = exec->workspace;
+  return AOT_TUNE_OK;
+}
+
+}  // namespace aot_tune

@@ -1,0 +1,37 @@
+// Text about a choice, one "key: value" per line.
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+#include "runtime.h"
+
+namespace aot_tune {
+
+void Text::add(const char* format, ...) noexcept {
+  if (used_ + 1 >= size_) return;
+  va_list arguments;
+  va_start(arguments, format);
+  const int length = std::vsnprintf(buffer_ + used_, size_ - used_, format, arguments);
+  va_end(arguments);
+  if (length > 0) used_ += static_cast<size_t>(length);
+  if (used_ >= size_) used_ = size_ - 1;
+}
+
+void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept {
+  for (int i = 0; i < op.count; ++i) {
+    if (given[i] == nullptr) continue;
+    const View& view = views[i];
+    text.add("tensor: %s %s %s, strides (", op.tensors[i].name, op.tensors[i].dtype, op.tensors[i].shape);
+    for (int axis = 0; axis < view.tensor.ndim; ++axis) {
+      text.add("%s%" PRId64, axis == 0 ? "" : ", ", view.strides[axis]);
+    }
+    text.add("), aligned to %d bytes\n", static_cast<int>(alignment_of(view.tensor.data)));
+  }
+}
+
+void explain_choice(Text& text, const VariantInfo& variant, const char* why) noexcept {
+  text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nwhy: %s\n", variant.name, variant.target, variant.kernel,
+           variant.digest, why);
+}
+
+}  // namespace aot_tune

@@ -1,0 +1,8 @@
+"""What to try next, within a budget."""
+
+from __future__ import annotations
+
+from aot_tune.search.budget import Budget
+from aot_tune.search.strategy import Listed, Strategy
+
+__all__ = ["Budget", "Listed", "Strategy"]

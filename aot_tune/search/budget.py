@@ -1,0 +1,29 @@
+"""Time: how much of the build's budget is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Budget"]
+
+
+class Budget:
+    """Seconds for a whole build, counted from creation; None is no limit. `clock` is monotonic, in seconds."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._start, self.seconds = clock, clock(), seconds
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start
+
+    @property
+    def left(self) -> float:
+        """Seconds that remain; infinite without a limit."""
+        return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
+
+    def allows(self, seconds: float) -> bool:
+        """Whether something that takes `seconds` would end in time."""
+        return self.left >= seconds

@@ -1,0 +1,66 @@
+"""From times to a selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aot_tune.select.keep import choose_variants
+from aot_tune.select.records import Costs, Node, Selection
+from aot_tune.select.tree import learn, rank
+from aot_tune.spec import Facts
+
+__all__ = ["REGRET_LIMIT", "select"]
+
+REGRET_LIMIT = 0.01
+"""Mean regret over the workload that is given up for fewer variants."""
+
+
+def select(
+    costs: Costs,
+    facts: Mapping[str, Facts],
+    serves: Callable[[str, Facts], bool],
+    *,
+    limit: float = REGRET_LIMIT,
+    sizes: Mapping[str, int] | None = None,
+    byte_budget: int | None = None,
+) -> Selection:
+    """Choose the variants and the decision tree of one operator for one target.
+
+    Args:
+        costs: times in ns by problem id and candidate id, of verified candidates only.
+        facts: facts of each problem.
+        serves: whether a candidate's guards hold for facts.
+        limit, sizes, byte_budget: see `choose_variants`.
+    """
+    rows = {p: row for p, row in sorted(costs.items()) if row}
+    kept = choose_variants(rows, limit=limit, sizes=sizes, byte_budget=byte_budget)
+    if not kept:
+        return Selection(kept=(), nodes=(), regret={}, held_out={})
+    nodes = learn(rows, facts, kept)
+    return Selection(
+        kept=tuple(kept),
+        nodes=tuple(nodes),
+        regret={p: _regret(nodes, row, facts[p], serves) for p, row in rows.items()},
+        held_out=_held_out(rows, facts, kept, serves),
+    )
+
+
+def _regret(
+    nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]
+) -> float:
+    """Time of what dispatch picks over the best time, less 1; what was not timed counts as the slowest that was."""
+    for candidate in rank(nodes, facts):
+        if serves(candidate, facts):
+            return row.get(candidate, max(row.values())) / min(row.values()) - 1
+    return max(row.values()) / min(row.values()) - 1
+
+
+def _held_out(
+    rows: Costs, facts: Mapping[str, Facts], kept: list[str], serves: Callable[[str, Facts], bool]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for left_out, row in rows.items():
+        rest = {p: r for p, r in rows.items() if p != left_out}
+        if any(c in r for r in rest.values() for c in kept):
+            found[left_out] = _regret(learn(rest, facts, kept), row, facts[left_out], serves)
+    return found

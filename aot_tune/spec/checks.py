@@ -1,0 +1,191 @@
+"""Whole-operator checks: names that do not resolve, dims that nothing binds, kernels that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.epilogue import AddTensor
+from aot_tune.spec.expr import Expr
+from aot_tune.spec.names import check_identifier
+
+if TYPE_CHECKING:
+    from aot_tune.spec.operator import Operator
+    from aot_tune.spec.problem import Problem
+
+__all__ = ["check_operator", "check_problem", "check_unique_operators"]
+
+
+def check_operator(op: Operator) -> None:
+    """Check one operator.
+
+    Raises:
+        SpecError: naming the operator, the offending value and the remedy.
+    """
+    where = f"operator {op.name!r}"
+    _check_names(op, where)
+    _check_dims(op, where)
+    _check_epilogue(op, where)
+    _check_kernels(op, where)
+    if not op.workload:
+        raise SpecError(f"{where}: its workload is empty", fix="list at least one problem worth tuning")
+    for problem in (*op.workload, *op.checks):
+        check_problem(op, problem)
+    if op.tolerance <= 0:
+        raise SpecError(f"{where}: tolerance {op.tolerance} is not positive")
+
+
+def check_unique_operators(names: Iterable[str]) -> None:
+    """Raise SpecError when a library would hold two operators of one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SpecError(
+                f"operator {name!r} is declared twice",
+                why="an operator's name is its C function",
+                fix="rename one, or leave one of the two folders out",
+            )
+        seen.add(name)
+
+
+def _check_names(op: Operator, where: str) -> None:
+    seen: dict[str, str] = {}
+    arguments = [(t.name, "tensor") for t in op.tensors]
+    arguments += [(s.name, "scalar") for s in op.scalars] + [(a.name, "attribute") for a in op.attributes]
+    for name, kind in arguments:
+        if name in seen:
+            raise SpecError(f"{where}: {kind} {name!r} has the name of a {seen[name]}", fix="rename one")
+        seen[name] = kind
+    if not any(t.output and not t.optional for t in op.tensors):
+        raise SpecError(f"{where} has no output that is always written", fix="declare Tensor(..., output=True)")
+
+
+def _check_dims(op: Operator, where: str) -> None:
+    for name in op.dims:
+        check_identifier(name, f"{where}: dim")
+    bound = {
+        next(iter(s.facts()))
+        for t in op.tensors
+        if not t.output and not t.optional
+        for s in t.shape
+        if s.kind == "fact"
+    }
+    for name in op.dims:
+        if name not in bound:
+            raise SpecError(
+                f"{where}: dim {name!r} is bound by no tensor",
+                why="a call learns each dim from the shape of an input that is always passed",
+                fix=f"give an input an axis of extent {name}, or remove the dim",
+            )
+    for tensor in op.tensors:
+        for extent in tensor.shape:
+            _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
+    _check_facts(op.flops, _call_facts(op), f"{where}: flops")
+
+
+def _check_facts(expr: Expr, known: set[str], place: str) -> None:
+    for fact in sorted(expr.facts()):
+        if fact not in known:
+            raise SpecError(f"{place} uses {fact!r}, which is not bound", fix=did_you_mean(fact, known))
+
+
+def _call_facts(op: Operator) -> set[str]:
+    facts = set(op.dims) | {f"attribute.{a.name}" for a in op.attributes}
+    for tensor in op.tensors:
+        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
+        facts |= {f"stride.{tensor.name}.{i}" for i in range(tensor.rank)}
+    return facts
+
+
+def _check_epilogue(op: Operator, where: str) -> None:
+    if op.epilogue is None:
+        return
+    tensors = {t.name: t for t in op.tensors}
+    output = tensors.get(op.epilogue.output)
+    if output is None or not output.output:
+        raise SpecError(f"{where}: its epilogue writes {op.epilogue.output!r}, which is not an output")
+    for step in op.epilogue.steps:
+        if isinstance(step, AddTensor):
+            added = tensors.get(step.tensor)
+            if added is None or added.output:
+                raise SpecError(
+                    f"{where}: its epilogue adds {step.tensor!r}, which is not an input",
+                    fix=did_you_mean(step.tensor, [t.name for t in op.tensors if not t.output]),
+                )
+            if len(step.axes) != added.rank or any(a >= output.rank for a in step.axes):
+                raise SpecError(f"{where}: epilogue axes {step.axes} do not fit tensor {step.tensor!r}")
+        elif step.attribute not in {a.name for a in op.attributes}:
+            raise SpecError(
+                f"{where}: its epilogue uses the unknown attribute {step.attribute!r}",
+                fix=did_you_mean(step.attribute, [a.name for a in op.attributes]),
+            )
+
+
+def _check_kernels(op: Operator, where: str) -> None:
+    names = [k.name for k in op.kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"{where} declares kernel {name!r} twice", fix="rename one")
+    generic = [k.name for k in op.kernels if k.generic]
+    if len(generic) != 1:
+        raise SpecError(
+            f"{where} has {len(generic)} generic kernels: {generic}",
+            why="one variant must answer every legal call",
+            fix="mark exactly one kernel with generic=True",
+        )
+    known = _call_facts(op)
+    arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
+    for kernel in op.kernels:
+        for expr in (*kernel.requires, *kernel.worthwhile):
+            _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
+        for pinned in kernel.pins.values():
+            for name in pinned:
+                if name not in op.dims:
+                    raise SpecError(
+                        f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}", fix=did_you_mean(name, op.dims)
+                    )
+        for parameter in kernel.parameters:
+            if parameter.name in arguments:
+                raise SpecError(
+                    f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
+                    fix="rename the parameter; capitals are usual",
+                )
+
+
+def check_problem(op: Operator, problem: Problem) -> None:
+    """Check that a problem states every dim of the operator and nothing it does not have.
+
+    Raises:
+        SpecError: naming the problem and the offending value.
+    """
+    where = f"operator {op.name!r}: problem '{problem.id}'"
+    for name in op.dims:
+        if name not in problem.dims:
+            raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...")
+    for name in problem.dims:
+        if name not in op.dims:
+            raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+    tensors = {t.name: t for t in op.tensors}
+    for name in (*problem.order, *problem.strides, *problem.present, *problem.alignment):
+        if name not in tensors:
+            raise SpecError(f"{where}: unknown tensor {name!r}", fix=did_you_mean(name, tensors))
+    for name in problem.present:
+        if not tensors[name].optional:
+            raise SpecError(f"{where}: {name!r} is always present", fix="list only optional tensors")
+    for name, order in problem.order.items():
+        if sorted(order) != list(range(tensors[name].rank)):
+            raise SpecError(f"{where}: order {order} of {name!r} is not a permutation of its axes")
+    for name, strides in problem.strides.items():
+        if len(strides) != tensors[name].rank:
+            raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
+    for name, alignment in problem.alignment.items():
+        size = tensors[name].dtype.itemsize
+        if alignment < size or alignment > 64 or alignment & (alignment - 1):
+            raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")
+    choices = {a.name: a.choices for a in op.attributes}
+    for name, value in problem.attributes.items():
+        if name not in choices:
+            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
+        if value not in choices[name]:
+            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))

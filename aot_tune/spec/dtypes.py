@@ -1,0 +1,55 @@
+"""Element types: names as the field writes them, with their DLPack codes and C names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot_tune.errors import SpecError, did_you_mean
+
+__all__ = ["DTYPES", "DType", "dtype"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type. `code` and `bits` are DLPack's; `numpy` is empty where numpy has no such type."""
+
+    name: str
+    code: int
+    bits: int
+    c: str
+    numpy: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.bits // 8
+
+
+# DLDataTypeCode of DLPack 1.x: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        DType("f32", 2, 32, "float", "float32"),
+        DType("f64", 2, 64, "double", "float64"),
+        DType("f16", 2, 16, "_Float16", "float16"),
+        DType("bf16", 4, 16, "__bf16", ""),
+        DType("i8", 0, 8, "int8_t", "int8"),
+        DType("i32", 0, 32, "int32_t", "int32"),
+        DType("i64", 0, 64, "int64_t", "int64"),
+        DType("u8", 1, 8, "uint8_t", "uint8"),
+        DType("bool", 6, 8, "bool", "bool"),
+    )
+}
+
+
+def dtype(name: str, where: str = "") -> DType:
+    """Look up an element type by name.
+
+    Raises:
+        SpecError: when there is no such type; `where` names the place in the message.
+    """
+    try:
+        return DTYPES[name]
+    except KeyError:
+        place = f"{where}: " if where else ""
+        raise SpecError(f"{place}unknown dtype {name!r}", fix=did_you_mean(name, DTYPES)) from None

@@ -1,0 +1,264 @@
+"""Integer expressions over a call's facts, evaluated in Python and printed as C++.
+
+They state dims, guards, FLOP counts and constraints once; no text is ever evaluated. Division and modulo are those of
+non-negative integers, where Python and C++ agree.
+"""
+
+from __future__ import annotations
+
+import operator as op
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, Union
+
+from aot_tune.errors import SpecError, did_you_mean
+
+__all__ = [
+    "Expr",
+    "ExprLike",
+    "Facts",
+    "all_of",
+    "alignment",
+    "as_expr",
+    "attribute",
+    "ceildiv",
+    "dim",
+    "dims",
+    "maximum",
+    "minimum",
+    "parameter",
+    "present",
+    "stride",
+    "target",
+]
+
+Facts = Mapping[str, int]
+"""What is known of a call, a config or a target: fact name to value (booleans are 0 and 1)."""
+
+ExprLike = Union["Expr", int, bool]
+
+_BINARY: dict[str, Callable[[int, int], int]] = {
+    "+": op.add,
+    "-": op.sub,
+    "*": op.mul,
+    "//": op.floordiv,
+    "%": op.mod,
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<": lambda a, b: int(a < b),
+    "<=": lambda a, b: int(a <= b),
+    ">": lambda a, b: int(a > b),
+    ">=": lambda a, b: int(a >= b),
+    "and": lambda a, b: int(bool(a) and bool(b)),
+    "or": lambda a, b: int(bool(a) or bool(b)),
+    "min": min,
+    "max": max,
+}
+_CPP = {"//": "/", "and": "&&", "or": "||"}
+
+
+class Expr:
+    """A node: a fact (`kind` "fact"), a constant, or an operation on other nodes.
+
+    Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise, since Python would evaluate them.
+    """
+
+    __slots__ = ("args", "kind", "value")
+
+    def __init__(self, kind: str, args: tuple[Expr, ...] = (), value: str | int = 0) -> None:
+        self.kind, self.args, self.value = kind, args, value
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return _binary("-", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return _binary("-", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return _binary("*", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return _binary("//", self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return _binary("//", other, self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return _binary("%", self, other)
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return _binary("==", self, _comparable(other))
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return _binary("!=", self, _comparable(other))
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return _binary("<", self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return _binary("<=", self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return _binary(">", self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return _binary(">=", self, other)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return _binary("and", self, other)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return _binary("or", self, other)
+
+    def __invert__(self) -> Expr:
+        return _binary("==", self, 0)
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __bool__(self) -> NoReturn:
+        raise SpecError(
+            f"the expression {self.key()} was used as a Python condition",
+            why="its value is known only for a concrete call",
+            fix="combine conditions with &, | and ~, and write a < b < c as (a < b) & (b < c)",
+        )
+
+    def __repr__(self) -> str:
+        return self.key()
+
+    def key(self) -> str:
+        """A canonical text: equal for equal expressions, stable across processes."""
+        if self.kind in ("fact", "const"):
+            return str(self.value)
+        if self.kind in ("min", "max"):
+            return f"{self.kind}({', '.join(a.key() for a in self.args)})"
+        return f"({self.args[0].key()} {self.kind} {self.args[1].key()})"
+
+    def facts(self) -> frozenset[str]:
+        """The names of the facts that the value depends on."""
+        if self.kind == "fact":
+            return frozenset((str(self.value),))
+        return frozenset().union(*(a.facts() for a in self.args))
+
+    def evaluate(self, facts: Facts) -> int:
+        """The value under `facts`.
+
+        Raises:
+            SpecError: when a fact is missing, or a divisor is zero.
+        """
+        if self.kind == "const":
+            return int(self.value)
+        if self.kind == "fact":
+            try:
+                return int(facts[str(self.value)])
+            except KeyError:
+                raise SpecError(
+                    f"{self.value!r} is used but not bound", fix=did_you_mean(str(self.value), facts)
+                ) from None
+        left, right = (a.evaluate(facts) for a in self.args)
+        if self.kind in ("//", "%") and right == 0:
+            raise SpecError(f"division by zero in {self.key()}")
+        return _BINARY[self.kind](left, right)
+
+    def cpp(self, name: Callable[[str], str]) -> str:
+        """The expression as C++ on int64_t; `name` prints a fact."""
+        if self.kind == "const":
+            return f"INT64_C({self.value})"
+        if self.kind == "fact":
+            return name(str(self.value))
+        left, right = (a.cpp(name) for a in self.args)
+        if self.kind in ("min", "max"):
+            comparison = "<" if self.kind == "min" else ">"
+            return f"(({left}) {comparison} ({right}) ? ({left}) : ({right}))"
+        return f"({left} {_CPP.get(self.kind, self.kind)} {right})"
+
+    def pinned(self) -> Iterator[tuple[str, int]]:
+        """Facts that the expression fixes to one constant when it must hold: `fact == constant`, also under `and`."""
+        if self.kind == "and":
+            for arg in self.args:
+                yield from arg.pinned()
+        elif self.kind == "==" and self.args[0].kind == "fact" and self.args[1].kind == "const":
+            yield str(self.args[0].value), int(self.args[1].value)
+
+
+def _comparable(other: object) -> ExprLike:
+    if isinstance(other, (Expr, int)):
+        return other
+    raise SpecError(f"an expression cannot be compared with {other!r}", fix="compare with an integer or expression")
+
+
+def as_expr(value: ExprLike) -> Expr:
+    """Wrap a Python integer as a constant; leave an expression as it is."""
+    return value if isinstance(value, Expr) else Expr("const", value=int(value))
+
+
+def _binary(kind: str, left: ExprLike, right: ExprLike) -> Expr:
+    return Expr(kind, (as_expr(left), as_expr(right)))
+
+
+def dim(name: str) -> Expr:
+    """The extent that a call binds to the symbolic dim `name`."""
+    return Expr("fact", value=name)
+
+
+def dims(names: str) -> tuple[Expr, ...]:
+    """Several dims at once: `M, N = dims("M N")`."""
+    return tuple(dim(n) for n in names.split())
+
+
+def stride(tensor: str, axis: int) -> Expr:
+    """The stride of a tensor's axis, in elements; the axis counts from 0."""
+    return Expr("fact", value=f"stride.{tensor}.{axis}")
+
+
+def alignment(tensor: str) -> Expr:
+    """The largest power of two, at most 64, that divides the tensor's address, in bytes."""
+    return Expr("fact", value=f"alignment.{tensor}")
+
+
+def present(tensor: str) -> Expr:
+    """1 when the optional tensor was passed."""
+    return Expr("fact", value=f"present.{tensor}")
+
+
+def attribute(name: str) -> Expr:
+    """The index of an attribute's value among its choices."""
+    return Expr("fact", value=f"attribute.{name}")
+
+
+def parameter(name: str) -> Expr:
+    """The value of a kernel's parameter in a config."""
+    return Expr("fact", value=f"parameter.{name}")
+
+
+def target(name: str) -> Expr:
+    """A number that describes the target, such as `vector_bytes`."""
+    return Expr("fact", value=f"target.{name}")
+
+
+def minimum(left: ExprLike, right: ExprLike) -> Expr:
+    """The lesser of two."""
+    return _binary("min", left, right)
+
+
+def maximum(left: ExprLike, right: ExprLike) -> Expr:
+    """The greater of two."""
+    return _binary("max", left, right)
+
+
+def ceildiv(left: ExprLike, right: ExprLike) -> Expr:
+    """`left / right` rounded up, for non-negative numbers."""
+    return (as_expr(left) + as_expr(right) - 1) // as_expr(right)
+
+
+def all_of(expressions: tuple[Expr, ...], facts: Facts) -> bool:
+    """Whether every expression is non-zero under `facts`."""
+    return all(e.evaluate(facts) for e in expressions)

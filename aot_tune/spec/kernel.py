@@ -1,0 +1,132 @@
+"""Kernels: a source with its parameter space, the guards under which it is right, and the problems it is meant for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from aot_tune.errors import SpecError
+from aot_tune.spec.expr import Expr, all_of
+from aot_tune.spec.names import check_identifier, check_template_path
+
+__all__ = ["Config", "ConfigValue", "Kernel", "Parameter"]
+
+ConfigValue = int | bool | str
+Config = Mapping[str, ConfigValue]
+"""One point of a parameter space: parameter name to value."""
+
+_ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A named axis of a parameter space. Values are integers, booleans or identifier-like strings."""
+
+    name: str
+    values: tuple[ConfigValue, ...]
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "parameter")
+        if not self.values:
+            raise SpecError(f"parameter {self.name!r} has no values", fix="list at least one")
+        for value in self.values:
+            if not isinstance(value, int) and not (isinstance(value, str) and _ENUM.match(value)):
+                shown = repr(value)[:80]
+                raise SpecError(
+                    f"parameter {self.name!r}: value {shown} is not an integer, a boolean or an identifier",
+                    why="values are written into source text",
+                    fix="use a name for the choice and spell out its meaning in the template",
+                )
+        if len({(type(v), v) for v in self.values}) != len(self.values):
+            raise SpecError(f"parameter {self.name!r} lists a value twice: {self.values}", fix="remove one")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How an operator is computed.
+
+    Args:
+        name: unique within the operator.
+        template: path below a template root.
+        backend: the toolchain module that compiles it: `cxx`.
+        parameters: the space; without any, there is one config.
+        constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
+        requires: over dims, strides, alignments, presence and attributes: calls for which the result is right. Dispatch
+            guards them; `fact == constant` also makes the renderer print the constant.
+        worthwhile: over the same facts: problems on which it is tried at all.
+        pins: boolean parameter to the dims that are compiled in as constants when it is true.
+        generic: accepts every legal call; has one config, is built for the baseline target of its backend.
+        order: configs to try first, best guess first; each gives some or all of the parameters.
+    """
+
+    name: str
+    template: str
+    backend: str = "cxx"
+    parameters: tuple[Parameter, ...] = ()
+    constraints: tuple[Expr, ...] = ()
+    requires: tuple[Expr, ...] = ()
+    worthwhile: tuple[Expr, ...] = ()
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    generic: bool = False
+    order: tuple[Config, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "kernel")
+        check_identifier(self.backend, f"kernel {self.name!r}: backend")
+        check_template_path(self.template, f"kernel {self.name!r}")
+        names = [p.name for p in self.parameters]
+        for name in names:
+            if names.count(name) > 1:
+                raise SpecError(f"kernel {self.name!r} declares parameter {name!r} twice", fix="rename one")
+        if self.generic and (self.parameters or self.requires):
+            raise SpecError(
+                f"generic kernel {self.name!r} has parameters or requirements",
+                why="a generic variant answers every legal call",
+                fix="move them to another kernel",
+            )
+        known = {f"parameter.{n}" for n in names}
+        for constraint in self.constraints:
+            for fact in sorted(constraint.facts()):
+                if fact not in known and not fact.startswith("target."):
+                    raise SpecError(
+                        f"kernel {self.name!r}: constraint {constraint.key()} uses {fact!r}",
+                        why="constraints range over parameters and the target",
+                        fix="put what depends on the call into `requires` or `worthwhile`",
+                    )
+        for pin in self.pins:
+            if pin not in names:
+                raise SpecError(f"kernel {self.name!r}: pins name the unknown parameter {pin!r}")
+        for config in self.order:
+            for name, value in config.items():
+                axis = next((p for p in self.parameters if p.name == name), None)
+                if axis is None or value not in axis.values:
+                    raise SpecError(f"kernel {self.name!r}: order has {name}={value!r}, which is not in the space")
+
+    def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
+        """All configs that the constraints allow for a target, in the order of declaration.
+
+        Raises:
+            SpecError: when the space is not empty but no config satisfies the constraints.
+        """
+        found = False
+        for values in itertools.product(*(p.values for p in self.parameters)):
+            config = dict(zip((p.name for p in self.parameters), values, strict=True))
+            facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
+            facts |= {f"parameter.{n}": _enum_index(self, n, v) for n, v in config.items() if isinstance(v, str)}
+            facts |= {f"target.{n}": v for n, v in target_facts.items()}
+            if all_of(self.constraints, facts):
+                found = True
+                yield config
+        if not found:
+            raise SpecError(
+                f"kernel {self.name!r}: its constraints leave no config",
+                why="; ".join(c.key() for c in self.constraints) + f" under target facts {dict(target_facts)}",
+                fix="loosen a constraint or add parameter values",
+            )
+
+
+def _enum_index(kernel: Kernel, name: str, value: str) -> int:
+    return next(p for p in kernel.parameters if p.name == name).values.index(value)

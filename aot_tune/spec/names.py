@@ -1,0 +1,52 @@
+"""What may be a name in a spec: everything that ends up in C, CMake or file names is checked here, on entry."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from aot_tune.errors import SpecError
+
+__all__ = ["check_identifier", "check_template_path"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+_TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
+_RESERVED = frozenset(
+    "alignas alignof asm auto bool break case catch char class const constexpr continue default delete do double else "
+    "enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept nullptr "
+    "operator private protected public register return short signed sizeof static struct switch template this throw "
+    "true try typedef typename union unsigned using virtual void volatile while workspace workspace_size stream".split()
+)
+
+
+def check_identifier(name: object, what: str) -> str:
+    """Return `name` when it can be an identifier in C, Python and CMake.
+
+    Raises:
+        SpecError: when it is not a string of 1 to 64 letters, digits and underscores, or is a reserved word.
+    """
+    if not isinstance(name, str) or not _IDENTIFIER.match(name):
+        shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:77] + "..."
+        raise SpecError(
+            f"{what} {shown} is not a valid name",
+            why="names become identifiers in C, Python and CMake",
+            fix="use 1 to 64 letters, digits and underscores, beginning with a letter",
+        )
+    if name in _RESERVED:
+        raise SpecError(f"{what} {name!r} is a reserved word", fix="choose another name")
+    return name
+
+
+def check_template_path(path: object, what: str) -> str:
+    """Return `path` when it is a plain relative path with forward slashes and without `..`.
+
+    Raises:
+        SpecError: when it is absolute, leaves its root or holds control characters.
+    """
+    if not isinstance(path, str) or not _TEMPLATE.match(path) or ".." in PurePosixPath(path).parts:
+        raise SpecError(
+            f"{what}: template path {path!r} is not allowed",
+            why="templates are read only from below their roots",
+            fix="give a relative path such as 'gemm/packed.cpp.j2'",
+        )
+    return path

@@ -1,0 +1,167 @@
+"""An operator: what is computed, with everything needed to call, verify, time and tune it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.checks import check_operator
+from aot_tune.spec.epilogue import Epilogue
+from aot_tune.spec.expr import Expr
+from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.names import check_identifier
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+
+__all__ = ["Baseline", "Call", "Operator", "row_major"]
+
+Call = SimpleNamespace
+"""The arguments of one call by name: arrays (None when absent), scalars as floats, attributes as strings."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What users would call otherwise.
+
+    `prepare(xp_module, call)` gets the imported module named by `requires` and the call's arrays of that framework
+    (outputs allocated) and returns a function of no arguments that computes into the outputs.
+    """
+
+    name: str
+    requires: str
+    prepare: Callable[[Any, Call], Callable[[], object]]
+    supports: Callable[[Problem], bool] = lambda _problem: True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An operator and its kernels; checked as a whole when it is made.
+
+    Args:
+        name: unique in a library; the C function is `<prefix>_<name>`.
+        dims: names of the symbolic dims, each bound by the shape of an input that is always present.
+        tensors: inputs and outputs in the order of the C arguments.
+        scalars, attributes: further arguments, in order.
+        reference: `reference(xp, call)` returns a dict of output name to array, computed by array-API functions of `xp`
+            in the dtype of the arrays it is given (float64 for the truth, the operator's own for the tolerance).
+        flops: floating-point operations of a problem.
+        epilogue: applied by `store_output` to one output.
+        workload: problems worth tuning.
+        checks: problems to verify beside those of the workload and the derived odd ones.
+        tolerance: how many times the error of the same-dtype reference a result may be off.
+        baselines: what users would call otherwise.
+        kernels: exactly one of them generic.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    reference: Callable[[Any, Call], Mapping[str, Any]]
+    flops: Expr
+    workload: tuple[Problem, ...]
+    kernels: tuple[Kernel, ...]
+    scalars: tuple[Scalar, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    epilogue: Epilogue | None = None
+    checks: tuple[Problem, ...] = ()
+    tolerance: float = 4.0
+    baselines: tuple[Baseline, ...] = ()
+    documentation: str = ""
+    _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "operator")
+        check_operator(self)
+        self._by_name.update({t.name: t for t in self.tensors})
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Tensors that are read, in order."""
+        return tuple(t for t in self.tensors if not t.output)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Tensors that are written, in order."""
+        return tuple(t for t in self.tensors if t.output)
+
+    @property
+    def generic(self) -> Kernel:
+        """The kernel that accepts every legal call."""
+        return next(k for k in self.kernels if k.generic)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            SpecError: when there is none.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise SpecError(
+                f"operator {self.name!r} has no tensor {name!r}", fix=did_you_mean(name, self._by_name)
+            ) from None
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name.
+
+        Raises:
+            SpecError: when there is none.
+        """
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        raise SpecError(
+            f"operator {self.name!r} has no kernel {name!r}", fix=did_you_mean(name, [k.name for k in self.kernels])
+        )
+
+    def is_present(self, problem: Problem, tensor: Tensor) -> bool:
+        """Whether the problem passes the tensor."""
+        return not tensor.optional or tensor.name in problem.present
+
+    def shape(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Extents of a tensor's axes."""
+        return tuple(s.evaluate(problem.dims) for s in tensor.shape)
+
+    def strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Strides of a tensor's axes, in elements."""
+        if tensor.name in problem.strides:
+            return problem.strides[tensor.name]
+        shape = self.shape(problem, tensor)
+        return row_major(shape, problem.order.get(tensor.name))
+
+    def facts(self, problem: Problem) -> dict[str, int]:
+        """Everything that predicates may ask of a call; an absent tensor counts as dense and row-major."""
+        facts = dict(problem.dims)
+        for tensor in self.tensors:
+            facts[f"present.{tensor.name}"] = int(self.is_present(problem, tensor))
+            facts[f"alignment.{tensor.name}"] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
+            facts |= {f"stride.{tensor.name}.{i}": s for i, s in enumerate(self.strides(problem, tensor))}
+        for attribute in self.attributes:
+            value = problem.attributes.get(attribute.name, attribute.choices[0])
+            facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)
+        return facts
+
+    def compulsory_bytes(self, problem: Problem) -> int:
+        """Bytes of a call that must cross the memory bus once: every present tensor, read or written."""
+        total = 0
+        for tensor in self.tensors:
+            if self.is_present(problem, tensor):
+                count = 1
+                for extent in self.shape(problem, tensor):
+                    count *= extent
+                total += count * tensor.dtype.itemsize
+        return total
+
+
+def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor whose axes run from slowest to fastest as `order` says."""
+    strides = [0] * len(shape)
+    step = 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)

@@ -1,0 +1,40 @@
+"""Functions that reference implementations need and the array API standard does not have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+__all__ = ["activation", "erf", "sigmoid"]
+
+
+def erf(xp: Any, x: Any) -> Any:
+    """The error function, element by element, in the dtype of `x`; float64 through the C library where numpy is used."""
+    if hasattr(xp, "special"):
+        return xp.special.erf(x)
+    exact = xp.frompyfunc(math.erf, 1, 1)
+    return exact(x).astype(x.dtype)
+
+
+def sigmoid(xp: Any, x: Any) -> Any:
+    """1 / (1 + exp(-x)) without overflow."""
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def activation(xp: Any, name: str, x: Any) -> Any:
+    """Apply `none`, `relu`, `gelu` (with erf), `gelu_tanh` or `silu`; NaN stays NaN.
+
+    The two forms of GELU are those of Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
+    """
+    if name == "none":
+        return x
+    if name == "relu":
+        return xp.where(x < 0, xp.zeros_like(x), x)
+    if name == "gelu":
+        return x * 0.5 * (1 + erf(xp, x * math.sqrt(0.5)))
+    if name == "gelu_tanh":
+        return x * 0.5 * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    if name == "silu":
+        return x * sigmoid(xp, x)
+    raise ValueError(f"there is no activation {name!r}")

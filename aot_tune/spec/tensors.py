@@ -1,0 +1,105 @@
+"""What an operator takes and gives: tensors, scalars, attributes, and how test values are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from aot_tune.errors import SpecError
+from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.expr import Expr, ExprLike, as_expr
+from aot_tune.spec.names import check_identifier
+
+__all__ = ["Attribute", "Generator", "Scalar", "Tensor", "normal", "uniform"]
+
+
+@dataclass(frozen=True)
+class Generator:
+    """How the values of an input are drawn: `normal` with standard deviation `high`, or `uniform` in [low, high)."""
+
+    kind: Literal["normal", "uniform"]
+    low: float
+    high: float
+
+
+def normal(std: float = 1.0) -> Generator:
+    """Values of a normal distribution around 0 with standard deviation `std`."""
+    return Generator("normal", 0.0, std)
+
+
+def uniform(low: float, high: float) -> Generator:
+    """Values drawn evenly from [low, high)."""
+    if not low < high:
+        raise SpecError(f"uniform({low}, {high}) is empty", fix="give low < high")
+    return Generator("uniform", low, high)
+
+
+class Tensor:
+    """A named tensor of an operator.
+
+    Args:
+        name: identifier; it is the argument's name in C and Python.
+        shape: one expression per axis, such as `(M, K)`; its length is the rank.
+        dtype: element type.
+        output: written by the operator, never read.
+        optional: may be left out of a call.
+        cold: its bytes are not in the caches when a call begins (weights); False is for activations.
+        values: how test inputs are drawn.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[ExprLike],
+        dtype_name: str = "f32",
+        *,
+        output: bool = False,
+        optional: bool = False,
+        cold: bool = False,
+        values: Generator | None = None,
+    ) -> None:
+        self.name = check_identifier(name, "tensor")
+        self.shape: tuple[Expr, ...] = tuple(as_expr(s) for s in shape)
+        self.dtype = dtype(dtype_name, f"tensor {name!r}")
+        self.output, self.optional, self.cold = output, optional, cold
+        self.values = values or normal()
+        if not self.shape:
+            raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number passed by value: `dtype_name` is f32, f64, i32 or i64; `default` is what Python callers get."""
+
+    name: str
+    dtype_name: str = "f32"
+    default: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "scalar")
+        dtype(self.dtype_name, f"scalar {self.name!r}")
+        if self.dtype_name not in ("f32", "f64", "i32", "i64"):
+            raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A choice among names, such as an activation; the first choice is the default. In C it is its index."""
+
+    name: str
+    choices: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "attribute")
+        if not self.choices:
+            raise SpecError(f"attribute {self.name!r} has no choices", fix="list at least one")
+        for choice in self.choices:
+            check_identifier(choice, f"choice of attribute {self.name!r}")
+        if len(set(self.choices)) != len(self.choices):
+            raise SpecError(f"attribute {self.name!r} lists a choice twice: {self.choices}", fix="remove one")

@@ -1,0 +1,265 @@
+"""Durable files for stages that keep data: atomic writes, sealed records, ownership, and where the cache lies."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeVar, cast
+
+import msgspec
+
+from aot_tune.errors import CacheError, OptionError, did_you_mean
+
+__all__ = [
+    "CacheLocation",
+    "CacheMode",
+    "Corrupt",
+    "OtherSchema",
+    "cache_location",
+    "check_folder",
+    "check_trust",
+    "new_temporary",
+    "private_folder",
+    "replace_file",
+    "seal",
+    "sweep_temporaries",
+    "unseal",
+    "write_file",
+]
+
+CacheMode = Literal["rw", "ro", "fresh", "off"]
+_MODES: tuple[CacheMode, ...] = ("rw", "ro", "fresh", "off")
+_STALE_SECONDS = 24 * 3600.0
+T = TypeVar("T")
+
+
+class Corrupt(Exception):
+    """A stored file does not hold what was written; says why in a few words."""
+
+
+class OtherSchema(Exception):
+    """A stored file was written under another schema version."""
+
+
+class CacheLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where objects and measurements are kept; `root` is None when nothing is kept, and `message` says why.
+
+    `required` is True when the user named the folder: then a folder that cannot be used is an error.
+    """
+
+    root: Path | None
+    mode: CacheMode
+    trusted: bool = False
+    required: bool = False
+    message: str = ""
+
+
+def cache_location(environ: Mapping[str, str]) -> CacheLocation:
+    """Read AOT_TUNE_CACHE, AOT_TUNE_CACHE_DIR, AOT_TUNE_TRUST_CACHE, XDG_CACHE_HOME and HOME.
+
+    Raises:
+        OptionError: when AOT_TUNE_CACHE is not off, ro, rw or fresh, or a folder's path is relative.
+    """
+    word = environ.get("AOT_TUNE_CACHE") or "rw"
+    if word not in _MODES:
+        raise OptionError(f"AOT_TUNE_CACHE={word!r} is not a cache mode", fix=did_you_mean(word, _MODES))
+    mode = cast(CacheMode, word)
+    trusted = environ.get("AOT_TUNE_TRUST_CACHE", "") not in ("", "0")
+    if mode == "off":
+        return CacheLocation(root=None, mode="off", message="cache disabled: AOT_TUNE_CACHE=off")
+    named = environ.get("AOT_TUNE_CACHE_DIR")
+    if named:
+        if not os.path.isabs(named):
+            raise OptionError(f"AOT_TUNE_CACHE_DIR={named!r} is not an absolute path", fix="give the whole path")
+        return CacheLocation(root=Path(named), mode=mode, trusted=trusted, required=True)
+    for variable, below in (("XDG_CACHE_HOME", "aot_tune"), ("HOME", ".cache/aot_tune")):
+        base = environ.get(variable)
+        if base and os.path.isabs(base):
+            return CacheLocation(root=Path(base) / below, mode=mode, trusted=trusted)
+    return CacheLocation(
+        root=None, mode="off", message="cache disabled: neither AOT_TUNE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set"
+    )
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone whatever the umask says."""
+    missing = []
+    here = path
+    while not here.is_dir():
+        missing.append(here)
+        here = here.parent
+    for folder in reversed(missing):
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+
+
+def check_trust(status: os.stat_result, path: Path) -> None:
+    """Raise CacheError unless this user owns the file or folder and nobody else may write to it."""
+    if status.st_uid != os.geteuid():
+        raise CacheError(
+            f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}",
+            why="what it holds ends up in the library",
+            fix="set AOT_TUNE_CACHE_DIR to a folder of your own, or AOT_TUNE_TRUST_CACHE=1",
+        )
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        raise CacheError(
+            f"{path} may be written by others (mode {stat.S_IMODE(status.st_mode):04o})",
+            why="what it holds ends up in the library",
+            fix=f"chmod go-w {str(path)!r}, or set AOT_TUNE_TRUST_CACHE=1",
+        )
+
+
+def check_folder(path: Path, *, trusted: bool, writable: bool) -> None:
+    """Check a cache root, and make it when `writable`.
+
+    Raises:
+        CacheError: when it is not a folder, not this user's, or cannot be written to; with the remedy.
+    """
+    try:
+        if writable:
+            private_folder(path)
+        status = path.stat()
+    except OSError as error:
+        raise CacheError(
+            f"the cache folder {str(path)!r} cannot be used: {error.strerror}",
+            fix="set AOT_TUNE_CACHE_DIR to a folder that you can write to, or AOT_TUNE_CACHE=off",
+        ) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheError(f"the cache folder {str(path)!r} is not a folder", fix="set AOT_TUNE_CACHE_DIR to a folder")
+    if not trusted:
+        check_trust(status, path)
+    if writable and not os.access(path, os.W_OK | os.X_OK):
+        raise CacheError(
+            f"no write access to the cache folder {str(path)!r}",
+            fix="set AOT_TUNE_CACHE_DIR to a folder that you can write to, or AOT_TUNE_CACHE=ro or off",
+        )
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file of this user's alone, and have it on the disk before returning."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def replace_file(path: Path, data: bytes, temporaries: Path) -> None:
+    """Put `data` at `path` in one step: readers see the whole old file or the whole new one.
+
+    `temporaries` is a folder on the same file system, swept by `sweep_temporaries`.
+    """
+    temporary = new_temporary(temporaries)
+    try:
+        write_file(temporary, data)
+        try:
+            os.replace(temporary, path)
+        except IsADirectoryError:  # damage that a crash or a user left behind
+            shutil.rmtree(path)
+            os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def new_temporary(folder: Path) -> Path:
+    """A fresh name in `folder` that tells whose it is, so that a later process can sweep it."""
+    private_folder(folder)
+    return folder / f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(6)}"
+
+
+def sweep_temporaries(folder: Path) -> int:
+    """Remove what dead processes left in a folder of temporaries; returns how many entries went.
+
+    An entry goes when its process is dead, or, where that cannot be known (another machine or PID namespace on a shared
+    disk), when it is a day old.
+    """
+    swept = 0
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return 0
+    for entry in entries:
+        parts = entry.name.split("-")
+        if len(parts) == 4 and parts[0] == _namespace() and parts[1].isdigit():
+            if _start_time(int(parts[1])) == parts[2]:
+                continue
+        else:
+            try:
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _STALE_SECONDS:
+                    continue
+            except OSError:
+                continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+        swept += 1
+    return swept
+
+
+def _namespace() -> str:
+    """Eight hex digits for this boot and PID namespace: within one, a PID and its start time name a process."""
+    parts = []
+    for read in (
+        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        lambda: os.readlink("/proc/self/ns/pid"),
+    ):
+        try:
+            parts.append(read())
+        except OSError:
+            parts.append(os.uname().nodename)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+def _start_time(pid: int) -> str:
+    """Clock ticks since boot at which a process began; empty when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: int
+    check: str
+    entry: msgspec.Raw
+
+
+def seal(value: object, schema: int) -> bytes:
+    """A record as JSON with a checksum of its bytes, so that no damage goes unseen."""
+    raw = msgspec.json.encode(value, order="deterministic")
+    return msgspec.json.encode(_Sealed(schema, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+
+
+def unseal(data: bytes, kind: type[T], schema: int) -> T:
+    """The record that `seal` wrote.
+
+    Raises:
+        OtherSchema: when it was written under another schema version; nothing of it is read.
+        Corrupt: when it is not what was written.
+    """
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        if sealed.schema != schema:
+            raise OtherSchema(f"schema {sealed.schema}, this version reads {schema}")
+        if hashlib.sha256(sealed.entry).hexdigest() != sealed.check:
+            raise Corrupt("its checksum does not match")
+        return msgspec.json.decode(sealed.entry, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"it is not a whole record ({error})" if data else "it is empty") from error
+
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+"""What a full or read-only disk answers: reasons to go on without a cache."""

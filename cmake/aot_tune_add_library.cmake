@@ -1,0 +1,206 @@
+# aot_tune_add_library: a shared library of operators whose kernels were chosen by measurement.
+#
+# High-level:
+#
+#   aot_tune_add_library(<target>
+#     [OPERATORS <name>...]     operators to build; default: all below TEMPLATES
+#     [TEMPLATES <folder>...]   template roots, each <root>/<operator>/operator.py; `bundled` adds the project's own
+#     [DATABASE <folder>]       recorded measurements
+#     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>]   defaults for AOT_TUNE_*
+#     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
+#     [HEADER <path>]           the header's path below the include folder; default: <target>.h
+#     [MODULE <name>]           also build a Python module of that name, target <target>_module
+#     [OUTPUT_NAME <name>])     file name of the library; default: the target's name
+#
+# Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback.
+#
+# Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
+
+include_guard(GLOBAL)
+
+set(_AOT_TUNE_OPTIONS
+    MODE TARGETS BUDGET EFFORT CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER
+)
+foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
+  set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
+endforeach()
+unset(_option)
+
+if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
+  get_filename_component(AOT_TUNE_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}/../aot_tune" ABSOLUTE)
+endif()
+set(_AOT_TUNE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+
+function(aot_tune_add_library target)
+  cmake_parse_arguments(
+    PARSE_ARGV 1 ARG "" "DATABASE;MODE;BUDGET;EFFORT;PREFIX;HEADER;MODULE;OUTPUT_NAME"
+    "OPERATORS;TEMPLATES;TARGETS"
+  )
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "aot_tune_add_library(${target}): unknown argument '${ARG_UNPARSED_ARGUMENTS}'\n"
+                        "  fix: see the head of ${CMAKE_CURRENT_FUNCTION_LIST_FILE}"
+    )
+  endif()
+  if(ARG_KEYWORDS_MISSING_VALUES)
+    message(AUTHOR_WARNING "aot_tune_add_library(${target}): no value for ${ARG_KEYWORDS_MISSING_VALUES}")
+  endif()
+  if(NOT target MATCHES "^[A-Za-z][A-Za-z0-9_]*$")
+    message(FATAL_ERROR "aot_tune_add_library(${target}): the name is not an identifier\n"
+                        "  why: it becomes part of C names\n  fix: use letters, digits and underscores"
+    )
+  endif()
+  if(NOT ARG_PREFIX)
+    set(ARG_PREFIX "${target}")
+  endif()
+  if(NOT ARG_HEADER)
+    set(ARG_HEADER "${target}.h")
+  endif()
+  if(NOT ARG_OUTPUT_NAME)
+    set(ARG_OUTPUT_NAME "${target}")
+  endif()
+  if(NOT ARG_TEMPLATES)
+    set(ARG_TEMPLATES bundled)
+  endif()
+
+  _aot_tune_find_python()
+  set(directory "${CMAKE_CURRENT_BINARY_DIR}/aot_tune/${target}")
+  _aot_tune_configure()
+  _aot_tune_link()
+  if(ARG_MODULE)
+    _aot_tune_module()
+  endif()
+endfunction()
+
+# Find the interpreter that runs the tuner, in the scope of the caller's function.
+macro(_aot_tune_find_python)
+  if(ARG_MODULE)
+    find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+  else()
+    find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+  endif()
+  if(DEFINED ENV{AOT_TUNE_IMPORT_PATH})
+    set(import_path "$ENV{AOT_TUNE_IMPORT_PATH}")
+  else()
+    set(import_path "$ENV{PYTHONPATH}")
+  endif()
+  get_filename_component(package_parent "${AOT_TUNE_PACKAGE_DIR}" DIRECTORY)
+  set(import_path "${package_parent}:${import_path}")
+endmacro()
+
+# Check options and operators, print what the build will use, and write the plan; it runs at every configure.
+macro(_aot_tune_configure)
+  set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --directory ${directory})
+  if(ARG_MODULE)
+    list(APPEND arguments --module ${ARG_MODULE})
+  endif()
+  foreach(operator IN LISTS ARG_OPERATORS)
+    list(APPEND arguments --operator ${operator})
+  endforeach()
+  foreach(root IN LISTS ARG_TEMPLATES)
+    if(NOT root STREQUAL "bundled")
+      get_filename_component(root "${root}" ABSOLUTE)
+    endif()
+    list(APPEND arguments --templates ${root})
+  endforeach()
+  if(ARG_DATABASE)
+    get_filename_component(database "${ARG_DATABASE}" ABSOLUTE)
+    list(APPEND arguments --database ${database})
+  endif()
+  foreach(option IN LISTS _AOT_TUNE_OPTIONS)
+    if(NOT "${AOT_TUNE_${option}}" STREQUAL "")
+      string(REPLACE ";" "," value "${AOT_TUNE_${option}}")
+      list(APPEND arguments --option AOT_TUNE_${option}=${value})
+    elseif(NOT "${ARG_${option}}" STREQUAL "")
+      string(REPLACE ";" "," value "${ARG_${option}}")
+      list(APPEND arguments --default AOT_TUNE_${option}=${value})
+    endif()
+  endforeach()
+  set(ENV{AOT_TUNE_CXX} "${CMAKE_CXX_COMPILER}")
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
+            configure ${arguments}
+    RESULT_VARIABLE status
+    ERROR_VARIABLE errors
+    ERROR_STRIP_TRAILING_WHITESPACE
+  )
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "aot_tune_add_library(${target}):\n${errors}")
+  elseif(errors)
+    message(WARNING "aot_tune_add_library(${target}):\n${errors}")
+  endif()
+  include("${directory}/plan.cmake") # sets _aot_tune_inputs
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
+
+  # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
+  # dependency, so that a build with nothing changed does not run again.
+  configure_file("${_AOT_TUNE_CMAKE_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
+  set(generated
+      ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/variants.a
+      ${directory}/manifest.json ${directory}/report.json ${directory}/include/${ARG_HEADER}
+  )
+  add_custom_command(
+    OUTPUT ${generated}
+    COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
+    DEPENDS ${directory}/plan.json
+    COMMENT "Tuning ${target}"
+    USES_TERMINAL VERBATIM
+  )
+endmacro()
+
+# The shared library.
+macro(_aot_tune_link)
+  file(GLOB runtime_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/*.cpp")
+  add_library(${target} SHARED ${directory}/dispatch.cpp ${runtime_sources})
+  _aot_tune_common_properties(${target})
+  set_target_properties(
+    ${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT_NAME} LINK_DEPENDS "${directory}/exports.map;${directory}/variants.a"
+  )
+  target_compile_definitions(${target} PRIVATE AOT_TUNE_PREFIX=${ARG_PREFIX})
+  target_include_directories(
+    ${target}
+    PUBLIC $<BUILD_INTERFACE:${directory}/include> $<BUILD_INTERFACE:${AOT_TUNE_PACKAGE_DIR}/runtime/include>
+    PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
+  )
+  target_link_libraries(${target} PRIVATE ${directory}/variants.a ${CMAKE_DL_LIBS})
+  target_link_options(${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined)
+  add_custom_command(
+    TARGET ${target}
+    POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -P ${directory}/run.cmake
+    COMMENT "Checking ${target} against its manifest"
+    VERBATIM
+  )
+  add_library(${target}::${target} ALIAS ${target})
+endmacro()
+
+# The Python module, found beside the library at run time.
+macro(_aot_tune_module)
+  add_library(${target}_module MODULE ${directory}/module.cpp)
+  _aot_tune_common_properties(${target}_module)
+  set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
+  target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
+  target_include_directories(${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/runtime")
+  target_link_libraries(${target}_module PRIVATE ${target})
+  target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
+endmacro()
+
+# Glue is built for the baseline and the same in every folder.
+function(_aot_tune_common_properties target)
+  set_target_properties(
+    ${target}
+    PROPERTIES CXX_STANDARD 17
+               CXX_STANDARD_REQUIRED ON
+               CXX_EXTENSIONS OFF
+               CXX_VISIBILITY_PRESET hidden
+               VISIBILITY_INLINES_HIDDEN ON
+               POSITION_INDEPENDENT_CODE ON
+               BUILD_WITH_INSTALL_RPATH ON
+               INSTALL_RPATH "$ORIGIN;$ORIGIN/lib"
+               NO_SONAME OFF
+  )
+  target_compile_options(
+    ${target} PRIVATE -O2 -fno-rtti -Wall -Wextra "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
+                      "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
+  )
+  target_link_options(${target} PRIVATE LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro)
+endfunction()

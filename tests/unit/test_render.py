@@ -1,0 +1,169 @@
+"""Rendering: hooks, specialisation, line maps, and the errors of templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aot_tune.errors import RenderError, SpecError
+from aot_tune.render import Candidate, Renderer, candidate_for, requirements
+from aot_tune.spec import (
+    Activate,
+    AddTensor,
+    Attribute,
+    Epilogue,
+    Kernel,
+    Operator,
+    Parameter,
+    Target,
+    Tensor,
+    dims,
+    problem,
+    stride,
+)
+
+M, N = dims("M N")
+TARGET = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
+BODY = "{{ kernel_signature('launch') }} {\n  return 0;\n}\n{{ no_workspace() }}"
+
+
+def make_operator(*kernels: Kernel, epilogue: Epilogue | None = None) -> Operator:
+    return Operator(
+        name="scale",
+        dims=("M", "N"),
+        tensors=(
+            Tensor("x", (M, N)),
+            Tensor("bias", (N,), optional=True),
+            Tensor("out", (M, N), output=True),
+        ),
+        attributes=(Attribute("activation", ("none", "relu")),),
+        epilogue=epilogue,
+        reference=lambda xp, call: {"out": call.x},
+        flops=M * N,
+        workload=(problem(M=3, N=5),),
+        kernels=(Kernel("generic", "generic.j2", generic=True), *kernels),
+    )
+
+
+def render(root: Path, text: str, *, kernel: Kernel | None = None, epilogue: Epilogue | None = None) -> str:
+    (root / "generic.j2").write_text(text)
+    (root / "k.j2").write_text(text)
+    op = make_operator(*([kernel] if kernel else []), epilogue=epilogue)
+    used = kernel or op.generic
+    config = next(used.configs(TARGET.facts))
+    candidate = candidate_for(op, used, config, TARGET, op.workload[0])
+    return Renderer([root]).render(op, candidate, TARGET).source
+
+
+def test_signature_lists_tensors_then_attributes_in_declared_order(tmp_path: Path) -> None:
+    source = render(tmp_path, "{{ prelude() }}" + BODY)
+    head = source[source.index("_launch(") : source.index("return 0")]
+    order = [head.index(n) for n in ("x", "bias", "out", "activation", "workspace", "workspace_size", "stream")]
+    assert order == sorted(order)
+    assert "AOT_TUNE_SYMBOL" not in source
+
+
+def test_dim_is_argument_when_dynamic_and_constant_when_pinned(tmp_path: Path) -> None:
+    text = BODY + "int64_t m = {{ size('x', 0) }}, n = {{ dim('N') }};"
+    assert "m = x->shape[0], n = x->shape[1];" in render(tmp_path, text)
+    pinned = Kernel("k", "k.j2", parameters=(Parameter("FIX", (True,)),), pins={"FIX": ("N",)})
+    assert "m = x->shape[0], n = INT64_C(5);" in render(tmp_path, text, kernel=pinned)
+
+
+def test_required_stride_becomes_a_constant_and_a_guard(tmp_path: Path) -> None:
+    kernel = Kernel("k", "k.j2", requires=(stride("x", 1) == 1,))
+    source = render(tmp_path, BODY + "{{ load('x', ['i', 'j'], 8) }} {{ stride('x', 0) }}", kernel=kernel)
+    assert "vload<8>(static_cast<const float*>(x->data) + (i) * x->strides[0] + (j)) x->strides[0]" in source
+    op = make_operator(kernel)
+    guards = requirements(op, candidate_for(op, kernel, {}, TARGET))
+    assert [g.key() for g in guards] == ["(stride.x.1 == 1)"]
+
+
+def test_wide_load_of_unknown_stride_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match=r"generic\.j2:1: lanes > 1 on 'x'"):
+        render(tmp_path, "{{ load('x', ['i', 'j'], 8) }}" + BODY)
+
+
+def test_epilogue_is_applied_in_order_before_the_store(tmp_path: Path) -> None:
+    epilogue = Epilogue("out", (AddTensor("bias", (1,)), Activate("activation")))
+    text = "{{ epilogue_functions() }}" + BODY + "{{ store_output('out', ['i', 'j'], 'v') }}"
+    source = render(tmp_path, text, epilogue=epilogue)
+    body = source[source.index("{ auto aot_v = v;") :]
+    assert body.index("bias") < body.index("apply_activation") < body.index("static_cast<float*>(out->data)")
+    assert "case 1:\n      return relu(v);" in source
+
+
+def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> None:
+    epilogue = Epilogue("out", (Activate("activation"),))
+    with pytest.raises(RenderError, match=r"common/math\.h\.j2"):
+        render(tmp_path, BODY + "{{ store_output('out', ['i', 'j'], 'v') }}", epilogue=epilogue)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("line one\n{{ nothing }}", r"generic\.j2:2: 'nothing' is undefined"),
+        ("\n\n{% if %}", r"generic\.j2:3: "),
+        ("{{ size('y', 0) }}", r"generic\.j2:1: operator 'scale' has no tensor 'y'"),
+        ("{{ size('x', 2) }}", r"generic\.j2:1: 'x' has no axis 2"),
+        ("{{ attr_value('activation', 'rela') }}", r"did you mean 'relu'"),
+        ("{{ unroll(0) }}", r"generic\.j2:1: unroll\(0\)"),
+        ("{{ ''.__class__.__mro__ }}", r"generic\.j2:1: .*unsafe"),
+        ("{% include 'missing.j2' %}", r"'missing\.j2' is not below a template root"),
+        ("{% include '../generic.j2' %}", r"not allowed"),
+        ("{{ prelude() }}{{ prelude() }}" + BODY, r"generic\.j2:1: prelude\(\) is used twice"),
+        ("{% set dropped = prelude() %}" + BODY, r"prelude were never written"),
+        ("{{ prelude() }}", r"generic\.j2: it has no kernel_signature\('workspace'\)"),
+    ],
+)
+def test_template_errors_say_where(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises((RenderError, SpecError), match=message):
+        render(tmp_path, text)
+
+
+def test_template_error_inside_an_include_points_into_it(tmp_path: Path) -> None:
+    (tmp_path / "inner.j2").write_text("fine\n{{ nothing }}\n")
+    with pytest.raises(RenderError, match=r"inner\.j2:2: 'nothing' is undefined"):
+        render(tmp_path, BODY + "{% include 'inner.j2' %}")
+
+
+def test_link_out_of_the_root_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.j2"
+    outside.write_text("secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link.j2").symlink_to(outside)
+    with pytest.raises(RenderError, match="leads outside its root"):
+        render(root, "{% include 'link.j2' %}" + BODY)
+
+
+def test_each_rendered_line_knows_its_template_line(tmp_path: Path) -> None:
+    (tmp_path / "inner.j2").write_text("// inner one\n// inner two\n")
+    text = "{{ prelude() }}\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n" + BODY
+    (tmp_path / "generic.j2").write_text(text)
+    op = make_operator()
+    rendered = Renderer([tmp_path]).render(op, candidate_for(op, op.generic, {}, TARGET), TARGET)
+    where = dict(zip(rendered.source.split("\n"), rendered.lines, strict=True))
+    assert where["// inner two"] == ("inner.j2", 2)
+    assert where["// after"] == ("generic.j2", 3)
+    assert where["// loop 0"] == where["// loop 1"] == ("generic.j2", 5)
+    assert where["  return 0;"][0] == "generic.j2"
+
+
+def test_equal_sources_have_equal_symbols_and_an_included_file_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "inner.j2"
+    inner.write_text("// a\n")
+    text = BODY + "{% include 'inner.j2' %}"
+    first = render(tmp_path, text)
+    kernel = Kernel("k", "k.j2", parameters=(Parameter("UNUSED", (1, 2)),))
+    assert render(tmp_path, text, kernel=kernel) == first
+    inner.write_text("// b\n")
+    assert render(tmp_path, text).split("_launch")[0] != first.split("_launch")[0]
+
+
+def test_candidate_id_does_not_depend_on_the_order_of_its_config() -> None:
+    one = Candidate(operator="o", kernel="k", backend="cxx", target="t", config={"A": 1, "B": 2})
+    two = Candidate(operator="o", kernel="k", backend="cxx", target="t", config={"B": 2, "A": 1})
+    assert one.id == two.id
+    assert one.id != Candidate(operator="o", kernel="k", backend="cxx", target="t", config={"A": 1, "B": 3}).id
