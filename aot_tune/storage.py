@@ -11,17 +11,18 @@ import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 import msgspec
 
 from aot_tune.errors import CacheError, OptionError, did_you_mean
 
 __all__ = [
+    "DISK_ERRORS",
     "CacheLocation",
     "CacheMode",
-    "Corrupt",
-    "OtherSchema",
+    "CorruptError",
+    "OtherSchemaError",
     "cache_location",
     "check_folder",
     "check_trust",
@@ -40,11 +41,11 @@ _STALE_SECONDS = 24 * 3600.0
 T = TypeVar("T")
 
 
-class Corrupt(Exception):
+class CorruptError(Exception):
     """A stored file does not hold what was written; says why in a few words."""
 
 
-class OtherSchema(Exception):
+class OtherSchemaError(Exception):
     """A stored file was written under another schema version."""
 
 
@@ -70,18 +71,18 @@ def cache_location(environ: Mapping[str, str]) -> CacheLocation:
     word = environ.get("AOT_TUNE_CACHE") or "rw"
     if word not in _MODES:
         raise OptionError(f"AOT_TUNE_CACHE={word!r} is not a cache mode", fix=did_you_mean(word, _MODES))
-    mode = cast(CacheMode, word)
+    mode = word
     trusted = environ.get("AOT_TUNE_TRUST_CACHE", "") not in ("", "0")
     if mode == "off":
         return CacheLocation(root=None, mode="off", message="cache disabled: AOT_TUNE_CACHE=off")
     named = environ.get("AOT_TUNE_CACHE_DIR")
     if named:
-        if not os.path.isabs(named):
+        if not Path(named).is_absolute():
             raise OptionError(f"AOT_TUNE_CACHE_DIR={named!r} is not an absolute path", fix="give the whole path")
         return CacheLocation(root=Path(named), mode=mode, trusted=trusted, required=True)
     for variable, below in (("XDG_CACHE_HOME", "aot_tune"), ("HOME", ".cache/aot_tune")):
         base = environ.get(variable)
-        if base and os.path.isabs(base):
+        if base and Path(base).is_absolute():
             return CacheLocation(root=Path(base) / below, mode=mode, trusted=trusted)
     return CacheLocation(
         root=None, mode="off", message="cache disabled: neither AOT_TUNE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set"
@@ -145,28 +146,30 @@ def check_folder(path: Path, *, trusted: bool, writable: bool) -> None:
         )
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file of this user's alone, and have it on the disk before returning."""
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file of this user's alone; when `durable`, it is on the disk before this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+        if durable:
+            file.flush()
+            os.fsync(descriptor)
 
 
-def replace_file(path: Path, data: bytes, temporaries: Path) -> None:
+def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = False) -> None:
     """Put `data` at `path` in one step: readers see the whole old file or the whole new one.
 
-    `temporaries` is a folder on the same file system, swept by `sweep_temporaries`.
+    `temporaries` is a folder on the same file system, swept by `sweep_temporaries`. Unless `durable`, a power cut may
+    leave an empty file, which its checksum shows.
     """
     temporary = new_temporary(temporaries)
     try:
-        write_file(temporary, data)
+        write_file(temporary, data, durable=durable)
         try:
-            os.replace(temporary, path)
+            temporary.replace(path)
         except IsADirectoryError:  # damage that a crash or a user left behind
             shutil.rmtree(path)
-            os.replace(temporary, path)
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -210,15 +213,10 @@ def sweep_temporaries(folder: Path) -> int:
 
 def _namespace() -> str:
     """Eight hex digits for this boot and PID namespace: within one, a PID and its start time name a process."""
-    parts = []
-    for read in (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        lambda: os.readlink("/proc/self/ns/pid"),
-    ):
-        try:
-            parts.append(read())
-        except OSError:
-            parts.append(os.uname().nodename)
+    try:
+        parts = [Path("/proc/sys/kernel/random/boot_id").read_text(), str(Path("/proc/self/ns/pid").readlink())]
+    except OSError:
+        parts = [os.uname().nodename]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
@@ -247,18 +245,18 @@ def unseal(data: bytes, kind: type[T], schema: int) -> T:
     """The record that `seal` wrote.
 
     Raises:
-        OtherSchema: when it was written under another schema version; nothing of it is read.
-        Corrupt: when it is not what was written.
+        OtherSchemaError: when it was written under another schema version; nothing of it is read.
+        CorruptError: when it is not what was written.
     """
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         if sealed.schema != schema:
-            raise OtherSchema(f"schema {sealed.schema}, this version reads {schema}")
+            raise OtherSchemaError(f"schema {sealed.schema}, this version reads {schema}")
         if hashlib.sha256(sealed.entry).hexdigest() != sealed.check:
-            raise Corrupt("its checksum does not match")
+            raise CorruptError("its checksum does not match")
         return msgspec.json.decode(sealed.entry, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"it is not a whole record ({error})" if data else "it is empty") from error
+        raise CorruptError(f"it is not a whole record ({error})" if data else "it is empty") from error
 
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})

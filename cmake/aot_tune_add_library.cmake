@@ -115,7 +115,7 @@ macro(_aot_tune_configure)
       list(APPEND arguments --default AOT_TUNE_${option}=${value})
     endif()
   endforeach()
-  set(ENV{AOT_TUNE_CXX} "${CMAKE_CXX_COMPILER}")
+  set(ENV{CXX} "${CMAKE_CXX_COMPILER}")
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
             configure ${arguments}
@@ -135,8 +135,9 @@ macro(_aot_tune_configure)
   # dependency, so that a build with nothing changed does not run again.
   configure_file("${_AOT_TUNE_CMAKE_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
   set(generated
-      ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/variants.a
-      ${directory}/manifest.json ${directory}/report.json ${directory}/include/${ARG_HEADER}
+      ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
+      ${directory}/variants.a ${directory}/${ARG_MODULE}.pyi ${directory}/${ARG_PREFIX}_${target}.pc
+      ${directory}/manifest.json ${directory}/report.json ${directory}/${ARG_HEADER}
   )
   add_custom_command(
     OUTPUT ${generated}
@@ -158,7 +159,7 @@ macro(_aot_tune_link)
   target_compile_definitions(${target} PRIVATE AOT_TUNE_PREFIX=${ARG_PREFIX})
   target_include_directories(
     ${target}
-    PUBLIC $<BUILD_INTERFACE:${directory}/include> $<BUILD_INTERFACE:${AOT_TUNE_PACKAGE_DIR}/runtime/include>
+    PUBLIC $<BUILD_INTERFACE:${directory}> $<BUILD_INTERFACE:${AOT_TUNE_PACKAGE_DIR}/runtime/include>
     PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
   target_link_libraries(${target} PRIVATE ${directory}/variants.a ${CMAKE_DL_LIBS})
@@ -175,13 +176,24 @@ endmacro()
 
 # The Python module, found beside the library at run time.
 macro(_aot_tune_module)
-  add_library(${target}_module MODULE ${directory}/module.cpp)
+  file(GLOB binding_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/binding/*.cpp")
+  add_library(${target}_module MODULE ${directory}/module.cpp ${binding_sources})
   _aot_tune_common_properties(${target}_module)
   set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
   target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
-  target_include_directories(${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/runtime")
+  target_include_directories(
+    ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding"
+  )
   target_link_libraries(${target}_module PRIVATE ${target})
   target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
+  add_custom_command(
+    TARGET ${target}_module
+    POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -DMODULE=$<TARGET_FILE:${target}_module> -P
+            ${directory}/run.cmake
+    COMMENT "Checking the Python module of ${target}"
+    VERBATIM
+  )
 endmacro()
 
 # Glue is built for the baseline and the same in every folder.

@@ -42,17 +42,16 @@ def draw(operator: Operator, check: Check, tensor: Tensor, count: int, seed: int
 
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
-    """Write drawn values into the storage of each input; `views` are flat, by tensor name."""
-    first = True
+    """Write drawn values into the storage of the inputs in `views`, which are flat, by tensor name."""
+    first = next((t.name for t in operator.inputs if operator.is_present(check.problem, t)), "")
     for tensor in operator.inputs:
         view = views.get(tensor.name)
         if view is None:
             continue
         view[:] = draw(operator, check, tensor, view.size, seed)
-        if first and check.special and view.dtype.kind == "f":
+        if tensor.name == first and check.special and view.dtype.kind == "f":
             places = np.linspace(0, view.size - 1, num=4, dtype=np.int64)[:3]
             view[places] = (-np.inf, np.nan, np.inf)
-        first = False
 
 
 def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:

@@ -144,9 +144,10 @@ class Pong(_Message):
 
 
 class Progress(_Message):
-    """Where a worker is now; what the bench reports when the worker dies before its answer."""
+    """Where a worker is now, and its memory; what the bench reports when the worker dies before its answer."""
 
     place: str
+    resident_bytes: int
 
 
 class Done(_Message):

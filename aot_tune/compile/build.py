@@ -45,7 +45,9 @@ def compile_all(
         candidate = rendered.candidate
         if candidate.backend != cache.toolchain.name:
             raise ToolchainError(
-                f"candidate {candidate.label!r} is of backend {candidate.backend!r}, the cache of {cache.toolchain.name!r}"
+                f"candidate {candidate.label!r} is of backend {candidate.backend!r}",
+                why=f"this cache compiles for {cache.toolchain.name!r}",
+                fix="give each backend a cache of its own on the same root",
             )
         distinct.setdefault((rendered.source, candidate.target), []).append(rendered)
     cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
@@ -53,8 +55,7 @@ def compile_all(
     pool = ThreadPoolExecutor(max_workers=max(1, jobs))
     try:
         waiting: dict[Future[Object], list[Rendered]] = {
-            pool.submit(cache.get, group[0], target_by_name(target)): group
-            for (_, target), group in distinct.items()
+            pool.submit(cache.get, group[0], target_by_name(target)): group for (_, target), group in distinct.items()
         }
         done = 0
         while waiting:

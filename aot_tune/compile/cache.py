@@ -27,8 +27,8 @@ from aot_tune.storage import (
     DISK_ERRORS,
     CacheLocation,
     CacheMode,
-    Corrupt,
-    OtherSchema,
+    CorruptError,
+    OtherSchemaError,
     check_folder,
     new_temporary,
     private_folder,
@@ -86,6 +86,7 @@ class ObjectCache:
         self._count = threading.Lock()
         self._kept: dict[str, Object] = {}
         self._made: set[str] = set()
+        self._warned: set[str] = set()
         self._temporary = None if scratch is not None else tempfile.TemporaryDirectory(prefix="aot_tune_")
         self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
         if self._root is not None:
@@ -177,29 +178,31 @@ class ObjectCache:
         return root / "objects" / key[:2] / key
 
     def _lookup(self, key: str) -> Object | None:
-        if key in self._kept:
-            return self._kept[key]
         root = self._root
-        if root is None or (self._mode == "fresh" and key not in self._made):
-            return None
+        if key in self._kept or root is None or (self._mode == "fresh" and key not in self._made):
+            return self._kept.get(key)
         folder = self._entry(root, key)
-        try:
-            stored = load_entry(folder, key, trusted=self._trusted)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OtherSchema as error:
-            _log.warning("cache entry %s is ignored: %s", folder, error)
-            return None
-        except (Corrupt, CacheError) as error:
-            with self._count:
-                self.counters.damaged += 1
-            _log.warning("cache entry %s is not used: %s", folder, error)
-            return None
-        if stored.status == "timeout" and stored.timeout < self.timeout:
+        stored = self._load(folder, key)
+        if stored is None or (stored.status == "timeout" and stored.timeout < self.timeout):
             return None
         if self._mode != "ro":
             _touch(folder / RECORD)
         return _object(stored, key, folder / OBJECT, cached=True)
+
+    def _load(self, folder: Path, key: str) -> Stored | None:
+        try:
+            return load_entry(folder, key, trusted=self._trusted)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OtherSchemaError as error:
+            _log.warning("cache entry %s is ignored: %s", folder, error)
+        except (CorruptError, CacheError) as error:
+            if key not in self._warned:
+                with self._count:
+                    self.counters.damaged += 1
+                _log.warning("cache entry %s is not used: %s", folder, error)
+        self._warned.add(key)
+        return None
 
     def _hit(self, found: Object) -> Object:
         with self._count:
@@ -290,12 +293,12 @@ def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
     """Put a complete entry in its place in one step; what lies there is damaged or old, and goes."""
     if os.path.lexists(folder):
         old = new_temporary(temporaries)
-        os.rename(folder, old)
+        folder.rename(old)
         if old.is_dir() and not old.is_symlink():
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.unlink()
-    os.rename(temporary, folder)
+    temporary.rename(folder)
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

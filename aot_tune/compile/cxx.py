@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import struct
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -122,8 +123,9 @@ class CxxToolchain:
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
-        command, path = self.command(), self._env().get("PATH", os.defpath)
-        return dict(_identity(tuple(command), path, _state(Path(os.path.realpath(command[0])))))
+        command = self.command()
+        environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
+        return dict(_identity(tuple(command), environ, _state(Path(os.path.realpath(command[0])))))
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees."""
@@ -180,23 +182,23 @@ def _state(path: Path) -> tuple[str, int, int, int]:
 
 @cache
 def _identity(
-    command: tuple[str, ...], path: str, _state_of_driver: tuple[object, ...]
+    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> tuple[tuple[str, str], ...]:
-    # without the first word, which is the name that the compiler was called by
-    found = {"version": _query(command, path, "--version").splitlines()[0].partition(" ")[2]}
-    found["machine"] = _query(command, path, "-dumpmachine").strip()
+    # compilers begin with the name that they were called by
+    version = _query(command, environ, "--version").splitlines()[0].removeprefix(Path(command[0]).name)
+    found = {"version": version.strip()}
+    found["machine"] = _query(command, environ, "-dumpmachine").strip()
     found["driver"] = _digest(_state(Path(os.path.realpath(command[0]))))
     for program in ("cc1plus", "as"):
-        answer = _query(command, path, f"-print-prog-name={program}").strip()
-        where = shutil.which(answer, path=path)
+        answer = _query(command, environ, f"-print-prog-name={program}").strip()
+        where = shutil.which(answer, path=dict(environ)["PATH"])
         if where is not None:
             found[program] = _digest(_state(Path(os.path.realpath(where))))
     return tuple(found.items())
 
 
-def _query(command: tuple[str, ...], path: str, question: str) -> str:
-    environ = compiler_environment({"PATH": path}, Path("/tmp"))
-    done = run([*command, question], folder=Path("/"), environ=environ, timeout=_QUERY_SECONDS)
+def _query(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], question: str) -> str:
+    done = run([*command, question], folder=Path("/"), environ=dict(environ), timeout=_QUERY_SECONDS)
     if done.code != 0 or not done.output.strip():
         raise ToolchainError(
             f"{command[0]} {question} fails: {first_error(done.output)}",
@@ -207,8 +209,7 @@ def _query(command: tuple[str, ...], path: str, question: str) -> str:
 
 @cache
 def _digest(state: tuple[str, int, int, int]) -> str:
-    with open(state[0], "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    return hashlib.sha256(Path(state[0]).read_bytes()).hexdigest()
 
 
 def _dependencies(path: Path) -> tuple[str, ...]:
@@ -233,3 +234,6 @@ def _text_bytes(elf: bytes) -> int:
         flags, length = struct.unpack_from("<Q", elf, at + 8)[0], struct.unpack_from("<Q", elf, at + 0x20)[0]
         total += length if flags & 0x4 else 0
     return int(total)
+
+
+TOOLCHAIN = CxxToolchain()

@@ -26,6 +26,7 @@ _TRANSIENT = (
     "internal compiler error",
     "input/output error",
 )
+_LINKER = ("undefined reference", "cannot find", "multiple definition", "signal")
 _HINTS = (
     ("omp.h: No such file", "install the compiler's OpenMP headers (libgomp, part of g++)"),
     ("cannot find -lgomp", "install the compiler's OpenMP library (libgomp, part of g++)"),
@@ -47,7 +48,7 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
     if not rows:
         return "the compiler failed and said nothing"
     for number, row in enumerate(rows):
-        match = _ERROR.match(row)
+        match = None if row.startswith("collect2:") else _ERROR.match(row)
         if match is None:
             continue
         text = match["text"]
@@ -58,7 +59,7 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
         else:
             message = f"{match['file']}:{match['line']}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
-    worst = next((row for row in rows if "undefined reference" in row or "signal" in row), rows[-1])
+    worst = next((row for row in rows if any(words in row for words in _LINKER)), rows[-1])
     place = _PLACE.search(worst)
     if place is not None:
         worst = worst.replace(place.group(0), _template(int(place.group(1)), lines))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.records import CompileStatus
-from aot_tune.storage import Corrupt, check_trust, seal, unseal, write_file
+from aot_tune.storage import CorruptError, check_trust, seal, unseal, write_file
 
 __all__ = ["OBJECT", "RECORD", "SCHEMA", "Stored", "file_digest", "key_text", "load_entry", "write_entry"]
 
@@ -49,23 +49,23 @@ def load_entry(folder: Path, key: str, *, trusted: bool) -> Stored:
 
     Raises:
         FileNotFoundError: when there is no such entry.
-        Corrupt: when it is damaged, or a file that the source includes has changed.
-        OtherSchema: when another version wrote it.
+        CorruptError: when it is damaged, or a file that the source includes has changed.
+        OtherSchemaError: when another version wrote it.
         CacheError: when it is not this user's alone and not `trusted`.
     """
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise Corrupt("it is not a folder")
+        raise CorruptError("it is not a folder")
     if not trusted:
         check_trust(status, folder)
     stored = unseal(_read(folder / RECORD, trusted), Stored, SCHEMA)
     if hashlib.sha256(_read(folder / KEY, trusted)).hexdigest() != key:
-        raise Corrupt("its key is not its name")
+        raise CorruptError("its key is not its name")
     if stored.status == "ok" and hashlib.sha256(_read(folder / OBJECT, trusted)).hexdigest() != stored.digest:
-        raise Corrupt("its object is not the one that was stored")
+        raise CorruptError("its object is not the one that was stored")
     for path, digest in stored.includes.items():
         if file_digest(path) != digest:
-            raise Corrupt(f"{path} has changed since")
+            raise CorruptError(f"{path} has changed since")
     return stored
 
 
@@ -76,7 +76,7 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
     keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, "candidate.cpp"}
     for entry in os.scandir(folder):
         if entry.name not in keep:
-            os.unlink(entry.path)
+            Path(entry.path).unlink()
     names = [OBJECT] if stored.status == "ok" else []
     for name in (*names, "."):
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -101,13 +101,13 @@ def _read(path: Path, trusted: bool) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise Corrupt(f"it has no {path.name}") from None
+        raise CorruptError(f"it has no {path.name}") from None
     except OSError as error:
-        raise Corrupt(f"its {path.name} cannot be read: {error.strerror}") from error
+        raise CorruptError(f"its {path.name} cannot be read: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Corrupt(f"its {path.name} is not a file")
+            raise CorruptError(f"its {path.name} is not a file")
         if not trusted:
             check_trust(status, path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:

@@ -24,9 +24,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def parallel_compiles(
-    environ: Mapping[str, str], *, root: Path = Path("/"), memory: int = MEMORY_PER_COMPILE
-) -> Jobs:
+def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), memory: int = MEMORY_PER_COMPILE) -> Jobs:
     """The first of AOT_TUNE_JOBS, CMAKE_BUILD_PARALLEL_LEVEL, MAX_JOBS; else what cores and memory allow.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
@@ -53,7 +52,7 @@ def _remove_entries(root: Path, limit: int) -> int:
         if total <= limit * 0.9 or time.time() - used < _IN_USE_SECONDS:
             break
         doomed = new_temporary(root / "tmp")
-        os.rename(folder, doomed)  # gone in one step: a reader finds all of it or nothing
+        folder.rename(doomed)  # gone in one step: a reader finds all of it or nothing
         shutil.rmtree(doomed, ignore_errors=True)
         total, removed = total - size, removed + 1
     return removed

@@ -221,13 +221,13 @@ class _Reaper:
             self._process.stdin.flush()
 
 
-_current: _Reaper | None = None
-_current_lock = threading.Lock()
+_reapers: dict[int, _Reaper] = {}
+_reapers_lock = threading.Lock()
 
 
 def _reaper() -> _Reaper:
-    global _current
-    with _current_lock:
-        if _current is None or _current.owner != os.getpid():
-            _current = _Reaper()
-        return _current
+    """The reaper of this process; a forked child starts its own."""
+    with _reapers_lock:
+        if os.getpid() not in _reapers:
+            _reapers[os.getpid()] = _Reaper()
+        return _reapers[os.getpid()]

@@ -92,9 +92,7 @@ def toolchain_for(backend: str, environ: Mapping[str, str] | None = None) -> Too
     try:
         toolchain = toolchains()[backend]
     except KeyError:
-        raise ToolchainError(
-            f"there is no backend {backend!r}", fix=did_you_mean(backend, toolchains())
-        ) from None
+        raise ToolchainError(f"there is no backend {backend!r}", fix=did_you_mean(backend, toolchains())) from None
     return toolchain.configured(os.environ if environ is None else environ)
 
 
@@ -108,9 +106,7 @@ def target_by_name(name: str) -> Target:
     try:
         return known[name]
     except KeyError:
-        raise ToolchainError(
-            f"unknown target {name!r}", fix=did_you_mean(name, [*known, "native"])
-        ) from None
+        raise ToolchainError(f"unknown target {name!r}", fix=did_you_mean(name, [*known, "native"])) from None
 
 
 def native_targets() -> list[Target]:

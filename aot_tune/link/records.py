@@ -51,8 +51,8 @@ class LinkedVariant:
 class DecisionNode:
     """A node of a decision tree; the root is node 0.
 
-    With a fact: `facts[fact] <= threshold` goes to node `below`, else to node `above`. Without one: a leaf, whose variants
-    (indices into the operator's variants) are tried in order, before the generic one.
+    With a fact: `facts[fact] <= threshold` goes to node `below`, else to node `above`. Without one: a leaf, whose
+    variants (indices into the operator's variants) are tried in order, before the generic one.
     """
 
     fact: str = ""
@@ -94,8 +94,8 @@ class OperatorTable:
 class LibrarySpec:
     """A library: `lib<prefix>_<name>.so`, header `header`, Python extension module `module`.
 
-    `devices` describes the devices that were measured on, `policy` how; `tools` the versions that made the objects. They
-    are written to the manifest as they are, so they hold no paths, host names or times.
+    `devices` describes the devices that were measured on, `policy` how; `tools` the versions that made the objects.
+    They are written to the manifest as they are, so they hold no paths, host names or times.
     """
 
     operators: tuple[OperatorTable, ...]

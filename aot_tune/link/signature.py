@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from aot_tune.spec import Operator, Scalar
 
 __all__ = ["arguments", "c_string", "parameters", "scalar_type", "shape_text"]
@@ -37,9 +35,6 @@ def shape_text(operator: Operator, tensor: str) -> str:
 
 
 def c_string(text: str) -> str:
-    """A C string literal: ASCII, with what is not printable escaped."""
-    escaped = json.dumps(text, ensure_ascii=False)[1:-1]
-    out = []
-    for char in escaped.replace("?", "\\?"):
-        out.append(char if " " <= char <= "~" else "".join(f"\\{b:03o}" for b in char.encode()))
-    return '"' + "".join(out) + '"'
+    """A C string literal in ASCII; all but plain characters are written as octal escapes."""
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\\\?' else f"\\{b:03o}" for b in text.encode())
+    return '"' + "".join(plain) + '"'

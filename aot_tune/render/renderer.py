@@ -20,7 +20,8 @@ __all__ = ["Rendered", "Renderer"]
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate's source. `digest` is of the source before its own symbol is written in: equal sources, equal symbols.
+    """A candidate's source. `digest` is of the target and the source before its own symbol is written in, so that equal
+    sources for a target have equal symbols, and objects of two targets can be in one library.
 
     `lines` holds, for each line of `source`, the template and line that it came from.
     """
@@ -64,7 +65,7 @@ class Renderer:
                     fix="write {{ no_workspace() }} for a kernel that needs none",
                 )
         source, lines = map_lines(text)
-        digest = hashlib.sha256(source.encode()).hexdigest()
+        digest = hashlib.sha256(f"{target.name}\n{source}".encode()).hexdigest()
         symbol = f"aot_tune_{operator.name}_{digest[:16]}"
         return Rendered(
             candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines

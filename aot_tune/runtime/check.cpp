@@ -33,10 +33,15 @@ Name dtype_name(const DLDataType& type) noexcept {
 
 Name device_name(const DLDevice& device) noexcept {
   const int type = static_cast<int>(device.device_type);
-  const char* kind = type == 1 ? "cpu" : type == 2 ? "cuda" : type == 3 ? "cuda host" : type == 10 ? "rocm" : nullptr;
+  const char* kind = type == 1    ? "cpu"
+                     : type == 2  ? "cuda"
+                     : type == 3  ? "cuda host"
+                     : type == 10 ? "rocm"
+                                  : nullptr;
   Name name;
   if (kind == nullptr) {
-    std::snprintf(name.text, sizeof name.text, "DLPack device %d:%d", type, static_cast<int>(device.device_id));
+    std::snprintf(name.text, sizeof name.text, "DLPack device %d:%d", type,
+                  static_cast<int>(device.device_id));
   } else {
     std::snprintf(name.text, sizeof name.text, "%s:%d", kind, static_cast<int>(device.device_id));
   }
@@ -51,8 +56,9 @@ int32_t too_large(const OperatorInfo& op, const TensorInfo& info) noexcept {
   return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s' spans more than the address space", op.name, info.name);
 }
 
-// An axis of extent 1 gets stride 1 where that makes some axis contiguous (the last such axis), else the stride of a
-// row-major tensor. No element's address changes; guards on strides then see one form of each layout.
+// An axis of extent 1 gets stride 1 where that makes some axis contiguous (the last such axis), else the
+// stride of a row-major tensor. No element's address changes; guards on strides then see one form of each
+// layout.
 void canonical_strides(const DLTensor& tensor, int64_t* strides) noexcept {
   bool unit = false;
   bool single = false;
@@ -73,12 +79,13 @@ void canonical_strides(const DLTensor& tensor, int64_t* strides) noexcept {
   }
 }
 
-int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given, View& view) noexcept {
+int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given,
+                     View& view) noexcept {
   view.empty = false;
   for (int i = 0; i < given.ndim; ++i) {
     if (given.shape[i] < 0) {
-      return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s': axis %d has the extent %" PRId64, op.name, info.name, i,
-                  given.shape[i]);
+      return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s': axis %d has the extent %" PRId64, op.name,
+                  info.name, i, given.shape[i]);
     }
     view.empty |= given.shape[i] == 0;
   }
@@ -88,7 +95,8 @@ int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTen
     int64_t step = 1;
     for (int i = given.ndim - 1; i >= 0; --i) {
       view.strides[i] = step;
-      if (__builtin_mul_overflow(step, given.shape[i] > 0 ? given.shape[i] : 1, &step)) return too_large(op, info);
+      if (__builtin_mul_overflow(step, given.shape[i] > 0 ? given.shape[i] : 1, &step))
+        return too_large(op, info);
     }
   }
   if (!view.empty) canonical_strides(given, view.strides);
@@ -103,7 +111,8 @@ int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) no
     int64_t span;
     if (__builtin_mul_overflow(view.tensor.shape[i] - 1, view.strides[i], &span) ||
         __builtin_mul_overflow(span, size, &span) ||
-        (span < 0 ? __builtin_add_overflow(below, span, &below) : __builtin_add_overflow(above, span, &above))) {
+        (span < 0 ? __builtin_add_overflow(below, span, &below)
+                  : __builtin_add_overflow(above, span, &above))) {
       return too_large(op, info);
     }
   }
@@ -112,7 +121,8 @@ int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) no
   return AOT_TUNE_OK;
 }
 
-int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given, View& view) noexcept {
+int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given,
+                    View& view) noexcept {
   if (given.ndim != info.rank) {
     return fail(AOT_TUNE_ERROR_RANK, "%s: tensor '%s' has %d axes, wanted %d: %s", op.name, info.name,
                 static_cast<int>(given.ndim), static_cast<int>(info.rank), info.shape);
@@ -132,8 +142,8 @@ int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTens
   return read_span(op, info, view);
 }
 
-// Whether two elements of a tensor may share memory: each axis, from the smallest stride up, must step over all that
-// the smaller ones reach.
+// Whether two elements of a tensor may share memory: each axis, from the smallest stride up, must step over
+// all that the smaller ones reach.
 bool self_overlap(const View& view) noexcept {
   int64_t extent[kMaxRank];
   int64_t stride[kMaxRank];
@@ -162,9 +172,11 @@ bool interleaved_rows(const View& a, const View& b) noexcept {
   const int rank = a.tensor.ndim;
   if (rank < 2 || b.tensor.ndim != rank || a.tensor.dtype.bits != b.tensor.dtype.bits) return false;
   const int64_t row = a.strides[rank - 2];
-  if (a.strides[rank - 1] != 1 || b.strides[rank - 1] != 1 || row <= 0 || b.strides[rank - 2] != row) return false;
+  if (a.strides[rank - 1] != 1 || b.strides[rank - 1] != 1 || row <= 0 || b.strides[rank - 2] != row)
+    return false;
   for (int i = rank - 3; i >= 0; --i) {
-    if (a.strides[i] < 0 || a.strides[i] % row != 0 || b.strides[i] < 0 || b.strides[i] % row != 0) return false;
+    if (a.strides[i] < 0 || a.strides[i] % row != 0 || b.strides[i] < 0 || b.strides[i] % row != 0)
+      return false;
   }
   const View& first = a.low <= b.low ? a : b;
   const View& second = a.low <= b.low ? b : a;
@@ -189,8 +201,9 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
     if (first < 0) {
       first = i;
     } else if (!same_device(given[i]->device, given[first]->device)) {
-      return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensor '%s' is on %s, but '%s' is on %s; wanted all on one device",
-                  op.name, info.name, device_name(given[i]->device).text, op.tensors[first].name,
+      return fail(AOT_TUNE_ERROR_DEVICE,
+                  "%s: tensor '%s' is on %s, but '%s' is on %s; wanted all on one device", op.name, info.name,
+                  device_name(given[i]->device).text, op.tensors[first].name,
                   device_name(given[first]->device).text);
     }
   }
@@ -203,22 +216,26 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
     const TensorInfo& info = op.tensors[i];
     const View& view = views[i];
     if (view.tensor.data == nullptr) {
-      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL", op.name, info.name);
+      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL", op.name,
+                  info.name);
     }
     if (reinterpret_cast<uintptr_t>(view.tensor.data) % (info.bits / 8u) != 0) {
-      return fail(AOT_TUNE_ERROR_LAYOUT, "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s",
-                  op.name, info.name, info.bits / 8, info.dtype);
+      return fail(AOT_TUNE_ERROR_LAYOUT,
+                  "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s", op.name,
+                  info.name, info.bits / 8, info.dtype);
     }
     if (!info.output) continue;
     if (self_overlap(view)) {
-      return fail(AOT_TUNE_ERROR_LAYOUT, "%s: output '%s' has elements that share memory; wanted distinct elements",
-                  op.name, info.name);
+      return fail(AOT_TUNE_ERROR_LAYOUT,
+                  "%s: output '%s' has elements that share memory; wanted distinct elements", op.name,
+                  info.name);
     }
     for (int j = 0; j < op.count; ++j) {
       if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].output && j > i)) continue;
       if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
-        return fail(AOT_TUNE_ERROR_OVERLAP, "%s: output '%s' overlaps %s '%s' in memory; wanted separate memory",
-                    op.name, info.name, op.tensors[j].output ? "output" : "input", op.tensors[j].name);
+        return fail(AOT_TUNE_ERROR_OVERLAP,
+                    "%s: output '%s' overlaps %s '%s' in memory; wanted separate memory", op.name, info.name,
+                    op.tensors[j].output ? "output" : "input", op.tensors[j].name);
       }
     }
   }
@@ -228,14 +245,15 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
                      const char* symbol) noexcept {
   const TensorInfo& info = op.tensors[tensor];
-  return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s': axis %d has extent %" PRId64 ", wanted %s = %" PRId64 " as in %s",
-              op.name, info.name, axis, got, symbol, wanted, info.shape);
+  return fail(AOT_TUNE_ERROR_SHAPE,
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", wanted %s = %" PRId64 " as in %s", op.name,
+              info.name, axis, got, symbol, wanted, info.shape);
 }
 
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
-  return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name, attribute.name,
-              static_cast<int>(got), attribute.choices[0], static_cast<int>(attribute.count - 1),
-              attribute.choices[attribute.count - 1]);
+  return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
+              attribute.name, static_cast<int>(got), attribute.choices[0],
+              static_cast<int>(attribute.count - 1), attribute.choices[attribute.count - 1]);
 }
 
 int64_t stride_class(const DLTensor& tensor) noexcept {
@@ -250,8 +268,8 @@ int64_t stride_class(const DLTensor& tensor) noexcept {
   return code;
 }
 
-int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count, const DLDevice& device,
-                     const Backend** backend, int32_t* level) noexcept {
+int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
+                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
   for (int32_t i = 0; i < count; ++i) {
     if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
     *backend = backends[i];
@@ -270,8 +288,8 @@ int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLD
     return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
   }
   if (exec->workspace_size < size) {
-    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name, exec->workspace_size,
-                size);
+    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name,
+                exec->workspace_size, size);
   }
   if (reinterpret_cast<uintptr_t>(exec->workspace) % 64 != 0) {
     return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace is not aligned to 64 bytes", op.name);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "runtime.h"
 
@@ -15,8 +16,9 @@ int32_t supported_level() noexcept {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (!(__builtin_cpu_supports("cmpxchg16b") && __builtin_cpu_supports("lahf_lm") &&
-        __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse3") && __builtin_cpu_supports("ssse3") &&
-        __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("sse4.2"))) {
+        __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse3") &&
+        __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
+        __builtin_cpu_supports("sse4.2"))) {
     return 1;
   }
   if (!(__builtin_cpu_supports("avx") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
@@ -57,8 +59,8 @@ int32_t cpu_level(int32_t) noexcept {
   }
   if (level > 0) return level;
   const char* text = std::getenv(kVariable);
-  return -fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s is '%.40s', wanted 1, 2, 3 or 4 (x86-64-v1 to x86-64-v4)", kVariable,
-               text != nullptr ? text : "");
+  return -fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s is '%.40s', wanted 1, 2, 3 or 4 (x86-64-v1 to x86-64-v4)",
+               kVariable, text != nullptr ? text : "");
 }
 
 // Grows, and is freed when its thread ends.
@@ -77,7 +79,8 @@ int32_t cpu_workspace(int32_t, void*, size_t size, void** memory) noexcept {
     std::free(mine.memory);
     mine.memory = rounded < size ? nullptr : std::aligned_alloc(64, rounded);
     mine.size = mine.memory != nullptr ? rounded : 0;
-    if (mine.memory == nullptr) return fail(AOT_TUNE_ERROR_MEMORY, "no memory for a workspace of %zu bytes", size);
+    if (mine.memory == nullptr)
+      return fail(AOT_TUNE_ERROR_MEMORY, "no memory for a workspace of %zu bytes", size);
   }
   *memory = mine.memory;
   return AOT_TUNE_OK;

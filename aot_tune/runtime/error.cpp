@@ -23,8 +23,8 @@ const char* last_error() noexcept { return message; }
 
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
                       int32_t status) noexcept {
-  return fail(AOT_TUNE_ERROR_KERNEL, "%s: variant %s for %s: %s returned %d", op.name, variant.name, variant.target,
-              function, static_cast<int>(status));
+  return fail(AOT_TUNE_ERROR_KERNEL, "%s: variant %s for %s: %s returned %d", op.name, variant.name,
+              variant.target, function, static_cast<int>(status));
 }
 
 }  // namespace aot_tune

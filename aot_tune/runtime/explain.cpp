@@ -17,7 +17,8 @@ void Text::add(const char* format, ...) noexcept {
   if (used_ >= size_) used_ = size_ - 1;
 }
 
-void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept {
+void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
+                     const View* views) noexcept {
   for (int i = 0; i < op.count; ++i) {
     if (given[i] == nullptr) continue;
     const View& view = views[i];
@@ -30,8 +31,8 @@ void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* 
 }
 
 void explain_choice(Text& text, const VariantInfo& variant, const char* why) noexcept {
-  text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nwhy: %s\n", variant.name, variant.target, variant.kernel,
-           variant.digest, why);
+  text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nwhy: %s\n", variant.name, variant.target,
+           variant.kernel, variant.digest, why);
 }
 
 }  // namespace aot_tune

@@ -11,7 +11,8 @@ namespace aot_tune {
 
 constexpr int kMaxRank = 8;
 
-// ---- What an operator declares -------------------------------------------------------------------------------------
+// ---- What an operator declares
+// -------------------------------------------------------------------------------------
 
 struct TensorInfo {
   const char* name;
@@ -43,7 +44,8 @@ struct VariantInfo {
   const char* digest;  // sha256 of the object that was measured and linked
 };
 
-// ---- Errors --------------------------------------------------------------------------------------------------------
+// ---- Errors
+// --------------------------------------------------------------------------------------------------------
 
 // Sets the thread's message from a printf format and returns `code`.
 int32_t fail(int32_t code, const char* format, ...) noexcept __attribute__((format(printf, 2, 3), cold));
@@ -54,10 +56,11 @@ const char* last_error() noexcept;
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
                       int32_t status) noexcept __attribute__((cold));
 
-// ---- A call's tensors after the checks -----------------------------------------------------------------------------
+// ---- A call's tensors after the checks
+// -----------------------------------------------------------------------------
 
-// A tensor as kernels get it: byte_offset folded into data, strides always there, and for axes of extent 1, whose
-// stride is never used, a stride that does not depend on what the caller happened to pass.
+// A tensor as kernels get it: byte_offset folded into data, strides always there, and for axes of extent 1,
+// whose stride is never used, a stride that does not depend on what the caller happened to pass.
 struct View {
   DLTensor tensor;
   int64_t strides[kMaxRank];
@@ -69,8 +72,8 @@ struct View {
 // Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed.
 int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views) noexcept;
 
-// Checks that there is data, aligned to its element size, and that no output shares memory with another tensor or
-// within itself.
+// Checks that there is data, aligned to its element size, and that no output shares memory with another
+// tensor or within itself.
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
 
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
@@ -84,10 +87,12 @@ inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
 }
 
-// Which order a tensor's axes run in, and whether the fastest has stride 1; equal numbers mean the same class.
+// Which order a tensor's axes run in, and whether the fastest has stride 1; equal numbers mean the same
+// class.
 int64_t stride_class(const DLTensor& tensor) noexcept;
 
-// ---- Backends ------------------------------------------------------------------------------------------------------
+// ---- Backends
+// ------------------------------------------------------------------------------------------------------
 
 // What the library needs to know of a family of devices. Each family is one source file that defines
 // `const Backend backend_<family>`; generated code lists the families that a library has variants for.
@@ -101,14 +106,15 @@ struct Backend {
 };
 
 // The backend of a call's device and its level; all tensors have been checked to be on one device.
-int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count, const DLDevice& device,
-                     const Backend** backend, int32_t* level) noexcept;
+int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
+                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept;
 
 // The caller's workspace when there is one, else the backend's.
 int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
                        const aot_tune_exec* exec, size_t size, void** memory) noexcept;
 
-// ---- Explaining a choice -------------------------------------------------------------------------------------------
+// ---- Explaining a choice
+// -------------------------------------------------------------------------------------------
 
 // Appends to a buffer of the caller's, never beyond it, always terminated.
 class Text {
@@ -143,7 +149,8 @@ struct TextTrace {
   }
 };
 
-void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
+void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
+                     const View* views) noexcept;
 void explain_choice(Text& text, const VariantInfo& variant, const char* why) noexcept;
 
 }  // namespace aot_tune

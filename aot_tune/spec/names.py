@@ -15,12 +15,15 @@ _RESERVED = frozenset(
     "alignas alignof asm auto bool break case catch char class const constexpr continue default delete do double else "
     "enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept nullptr "
     "operator private protected public register return short signed sizeof static struct switch template this throw "
-    "true try typedef typename union unsigned using virtual void volatile while workspace workspace_size stream".split()
+    "true try typedef typename union unsigned using virtual void volatile while".split()
 )
 
 
-def check_identifier(name: object, what: str) -> str:
-    """Return `name` when it can be an identifier in C, Python and CMake.
+_ARGUMENTS = frozenset(("exec", "stream", "workspace", "workspace_size"))
+
+
+def check_identifier(name: object, what: str, *, argument: bool = False) -> str:
+    """Return `name` when it can be an identifier in C, Python and CMake; an `argument` also beside the library's own.
 
     Raises:
         SpecError: when it is not a string of 1 to 64 letters, digits and underscores, or is a reserved word.
@@ -32,8 +35,8 @@ def check_identifier(name: object, what: str) -> str:
             why="names become identifiers in C, Python and CMake",
             fix="use 1 to 64 letters, digits and underscores, beginning with a letter",
         )
-    if name in _RESERVED:
-        raise SpecError(f"{what} {name!r} is a reserved word", fix="choose another name")
+    if name in _RESERVED or (argument and name in _ARGUMENTS):
+        raise SpecError(f"{what} {name!r} is a reserved name", fix="choose another name")
     return name
 
 

@@ -23,7 +23,7 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 
 def activation(xp: Any, name: str, x: Any) -> Any:
-    """Apply `none`, `relu`, `gelu` (with erf), `gelu_tanh` or `silu`; NaN stays NaN.
+    """Apply `none`, `relu`, `gelu` (with erf), `gelu_tanh` or `silu`; NaN stays NaN, and -inf goes to its limit, 0.
 
     The two forms of GELU are those of Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
     """
@@ -32,9 +32,11 @@ def activation(xp: Any, name: str, x: Any) -> Any:
     if name == "relu":
         return xp.where(x < 0, xp.zeros_like(x), x)
     if name == "gelu":
-        return x * 0.5 * (1 + erf(xp, x * math.sqrt(0.5)))
-    if name == "gelu_tanh":
-        return x * 0.5 * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    if name == "silu":
-        return x * sigmoid(xp, x)
-    raise ValueError(f"there is no activation {name!r}")
+        value = x * 0.5 * (1 + erf(xp, x * math.sqrt(0.5)))
+    elif name == "gelu_tanh":
+        value = x * 0.5 * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    elif name == "silu":
+        value = x * sigmoid(xp, x)
+    else:
+        raise ValueError(f"there is no activation {name!r}")
+    return xp.where(x == -math.inf, xp.zeros_like(x), value)

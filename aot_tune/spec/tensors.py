@@ -59,7 +59,7 @@ class Tensor:
         cold: bool = False,
         values: Generator | None = None,
     ) -> None:
-        self.name = check_identifier(name, "tensor")
+        self.name = check_identifier(name, "tensor", argument=True)
         self.shape: tuple[Expr, ...] = tuple(as_expr(s) for s in shape)
         self.dtype = dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold = output, optional, cold
@@ -82,7 +82,7 @@ class Scalar:
     default: float = 0.0
 
     def __post_init__(self) -> None:
-        check_identifier(self.name, "scalar")
+        check_identifier(self.name, "scalar", argument=True)
         dtype(self.dtype_name, f"scalar {self.name!r}")
         if self.dtype_name not in ("f32", "f64", "i32", "i64"):
             raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
@@ -96,7 +96,7 @@ class Attribute:
     choices: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        check_identifier(self.name, "attribute")
+        check_identifier(self.name, "attribute", argument=True)
         if not self.choices:
             raise SpecError(f"attribute {self.name!r} has no choices", fix="list at least one")
         for choice in self.choices:

@@ -22,6 +22,11 @@ from aot_tune.spec.expr import target
 
 R, D = dims("R D")
 
+# The kernels read and write whole vectors along the rows.
+UNIT_STRIDES = (stride("x", 1) == 1, stride("weight", 0) == 1, stride("bias", 0) == 1, stride("out", 1) == 1)
+# Elements: streaming stores have nothing to offer where the output stays in a cache.
+BEYOND_L2 = (R * D >= 262144,)
+
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
     """The definition (Ba, Kiros and Hinton, arXiv:1607.06450), with the variance of the centred values."""
@@ -52,7 +57,8 @@ operator = Operator(
     reference=reference,
     flops=7 * R * D,
     workload=tuple(
-        problem(R=r, D=d) for r, d in ((1, 768), (16, 768), (64, 768), (256, 768), (1024, 768), (256, 4096), (1024, 4096))
+        problem(R=r, D=d)
+        for r, d in ((1, 768), (16, 768), (64, 768), (256, 768), (1024, 768), (256, 4096), (1024, 4096))
     ),
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),
     kernels=(
@@ -62,13 +68,25 @@ operator = Operator(
             "layer_norm/rows.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4)),
-                Parameter("STREAM", (False, True)),
-                Parameter("PREFETCH", (0, 2048)),
-                Parameter("SERIAL_BELOW", (16384,)),
+                Parameter("UNROLL", (2, 4, 8)),
+                Parameter("SERIAL_BELOW", (8192, 65536)),
             ),
             constraints=(parameter("W") * 4 == target("vector_bytes"),),
-            requires=(stride("x", 1) == 1, stride("weight", 0) == 1, stride("bias", 0) == 1, stride("out", 1) == 1),
+            requires=UNIT_STRIDES,
+            order=({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+        ),
+        Kernel(
+            "streaming",
+            "layer_norm/streaming.cpp.j2",
+            parameters=(
+                Parameter("W", (4, 8, 16)),
+                Parameter("UNROLL", (4, 8)),
+                Parameter("PREFETCH", (0, 2048)),
+            ),
+            constraints=(parameter("W") * 4 == target("vector_bytes"),),
+            requires=UNIT_STRIDES,
+            worthwhile=BEYOND_L2,
+            order=({"UNROLL": 4, "PREFETCH": 2048},),
         ),
     ),
 )

@@ -24,6 +24,17 @@ from aot_tune.spec.expr import target
 
 R, D = dims("R D")
 
+# The kernels read and write whole vectors along the rows.
+UNIT_STRIDES = (
+    stride("x", 1) == 1,
+    stride("weight", 0) == 1,
+    stride("residual", 1) == 1,
+    stride("out", 1) == 1,
+    stride("residual_out", 1) == 1,
+)
+# Elements: streaming stores have nothing to offer where the output stays in a cache.
+BEYOND_L2 = (R * D >= 262144,)
+
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
     """The definition (Zhang and Sennrich, arXiv:1910.07467)."""
@@ -70,13 +81,25 @@ operator = Operator(
             "rms_norm/rows.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4)),
-                Parameter("STREAM", (False, True)),
-                Parameter("PREFETCH", (0, 2048)),
-                Parameter("SERIAL_BELOW", (16384,)),
+                Parameter("UNROLL", (2, 4, 8)),
+                Parameter("SERIAL_BELOW", (8192, 65536)),
             ),
             constraints=(parameter("W") * 4 == target("vector_bytes"),),
-            requires=(stride("x", 1) == 1, stride("weight", 0) == 1, stride("residual", 1) == 1, stride("out", 1) == 1, stride("residual_out", 1) == 1),
+            requires=UNIT_STRIDES,
+            order=({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+        ),
+        Kernel(
+            "streaming",
+            "rms_norm/streaming.cpp.j2",
+            parameters=(
+                Parameter("W", (4, 8, 16)),
+                Parameter("UNROLL", (4, 8)),
+                Parameter("PREFETCH", (0, 2048)),
+            ),
+            constraints=(parameter("W") * 4 == target("vector_bytes"),),
+            requires=UNIT_STRIDES,
+            worthwhile=BEYOND_L2,
+            order=({"UNROLL": 4, "PREFETCH": 2048},),
         ),
     ),
 )

@@ -22,6 +22,11 @@ from aot_tune.spec.expr import target
 
 R, D = dims("R D")
 
+# The kernels read and write whole vectors along the rows.
+UNIT_STRIDES = (stride("x", 1) == 1, stride("out", 1) == 1)
+# Elements: streaming stores have nothing to offer where the output stays in a cache.
+BEYOND_L2 = (R * D >= 262144,)
+
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
     """The definition, shifted by the row's maximum."""
@@ -44,7 +49,15 @@ operator = Operator(
     workload=tuple(
         problem(R=r, D=d)
         for r, d in (
-            (1, 1024), (1, 32000), (1, 128256), (16, 32000), (64, 128), (256, 1024), (192, 512), (1024, 1024), (1024, 4096),
+            (1, 1024),
+            (1, 32000),
+            (1, 128256),
+            (16, 32000),
+            (64, 128),
+            (256, 1024),
+            (192, 512),
+            (1024, 1024),
+            (1024, 4096),
         )
     ),
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),
@@ -56,13 +69,40 @@ operator = Operator(
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),
-                Parameter("METHOD", ("online", "recompute", "stored")),
-                Parameter("STREAM", (False, True)),
-                Parameter("PREFETCH", (0, 2048)),
-                Parameter("SERIAL_BELOW", (16384,)),
+                Parameter("METHOD", ("stored", "recompute", "online")),
+                Parameter("SERIAL_BELOW", (8192, 65536)),
             ),
-            constraints=(parameter("W") * 4 == target("vector_bytes"), (parameter("METHOD") != 2) | (parameter("STREAM") == 0)),
-            requires=(stride("x", 1) == 1, stride("out", 1) == 1),
+            constraints=(
+                parameter("W") * 4 == target("vector_bytes"),
+                (parameter("METHOD") == 0)
+                | ((parameter("UNROLL") == 4) & (parameter("SERIAL_BELOW") == 8192)),
+            ),
+            requires=UNIT_STRIDES,
+            order=(
+                {"UNROLL": 4, "METHOD": "stored", "SERIAL_BELOW": 8192},
+                {"UNROLL": 2, "METHOD": "stored", "SERIAL_BELOW": 8192},
+            ),
+        ),
+        Kernel(
+            "streaming",
+            "softmax/streaming.cpp.j2",
+            parameters=(
+                Parameter("W", (4, 8, 16)),
+                Parameter("UNROLL", (2, 4)),
+                Parameter("METHOD", ("buffered", "recompute", "online")),
+                Parameter("PREFETCH", (0, 2048)),
+            ),
+            constraints=(
+                parameter("W") * 4 == target("vector_bytes"),
+                (parameter("PREFETCH") == 2048) | ((parameter("METHOD") == 0) & (parameter("UNROLL") == 4)),
+                (parameter("METHOD") != 2) | (parameter("UNROLL") == 4),
+            ),
+            requires=UNIT_STRIDES,
+            worthwhile=BEYOND_L2,
+            order=(
+                {"UNROLL": 4, "METHOD": "buffered", "PREFETCH": 2048},
+                {"UNROLL": 4, "METHOD": "recompute", "PREFETCH": 2048},
+            ),
         ),
     ),
 )

@@ -1,8 +1,8 @@
 /* What the headers of all tuned libraries share: the tensor layout, the execution struct and the error codes.
  *
- * Tensors are DLPack's DLTensor. Where <dlpack/dlpack.h> can be found, or another header has defined DLPack's types
- * already, those definitions are used; else the types below are declared, which have the same layout. A translation
- * unit that brings its own copy of dlpack.h from elsewhere includes that copy first.
+ * Tensors are DLPack's DLTensor. Where <dlpack/dlpack.h> can be found, or another header has defined DLPack's
+ * types already, those definitions are used; else the types below are declared, which have the same layout. A
+ * translation unit that brings its own copy of dlpack.h from elsewhere includes that copy first.
  */
 #ifndef AOT_TUNE_BASE_H_
 #define AOT_TUNE_BASE_H_
@@ -66,8 +66,9 @@ typedef struct {
 #define AOT_TUNE_EXEC_DEFINED 1
 /* How a call is carried out. A NULL pointer to it means: default stream, workspace of the library's own. */
 typedef struct aot_tune_exec {
-  void* stream;          /* the device's stream; ignored on a CPU */
-  void* workspace;       /* at least as large as <function>_workspace says, aligned to 64 bytes; NULL: the library's */
+  void* stream;    /* the device's stream; ignored on a CPU */
+  void* workspace; /* at least as large as <function>_workspace says, aligned to 64 bytes; NULL: the library's
+                    */
   size_t workspace_size; /* bytes */
 } aot_tune_exec;
 #endif
@@ -75,12 +76,13 @@ typedef struct aot_tune_exec {
 /* What functions return. Nothing is written to an output when a call fails before a kernel runs. */
 typedef enum {
   AOT_TUNE_OK = 0,
-  AOT_TUNE_ERROR_NULL = 1,        /* a tensor that must be passed is NULL, or has no data */
-  AOT_TUNE_ERROR_RANK = 2,        /* wrong number of axes */
-  AOT_TUNE_ERROR_DTYPE = 3,       /* wrong element type */
-  AOT_TUNE_ERROR_DEVICE = 4,      /* on a device that the library has nothing for, or not all on one device */
-  AOT_TUNE_ERROR_SHAPE = 5,       /* an extent that does not fit the others, or is out of range */
-  AOT_TUNE_ERROR_LAYOUT = 6,      /* elements not aligned to their size, or an output with elements that share memory */
+  AOT_TUNE_ERROR_NULL = 1,   /* a tensor that must be passed is NULL, or has no data */
+  AOT_TUNE_ERROR_RANK = 2,   /* wrong number of axes */
+  AOT_TUNE_ERROR_DTYPE = 3,  /* wrong element type */
+  AOT_TUNE_ERROR_DEVICE = 4, /* on a device that the library has nothing for, or not all on one device */
+  AOT_TUNE_ERROR_SHAPE = 5,  /* an extent that does not fit the others, or is out of range */
+  AOT_TUNE_ERROR_LAYOUT =
+      6, /* elements not aligned to their size, or an output with elements that share memory */
   AOT_TUNE_ERROR_OVERLAP = 7,     /* an output shares memory with another tensor */
   AOT_TUNE_ERROR_ATTRIBUTE = 8,   /* an attribute's value is not one of its choices */
   AOT_TUNE_ERROR_WORKSPACE = 9,   /* the workspace given is too small or not aligned to 64 bytes */

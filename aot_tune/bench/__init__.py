@@ -1,0 +1,59 @@
+"""Measures candidates: in worker processes, verified, on one device.
+
+    device = identify("cpu", threads=2)
+    with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
+        prepared = bench.prepare(operator_folder, operator, problem)
+        measured = bench.screen(prepared, path, symbol, candidate, object_digest, requires, best_ns)
+        finals = bench.race(prepared, [Entry(candidate=..., shared_object=..., symbol=..., object_digest=...)])
+
+Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the operator
+is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them with
+`paired_gain(old.final, new.final)`. Baselines appear in races as `baseline:<name>`.
+"""
+
+from __future__ import annotations
+
+from aot_tune.bench.bench import Bench
+from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.family import family
+from aot_tune.bench.race import Entry
+from aot_tune.bench.records import (
+    STATUSES,
+    CandidateLike,
+    Check,
+    Deadlines,
+    Device,
+    Measurement,
+    Policy,
+    Prepared,
+    Status,
+    digest_of,
+)
+from aot_tune.bench.sandbox import features
+
+__all__ = [
+    "STATUSES",
+    "Bench",
+    "CandidateLike",
+    "Check",
+    "Deadlines",
+    "Device",
+    "Entry",
+    "Measurement",
+    "Policy",
+    "Prepared",
+    "Status",
+    "derived_checks",
+    "digest_of",
+    "features",
+    "identify",
+]
+
+
+def identify(name: str, threads: int) -> Device:
+    """The device of this machine that belongs to a family, such as `cpu`.
+
+    Raises:
+        WorkerError: when there is no such family.
+    """
+    return family(name).identify(threads)

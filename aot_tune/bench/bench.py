@@ -1,0 +1,313 @@
+"""The bench: prepares problems, screens candidates, races the best, verifies; one device, one thread of control."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from aot_tune.bench import messages
+from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.family import family
+from aot_tune.bench.pool import Pool
+from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.race import Entry, Race
+from aot_tune.bench.records import CandidateLike, Check, Device, Measurement, Policy, Prepared, digest_of
+from aot_tune.errors import AotTuneError, WorkerError
+from aot_tune.spec import Expr, Operator, Problem
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """A device to measure on, for the length of a `with` block.
+
+    Args:
+        device: as `identify` gives it.
+        policy: how to measure.
+        scratch: a folder of this bench alone; reference results and workers' scratch folders go there.
+        threads: of candidates and baselines.
+        log: gets a line now and then.
+
+    It belongs to the thread that enters it, which must live until it is left.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        policy: Policy,
+        *,
+        scratch: Path,
+        threads: int,
+        log: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.device, self.policy, self.log = device, policy, log
+        self.pool = Pool(device, policy, scratch.resolve(), threads, log)
+        self._prepared: dict[str, Prepared] = {}
+        self._operators: dict[str, Operator] = {}
+        self._checked: dict[tuple[str, str], messages.Checked] = {}
+        self._strikes: dict[str, tuple[int, Died]] = {}
+
+    def __enter__(self) -> Bench:
+        self.pool.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.__exit__(kind, error, trace)
+
+    def prepare(self, operator_folder: Path, operator: Operator, problem: Problem, *, special: bool = False) -> Prepared:
+        """Compute reference results and tolerances of a problem, once.
+
+        Raises:
+            WorkerError: when no worker can be started.
+            AotTuneError: when the reference fails; with the operator, the problem and what it said.
+        """
+        check = Check(problem=problem, special=special)
+        source = (operator_folder / "operator.py").read_bytes().hex()
+        key = digest_of([operator.name, source, check, self.policy.seed, self.policy.version])[:24]
+        if key in self._prepared:
+            return self._prepared[key]
+        folder = self.pool.references / key
+        request = messages.Reference(operator_folder=str(operator_folder.resolve()), check=check, folder=str(folder))
+        try:
+            reply = self.pool.request(self.pool.frameworks(), request, self.policy.deadlines.prepare)
+        except Died as death:
+            reply = messages.Failure(kind=death.status, reason=death.reason)
+        if not isinstance(reply, messages.Referred):
+            raise AotTuneError(
+                f"operator {operator.name!r}: no reference for problem '{problem.id}'",
+                why=reply.reason if isinstance(reply, messages.Failure) else repr(reply),
+                fix=f"mend `reference` in {operator_folder / 'operator.py'}",
+            )
+        prepared = Prepared(
+            key=key, operator=operator.name, operator_folder=request.operator_folder, check=check, folder=str(folder),
+            digests=reply.digests, seconds=reply.seconds,
+        )  # fmt: skip
+        self._prepared[key] = prepared
+        self._operators[operator.name] = operator
+        return prepared
+
+    def screen(
+        self, prepared: Prepared, shared_object: Path, symbol: str, candidate: CandidateLike, object_digest: str,
+        requires: Sequence[Expr] = (), best_ns: float | None = None, tune_checks: bool = True,
+    ) -> Measurement:  # fmt: skip
+        """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
+
+        `requires` are the candidate's guards with its pinned dims; `best_ns` is the best time so far on the problem.
+        Whatever the candidate does is a status of the measurement.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        return self._measure(
+            prepared, shared_object, symbol, candidate, object_digest, requires, best_ns, tune_checks, timed=True
+        )
+
+    def verify(
+        self, prepared: Prepared, shared_object: Path, symbol: str, candidate: CandidateLike, object_digest: str,
+        requires: Sequence[Expr] = (), tune_checks: bool = True,
+    ) -> Measurement:  # fmt: skip
+        """As `screen`, without times: for variants that were replayed or linked."""
+        return self._measure(
+            prepared, shared_object, symbol, candidate, object_digest, requires, None, tune_checks, timed=False
+        )
+
+    def race(self, prepared: Prepared, entries: Sequence[Entry], incumbent: Entry | None = None) -> list[Measurement]:
+        """Time entries, the incumbent and the operator's baselines in the same rounds.
+
+        Returns one measurement per entry, the incumbent included (first, unless it is among the entries), then one per
+        baseline that can run here. Those with status ok have `final` of one length, round by round, under one `race`.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        everyone = list(entries)
+        if incumbent is not None and all(e.candidate.id != incumbent.candidate.id for e in everyone):
+            everyone.insert(0, incumbent)
+        operator = self._operators[prepared.operator]
+        return Race(self, prepared, everyone, [b for b in operator.baselines if b.supports(prepared.problem)]).run()
+
+    def measurement(self, prepared: Prepared, candidate: str, digest: str, **fields: object) -> Measurement:
+        """A measurement of this device and policy."""
+        return Measurement(
+            candidate=candidate, object=digest, problem=prepared.problem, device=self.device.digest,
+            policy=self.policy.digest, **fields,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def floor_ns(self, prepared: Prepared) -> float:
+        """A time per call below which a measurement cannot be true."""
+        operator = self._operators[prepared.operator]
+        flops = operator.flops.evaluate(operator.facts(prepared.problem))
+        nbytes = operator.compulsory_bytes(prepared.problem)
+        return family(self.device.family).floor_ns(self.device, flops, nbytes)
+
+    def struck(self, digest: str) -> Died | None:
+        """What an object did that has killed as many workers as it may."""
+        count, death = self._strikes.get(digest, (0, Died("ok", "")))
+        return death if count >= self.policy.strikes else None
+
+    def strike(self, digest: str, death: Died) -> None:
+        """Count a worker that an object killed."""
+        self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)
+
+    def introduce(self, worker: Worker, *problems: Prepared) -> None:
+        """Name problems to a worker that does not know them.
+
+        Raises:
+            Died: when the worker dies of it.
+        """
+        for prepared in problems:
+            if prepared.key not in worker.known:
+                work = messages.Work(
+                    key=prepared.key, operator_folder=prepared.operator_folder, check=prepared.check,
+                    folder=prepared.folder,
+                )  # fmt: skip
+                _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
+                worker.known.add(prepared.key)
+
+    def _measure(
+        self, prepared: Prepared, path: Path, symbol: str, candidate: CandidateLike, digest: str,
+        requires: Sequence[Expr], best_ns: float | None, tune_checks: bool, *, timed: bool,
+    ) -> Measurement:  # fmt: skip
+        struck = self.struck(digest)
+        if struck is not None:
+            reason = f"not run again, it has killed {self.policy.strikes} workers: {struck.reason}"
+            return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
+        phases = _Phases()
+        run = _Run(self, prepared, candidate.id, digest, phases)
+        checks = self._checks(prepared, requires) if tune_checks else []
+        worker = self.pool.candidates()
+        try:
+            with phases("prepare"):
+                self._make_buffers(worker, prepared, checks)
+        except Died as death:
+            raise WorkerError(f"a worker cannot hold problem '{prepared.problem.id}'", why=death.reason) from None
+        try:
+            with phases("load"):
+                load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
+                reply = self.pool.request(worker, load, self.policy.deadlines.load)
+            if isinstance(reply, messages.Failure):
+                return run.ended(reply.status, reply.reason)
+            measured = self._judge(run, worker, checks, best_ns, timed)
+            with phases("unload"):
+                self.pool.request(worker, messages.Unload(handle=digest), self.policy.deadlines.load)
+            return measured
+        except Died as death:
+            self.strike(digest, death)
+            return run.ended(death.status, death.reason)
+
+    def _make_buffers(self, worker: Worker, prepared: Prepared, checks: Sequence[Prepared]) -> None:
+        new = prepared.key not in worker.known
+        self.introduce(worker, prepared, *checks)
+        if new:
+            self.pool.request(worker, messages.Prepare(key=prepared.key), self.policy.deadlines.prepare)
+
+    def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
+        operator = self._operators[prepared.operator]
+        found = derived_checks(
+            operator, requires, special=self.policy.special_values, most_bytes=self.policy.check_bytes
+        )
+        folder = Path(prepared.operator_folder)
+        return [self.prepare(folder, operator, c.problem, special=c.special) for c in found]
+
+    def _judge(
+        self, run: _Run, worker: Worker, checks: Sequence[Prepared], best_ns: float | None, timed: bool
+    ) -> Measurement:
+        limits, key = self.policy.deadlines, run.prepared.key
+        if checks:
+            with run.phases("check"):
+                checked = self._check(worker, run.digest, checks)
+            if checked.status != "ok":
+                return run.ended(checked.status, checked.reason, error=checked.error)
+        seconds = limits.verify
+        if best_ns is not None:
+            seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
+        with run.phases("verify"):
+            reply = self.pool.request(worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
+        if not isinstance(reply, messages.Checked):
+            return run.ended(*_failure(reply))
+        facts = {"error": reply.error, "bitwise": reply.bitwise}
+        if reply.status != "ok" or not timed:
+            return run.ended(reply.status, reply.reason, **facts)
+        if min(reply.runs) > self.policy.long_ns:
+            samples = reply.runs[:2]
+            if len(samples) == 2 and (best_ns is None or min(samples) <= self.policy.screen_stop * best_ns):
+                samples = reply.runs
+            return run.timed(messages.Timed(samples=tuple(samples)), facts)
+        with run.phases("settle"):
+            self.pool.settle()
+        with run.phases("bench"):
+            bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
+            timing = self.pool.request(worker, bench, limits.bench)
+        if not isinstance(timing, messages.Timed):
+            return run.ended(*_failure(timing), **facts)
+        return run.timed(timing, facts)
+
+    def _check(self, worker: Worker, digest: str, checks: Sequence[Prepared]) -> messages.Checked:
+        keys = tuple(c.key for c in checks)
+        known = self._checked.get((digest, digest_of(keys)))
+        if known is None:
+            reply = self.pool.request(worker, messages.Verify(handle=digest, keys=keys), self.policy.deadlines.check)
+            if not isinstance(reply, messages.Checked):
+                status, reason = _failure(reply)
+                return messages.Checked(status=status, reason=reason)
+            known = self._checked[digest, digest_of(keys)] = reply
+        return known
+
+
+class _Phases(dict[str, float]):
+    """Seconds by phase."""
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + time.monotonic() - begin
+
+
+class _Run:
+    """A measurement in the making."""
+
+    def __init__(self, bench: Bench, prepared: Prepared, candidate: str, digest: str, phases: _Phases) -> None:
+        self.bench, self.prepared, self.candidate, self.digest = bench, prepared, candidate, digest
+        self.phases = phases
+
+    def ended(self, status: str, reason: str = "", **fields: object) -> Measurement:
+        """A measurement with this status."""
+        return self.bench.measurement(
+            self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
+        )
+
+    def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
+        """A measurement with times, if they can be true and the candidate did not leak."""
+        policy = self.bench.policy
+        status, reason = timing.status, timing.reason
+        floor = self.bench.floor_ns(self.prepared)
+        if status == "ok" and timing.samples and min(timing.samples) < floor:
+            fastest = min(timing.samples)
+            status = "suspicious"
+            reason = f"{fastest:.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
+        elif status == "ok" and not any(timing.samples):
+            status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
+        elif status == "ok" and timing.leak > policy.leak_bytes:
+            status, reason = "oom", f"grows by {timing.leak} bytes per call"
+        return self.ended(
+            status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts
+        )
+
+
+def _failure(reply: messages.Reply) -> tuple[str, str]:
+    if isinstance(reply, messages.Failure):
+        return reply.status, reply.reason
+    return "failed", f"an answer of the wrong kind: {reply!r:.200}"
+
+
+def _expect_done(reply: messages.Reply) -> None:
+    if isinstance(reply, messages.Failure):
+        raise WorkerError("a worker cannot set a problem up", why=reply.reason, fix="see the worker's output above")

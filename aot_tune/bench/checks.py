@@ -1,0 +1,153 @@
+"""Odd problems that every object must be right on: derived from the operator, fitted to what a kernel requires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.bench.records import Check
+from aot_tune.spec import Expr, Operator, Problem, Tensor, all_of, row_major
+
+__all__ = ["derived_checks"]
+
+_LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
+_SHORT = (3, 5, 7)
+_PLAIN = (13, 37, 29)
+_LONGEST = 1031
+_MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def derived_checks(
+    operator: Operator, requires: Sequence[Expr] = (), *, special: bool = True, most_bytes: int = 8 << 20
+) -> list[Check]:
+    """Problems to verify an object on beside the one it is tuned for.
+
+    They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast and
+    strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards and
+    pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of more than
+    `most_bytes` are left out, but never all of them.
+    """
+    tensors = {t.name: t for t in operator.tensors}
+    found: dict[str, Check] = {}
+    wanted = [Check(problem=p) for p in (*_dims(operator), *_layouts(operator), *_options(operator), *operator.checks)]
+    if special:
+        wanted.append(Check(problem=_problem(operator, _PLAIN), special=True))
+    for check in wanted:
+        fitted = next((p for p in _fits(operator, check.problem, requires, tensors)), None)
+        if fitted is not None:
+            found.setdefault(f"{fitted.id} {check.special}", Check(problem=fitted, special=check.special))
+    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
+    small = [check for key, check in found.items() if sizes[key] <= most_bytes]
+    if small or not found:
+        return small
+    return [found[key] for key in sorted(found, key=lambda k: sizes[k])[:2]]
+
+
+def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
+    names = operator.dims
+    return Problem(dims={n: extents[(i + turn) % len(extents)] for i, n in enumerate(names)})
+
+
+def _dims(operator: Operator) -> Iterator[Problem]:
+    names = operator.dims
+    for turn in range(min(len(names), len(_LONG))):
+        yield _problem(operator, _LONG, turn)
+    yield _problem(operator, _SHORT)
+    yield _problem(operator, (1,))
+    for name in names:
+        small = dict(zip(names, (_SHORT * len(names))[: len(names)], strict=True))
+        yield Problem(dims=small | {name: 1})
+        yield Problem(dims=small | {name: _LONGEST})
+
+
+def _layouts(operator: Operator) -> Iterator[Problem]:
+    base = _problem(operator, _PLAIN)
+    many = [t for t in operator.tensors if t.rank > 1]
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    base = msgspec.structs.replace(base, present=optional)
+    for tensor in many:
+        yield msgspec.structs.replace(base, order={tensor.name: tuple(reversed(range(tensor.rank)))})
+    yield msgspec.structs.replace(base, order={t.name: tuple(reversed(range(t.rank))) for t in many})
+    yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 3, 1) for t in many})
+    yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 2, 2) for t in operator.tensors})
+    for tensor in operator.inputs:
+        dense = row_major(operator.shape(base, tensor))
+        for axis in range(tensor.rank):
+            for factor in (-1, 0):
+                strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
+                yield msgspec.structs.replace(base, strides={tensor.name: strides})
+    yield msgspec.structs.replace(base, alignment={t.name: t.dtype.itemsize for t in operator.tensors})
+
+
+def _padded(operator: Operator, problem: Problem, tensor: Tensor, pad: int, step: int) -> tuple[int, ...]:
+    """Strides of a tensor whose last axis has stride `step` and whose rows are `pad` elements longer than they need."""
+    shape = operator.shape(problem, tensor)
+    strides = [0] * len(shape)
+    size = step
+    for axis in reversed(range(len(shape))):
+        strides[axis] = size
+        size = size * shape[axis] + (pad if axis == len(shape) - 1 else 0)
+    return tuple(strides)
+
+
+def _options(operator: Operator) -> Iterator[Problem]:
+    base = _problem(operator, _PLAIN, 1)
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    for name in optional:
+        yield msgspec.structs.replace(base, present=(name,))
+        if len(optional) > 2:
+            yield msgspec.structs.replace(base, present=tuple(n for n in optional if n != name))
+    yield msgspec.structs.replace(base, present=optional)
+    for attribute in operator.attributes:
+        for choice in attribute.choices:
+            yield msgspec.structs.replace(base, attributes={attribute.name: choice}, present=optional)
+            yield msgspec.structs.replace(base, attributes={attribute.name: choice})
+
+
+def _fits(
+    operator: Operator, problem: Problem, requires: Sequence[Expr], tensors: Mapping[str, Tensor]
+) -> Iterator[Problem]:
+    """The problem if it is allowed, else problems near it that are: pinned facts set, dims rounded up."""
+    if _allowed(operator, problem, requires):
+        yield problem
+        return
+    pinned = dict(p for r in requires for p in r.pinned())
+    near = _with_pins(operator, problem, pinned, tensors)
+    if _allowed(operator, near, requires):
+        yield near
+    for multiple in _MULTIPLES:
+        for names in (*((n,) for n in operator.dims if n not in pinned), tuple(operator.dims)):
+            dims = {n: -(-e // multiple) * multiple if n in names and n not in pinned else e for n, e in near.dims.items()}
+            rounded = msgspec.structs.replace(near, dims=dims, strides={})
+            if _allowed(operator, rounded, requires):
+                yield rounded
+
+
+def _allowed(operator: Operator, problem: Problem, requires: Sequence[Expr]) -> bool:
+    return all_of(tuple(requires), operator.facts(problem))
+
+
+def _with_pins(
+    operator: Operator, problem: Problem, pinned: Mapping[str, int], tensors: Mapping[str, Tensor]
+) -> Problem:
+    """The problem with dims, presence, attributes and the fastest axis of tensors as the pinned facts say."""
+    dims, order = dict(problem.dims), dict(problem.order)
+    present, attributes = set(problem.present), dict(problem.attributes)
+    strides = {} if any(f in dims for f in pinned) else dict(problem.strides)
+    for fact, value in pinned.items():
+        kind, _, rest = fact.partition(".")
+        if fact in dims:
+            dims[fact] = value
+        elif kind == "present" and tensors[rest].optional:
+            (present.add if value else present.discard)(rest)
+        elif kind == "attribute":
+            attributes[rest] = next(a for a in operator.attributes if a.name == rest).choices[value]
+        elif kind == "stride" and value == 1:
+            name, _, axis = rest.rpartition(".")
+            if operator.facts(msgspec.structs.replace(problem, order=order, strides=strides))[fact] != 1:
+                order[name] = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
+                strides.pop(name, None)
+    return msgspec.structs.replace(
+        problem, dims=dims, order=order, strides=strides, present=tuple(sorted(present)), attributes=attributes
+    )

@@ -1,0 +1,166 @@
+"""Shared objects of candidates, loaded and called through ctypes by the contract of kernels and library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.bench.buffers import Region
+from aot_tune.errors import AotTuneError
+from aot_tune.spec import Operator
+
+__all__ = ["Arguments", "DLTensor", "LaunchError", "LoadError", "Loaded", "empty_call"]
+
+_CPU = 1  # kDLCPU
+_RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")
+_RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
+_SCALARS: dict[str, Any] = {
+    "f32": ctypes.c_float, "f64": ctypes.c_double, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
+}  # fmt: skip
+
+
+class LoadError(AotTuneError):
+    """A shared object cannot be loaded, or lacks its functions."""
+
+
+class LaunchError(AotTuneError):
+    """A candidate's function returned an error."""
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Arguments:
+    """The arguments of one call, made once and passed many times.
+
+    Args:
+        addresses: of the first element of each tensor that is present.
+        shapes, strides: of the same tensors; strides in elements.
+        scalars, attributes: by name.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        addresses: Mapping[str, int],
+        shapes: Mapping[str, Sequence[int]],
+        strides: Mapping[str, Sequence[int]],
+        scalars: Mapping[str, float | int],
+        attributes: Mapping[str, int],
+    ) -> None:
+        self._keep: list[object] = []
+        found: list[Any] = []
+        for tensor in operator.tensors:
+            if tensor.name not in addresses:
+                found.append(ctypes.c_void_p(None))
+                continue
+            numbers = ctypes.c_int64 * tensor.rank
+            shape, stride = numbers(*shapes[tensor.name]), numbers(*strides[tensor.name])
+            record = DLTensor(
+                addresses[tensor.name],
+                _Device(_CPU, 0),
+                tensor.rank,
+                _DType(tensor.dtype.code, tensor.dtype.bits, 1),
+                ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+                ctypes.cast(stride, ctypes.POINTER(ctypes.c_int64)),
+                0,
+            )
+            self._keep += [shape, stride, record]
+            found.append(ctypes.c_void_p(ctypes.addressof(record)))
+        found += [_SCALARS[s.dtype_name](scalars[s.name]) for s in operator.scalars]
+        found += [ctypes.c_int32(attributes[a.name]) for a in operator.attributes]
+        self.call = tuple(found)
+
+    def launch(self, workspace: Region | None) -> tuple[Any, ...]:
+        """All arguments of `launch`, with a workspace and no stream."""
+        if workspace is None:
+            return (*self.call, ctypes.c_void_p(None), ctypes.c_size_t(0), ctypes.c_void_p(None))
+        return (
+            *self.call,
+            ctypes.c_void_p(workspace.address),
+            ctypes.c_size_t(workspace.size),
+            ctypes.c_void_p(None),
+        )
+
+
+class Loaded:
+    """A candidate that is loaded. `close` unloads it; it is not to be called after that.
+
+    Raises:
+        LoadError: when the file cannot be loaded or a function is missing.
+    """
+
+    def __init__(self, path: Path, symbol: str) -> None:
+        self.path, self.symbol = path, symbol
+        try:
+            self._library = ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise LoadError(f"{path.name} cannot be loaded: {error}") from error
+        _keep_runtimes()
+        try:
+            self._workspace = self._library[f"{symbol}_workspace"]
+            self.launch = self._library[f"{symbol}_launch"]
+        except AttributeError as error:
+            self.close()
+            raise LoadError(f"{path.name} lacks a function: {error}") from error
+        self._workspace.restype = self.launch.restype = ctypes.c_int32
+
+    def workspace_bytes(self, arguments: Arguments) -> int:
+        """Bytes of workspace that a call asks for.
+
+        Raises:
+            LaunchError: when the function returns an error.
+        """
+        size = ctypes.c_size_t(0)
+        code = self._workspace(*arguments.call, ctypes.byref(size))
+        if code != 0:
+            raise LaunchError(f"{self.symbol}_workspace returned {code}")
+        return size.value
+
+    def close(self) -> None:
+        """Unload the shared object."""
+        handle, self._library._handle = self._library._handle, 0
+        if handle:
+            _dlclose(ctypes.c_void_p(handle))
+
+
+def _dlclose(handle: ctypes.c_void_p) -> None:
+    ctypes.CDLL(None).dlclose(handle)
+
+
+def _keep_runtimes() -> None:
+    """Pin OpenMP runtimes: their idle threads live in their code, which must not go with the last candidate."""
+    for name in _RUNTIMES:
+        try:
+            ctypes.CDLL(name, mode=os.RTLD_NOW | _RTLD_NOLOAD | _RTLD_NODELETE)
+        except OSError:
+            continue
+
+
+def empty_call(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A C function that does nothing, with arguments like those of `launch`: what is left is the cost of the call."""
+    function = ctypes.CDLL(None).abs  # takes one integer; further arguments are passed all the same
+    function.restype = ctypes.c_int32
+    return function, (ctypes.c_int32(0), *arguments[1:])

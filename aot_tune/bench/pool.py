@@ -1,0 +1,158 @@
+"""Workers of one bench: one for candidates with a warm spare, one for frameworks; none of them outlives the bench."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from aot_tune.bench import messages, processes, sandbox
+from aot_tune.bench.family import Role
+from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.records import Device, Policy
+from aot_tune.errors import WorkerError
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """A context manager; nothing of it is kept in the module, so several can be open in one process."""
+
+    def __init__(
+        self, device: Device, policy: Policy, scratch: Path, threads: int, log: Callable[[str], None],
+        interpreter: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.device, self.policy, self.threads = device, policy, threads
+        self.token = secrets.token_hex(16)
+        self.references = scratch / "references"
+        self._folder, self._log, self._interpreter = scratch / "workers", log, interpreter
+        self._candidates: Worker | None = None
+        self._spare: Worker | None = None
+        self._frameworks: Worker | None = None
+        self._count = 0
+        self._open = False
+        self._noted: set[str] = set()
+        self.deaths = 0
+
+    def __enter__(self) -> Pool:
+        self._was_subreaper = sandbox.set_subreaper(True)
+        self._open, self._owner = True, os.getpid()
+        atexit.register(self.close)
+        try:
+            self.references.mkdir(parents=True, exist_ok=True)
+            self._candidates, self._spare = self._new("candidate"), self._new("candidate")
+            self._candidates.start()
+            self._spare.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _new(self, role: Role) -> Worker:
+        self._count += 1
+        shared = self.references if role == "framework" else None
+        return Worker(
+            self.device, self.policy, role, self.threads, self._folder / str(self._count), self.token, self._log,
+            shared, self._interpreter,
+        )  # fmt: skip
+
+    def workers(self) -> list[Worker]:
+        """Those that are alive."""
+        found = (self._candidates, self._spare, self._frameworks)
+        return [w for w in found if w is not None and w.state not in ("NEW", "DEAD")]
+
+    def candidates(self) -> Worker:
+        """The worker for candidates; a dead one is replaced by the spare, and the spare by a new one.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        if not self._open:
+            raise WorkerError("the bench is closed", fix="use it inside its `with` block")
+        if self._candidates is None or self._candidates.state == "DEAD":
+            self._candidates, self._spare = self._spare, None
+        if self._candidates is None or self._candidates.state == "DEAD":
+            self._candidates = self._new("candidate")
+        if self._spare is None or self._spare.state == "DEAD":
+            self._spare = self._new("candidate")
+        self._candidates.start()
+        self._spare.start()
+        self._ready(self._candidates)
+        return self._candidates
+
+    def frameworks(self) -> Worker:
+        """The worker for references and baselines, started when it is first asked for.
+
+        Raises:
+            WorkerError: when it cannot be started.
+        """
+        if not self._open:
+            raise WorkerError("the bench is closed", fix="use it inside its `with` block")
+        if self._frameworks is None or self._frameworks.state == "DEAD":
+            self._frameworks = self._new("framework")
+        self._ready(self._frameworks)
+        return self._frameworks
+
+    def _ready(self, worker: Worker) -> None:
+        worker.wait_ready()
+        for note in worker.hello.notes if worker.hello else ():
+            if note not in self._noted:
+                self._noted.add(note)
+                self._log(f"sandbox: {note}")
+
+    def request(self, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask a worker; when it dies of it, sweep what it left behind.
+
+        Raises:
+            Died: as `Worker.request` does.
+        """
+        try:
+            return worker.request(request, seconds)
+        except Died as death:
+            self.deaths += 1
+            self.sweep()
+            self._clear(worker)
+            if death.status == "timeout":
+                self._log(f"a worker was killed: {death.reason}")
+            raise
+
+    def settle(self) -> None:
+        """Before times are taken: wait until the spare is warm and no other worker's thread runs."""
+        if self._spare is not None:
+            with contextlib.suppress(WorkerError):  # told when it is needed
+                self._spare.wait_ready()
+        others = [w.pid for w in self.workers() if w is not self._candidates]
+        processes.wait_until_quiet(others, 0.5)
+
+    def quiet(self, worker: Worker) -> None:
+        """Wait until a worker's threads sleep."""
+        processes.wait_until_quiet([worker.pid], 0.5)
+
+    def sweep(self) -> int:
+        """Kill what dead workers left behind; returns how many processes there were."""
+        return processes.sweep(self.token, [w.pid for w in self.workers()])
+
+    def _clear(self, worker: Worker) -> None:
+        shutil.rmtree(worker.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Kill all workers and what they left behind, restore what was set. Idempotent."""
+        if not self._open or os.getpid() != self._owner:
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        for worker in self.workers():
+            worker.kill()
+            self._clear(worker)
+        self.sweep()
+        sandbox.set_subreaper(self._was_subreaper)

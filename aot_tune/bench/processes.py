@@ -1,0 +1,99 @@
+"""Processes of this machine, as /proc shows them: children, strays to sweep, threads that still run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+__all__ = ["TOKEN", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
+
+TOKEN = "AOT_TUNE_BENCH_TOKEN"
+"""Environment variable that marks the workers of one bench and everything that descends from them."""
+
+
+def _stat(path: str) -> tuple[str, list[str]]:
+    """Name and further fields of a stat file: state first, then the parent."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        name, _, rest = file.read().rpartition(")")
+    return name, rest.split()
+
+
+def children_of(parent: int) -> list[int]:
+    """Processes whose parent is `parent`, zombies included."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                if int(_stat(f"/proc/{entry}/stat")[1][1]) == parent:
+                    found.append(int(entry))
+    return found
+
+
+def _is_marked(pid: int, token: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{TOKEN}={token}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def sweep(token: str, spare: Iterable[int] = ()) -> int:
+    """Kill and reap children of this process that carry the token, and theirs in turn; returns how many there were.
+
+    Orphaned descendants of a worker become children of this process while it is a subreaper. `spare` are live workers.
+    """
+    kept, swept = set(spare), 0
+    for _ in range(64):
+        strays = [p for p in children_of(os.getpid()) if p not in kept and _is_marked(p, token)]
+        if not strays:
+            break
+        for pid in strays:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, 0)
+        swept += len(strays)
+    return swept
+
+
+def reap_children() -> int:
+    """Kill and reap every child of this process, for a worker that shall have none; returns how many there were."""
+    count = 0
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return count
+        for pid in children_of(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                count += 1
+
+
+def running_threads(pid: int) -> int:
+    """Threads of a process that run or wait for a core."""
+    count = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError, IndexError):
+                count += _stat(f"/proc/{pid}/task/{thread}/stat")[1][0] == "R"
+    return count
+
+
+def wait_until_quiet(pids: Iterable[int], seconds: float) -> float:
+    """Wait until no thread of these processes runs: BLAS and OpenMP threads spin for a while after their work.
+
+    Returns the seconds that it took; gives up after `seconds`.
+    """
+    begin = time.monotonic()
+    watched = list(pids)
+    while any(running_threads(p) for p in watched):
+        if time.monotonic() - begin > seconds:
+            break
+        time.sleep(0.0005)
+    return time.monotonic() - begin

@@ -1,0 +1,236 @@
+"""The final: entries and baselines in interleaved rounds of changing order, judged by paired times."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from aot_tune.bench import messages, timing
+from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.records import CandidateLike, Measurement, Prepared, Status
+from aot_tune.spec import Baseline
+
+if TYPE_CHECKING:
+    from aot_tune.bench.bench import Bench
+
+__all__ = ["Entry", "Race"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate in a race."""
+
+    candidate: CandidateLike
+    shared_object: Path
+    symbol: str
+    object_digest: str
+
+
+class _Runner:
+    """An entry or a baseline during a race; out once `status` is not ok."""
+
+    def __init__(self, name: str, digest: str, handle: str, entry: Entry | None) -> None:
+        self.name, self.digest, self.handle, self.entry = name, digest, handle, entry
+        self.status: Status = "ok"
+        self.reason = ""
+        self.error: float | None = None
+        self.bitwise: bool | None = None
+        self.overhead = 0.0
+        self.calls, self.warm = 1, 1
+        self.samples: list[float] = []
+
+    def out(self, status: Status, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+class Race:
+    """One race on one problem."""
+
+    def __init__(
+        self, bench: Bench, prepared: Prepared, entries: Sequence[Entry], baselines: Sequence[Baseline]
+    ) -> None:
+        self._bench, self._pool, self._policy = bench, bench.pool, bench.policy
+        self._prepared = prepared
+        self._race = secrets.token_hex(8)
+        self._entries = [_Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
+        self._baselines = [_Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._loaded_in: Worker | None = None
+
+    def run(self) -> list[Measurement]:
+        """Hold the race; always one measurement per entry."""
+        for runner in self._entries:
+            self._qualify(runner)
+        for runner in self._baselines:
+            self._prepare_baseline(runner)
+        self._baselines = [b for b in self._baselines if b.status != "skipped"]
+        runners = [*self._entries, *self._baselines]
+        self._rounds(runners)
+        for runner in self._entries:
+            if runner.status == "ok":
+                self._verify(runner, "after the race")
+        self._unload()
+        return [self._result(r) for r in runners]
+
+    def _worker(self, runner: _Runner) -> Worker:
+        """The runner's worker, in which all entries that are still in the race are loaded."""
+        if runner.entry is None:
+            return self._pool.frameworks()
+        worker = self._pool.candidates()
+        if worker is not self._loaded_in:
+            self._bench.introduce(worker, self._prepared)
+            self._pool.request(worker, messages.Prepare(key=self._prepared.key), self._policy.deadlines.prepare)
+            self._loaded_in = worker
+            for other in self._entries:
+                if other.status == "ok":
+                    self._load(worker, other)
+        return worker
+
+    def _load(self, worker: Worker, runner: _Runner) -> None:
+        assert runner.entry is not None
+        path = str(runner.entry.shared_object.resolve())
+        request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
+        try:
+            reply = self._pool.request(worker, request, self._policy.deadlines.load)
+        except Died as death:
+            self._strike(runner, death)
+            raise
+        if isinstance(reply, messages.Failure):
+            runner.out(reply.status, reply.reason)
+
+    def _ask(self, runner: _Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
+        """Ask a runner's worker; when it dies, the runner is out and the race goes on without it."""
+        while True:
+            try:
+                worker = self._worker(runner)
+            except Died:
+                continue  # loading another entry killed the worker; that one is out now
+            break
+        if runner.status != "ok":
+            return None
+        try:
+            reply = self._pool.request(worker, request, seconds)
+        except Died as death:
+            self._strike(runner, death)
+            return None
+        if isinstance(reply, messages.Failure):
+            runner.out(reply.status, reply.reason)
+            return None
+        return reply
+
+    def _strike(self, runner: _Runner, death: Died) -> None:
+        runner.out(death.status, death.reason)
+        self._loaded_in = None
+        if runner.entry is not None:
+            self._bench.strike(runner.digest, death)
+
+    def _qualify(self, runner: _Runner) -> None:
+        struck = self._bench.struck(runner.digest)
+        if struck is not None:
+            runner.out(struck.status, struck.reason)
+            return
+        checked = self._verify(runner, "before the race")
+        if checked is not None and checked.runs:
+            runner.calls = timing.group_size(checked.runs[-1], self._policy.sample_ns)
+
+    def _verify(self, runner: _Runner, when: str) -> messages.Checked | None:
+        request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
+        reply = self._ask(runner, request, self._policy.deadlines.verify)
+        if not isinstance(reply, messages.Checked):
+            return None
+        if reply.status != "ok":
+            runner.out(reply.status, f"{reply.reason} {when}")
+        runner.error = max(reply.error, runner.error or 0.0)
+        return reply
+
+    def _prepare_baseline(self, runner: _Runner) -> None:
+        try:
+            worker = self._pool.frameworks()
+            self._bench.introduce(worker, self._prepared)
+            name = runner.name.partition(":")[2]
+            request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
+            reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
+        except Died as death:
+            runner.out(death.status, death.reason)
+            return
+        if isinstance(reply, messages.Checked):
+            runner.error, runner.reason = reply.error, reply.reason
+        elif isinstance(reply, messages.Empty):
+            runner.out("skipped", reply.reason)
+            self._bench.log(f"baseline {runner.name} is not run: {reply.reason}")
+        else:
+            runner.out("failed", reply.reason if isinstance(reply, messages.Failure) else repr(reply))
+
+    def _rounds(self, runners: Sequence[_Runner]) -> None:
+        order = random.Random(f"{self._policy.seed} {self._prepared.key}")
+        for runner in runners:
+            self._size(runner)
+        running = [r for r in runners if r.status == "ok"]
+        turn = sum((statistics.median(r.samples) * (r.calls + r.warm) for r in running), 0.0)
+        rounds = int(self._policy.race_ns / turn) if turn else 0
+        rounds = min(max(rounds, self._policy.race_least), self._policy.race_rounds)
+        for runner in runners:
+            runner.samples.clear()
+        for number in range(rounds):
+            turns = [r for r in runners if r.status == "ok"]
+            order.shuffle(turns)
+            for runner in turns:
+                self._turn(runner, fresh=number == rounds - 1)
+
+    def _size(self, runner: _Runner) -> None:
+        """Find how many calls a sample takes; a long call needs no call to warm up."""
+        if runner.status != "ok":
+            return
+        self._turn(runner, fresh=False)
+        if runner.samples:
+            call = runner.samples[-1] + runner.overhead
+            runner.calls = timing.group_size(call, 4 * self._policy.sample_ns)
+            runner.warm = 0 if call > self._policy.long_ns else 1
+
+    def _turn(self, runner: _Runner, *, fresh: bool) -> None:
+        for other in self._pool.workers():
+            if (other.role == "framework") == (runner.entry is not None):
+                self._pool.quiet(other)
+        if runner.entry is not None:
+            self._pool.settle()
+        request = messages.Turn(
+            handle=runner.handle, key=self._prepared.key, calls=runner.calls, warm=runner.warm, fresh=fresh
+        )
+        reply = self._ask(runner, request, self._policy.deadlines.bench)
+        if not isinstance(reply, messages.Timed):
+            return
+        if reply.status != "ok":
+            runner.out(reply.status, reply.reason)
+            return
+        runner.overhead = reply.overhead
+        runner.samples.append(reply.samples[0])
+
+    def _unload(self) -> None:
+        if self._loaded_in is not None and self._loaded_in.state == "READY":
+            for runner in self._entries:
+                try:
+                    unload = messages.Unload(handle=runner.handle)
+                    self._pool.request(self._loaded_in, unload, self._policy.deadlines.load)
+                except Died as death:
+                    self._strike(runner, death)
+                    break
+        for runner in self._baselines:
+            try:
+                unload = messages.Unload(handle=runner.handle)
+                self._pool.request(self._pool.frameworks(), unload, self._policy.deadlines.load)
+            except Died:
+                break
+
+    def _result(self, runner: _Runner) -> Measurement:
+        final = tuple(runner.samples) if runner.status == "ok" and runner.samples else None
+        status, reason = runner.status, runner.reason
+        if final and runner.entry is not None and statistics.median(final) < self._bench.floor_ns(self._prepared):
+            status, reason = "suspicious", f"{statistics.median(final):.1f} ns per call is below the device's floor"
+        return self._bench.measurement(
+            self._prepared, runner.name, runner.digest, status=status, reason=reason, final=final,
+            race=self._race if final else None, error=runner.error, bitwise=runner.bitwise, overhead=runner.overhead,
+        )  # fmt: skip

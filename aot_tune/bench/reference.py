@@ -1,0 +1,198 @@
+"""Reference results in float64, and the tolerance that the same computation in the tensors' own dtype suggests.
+
+The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy with
+strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two numbers
+per output are taken: `relative`, the largest e / |v| among the larger half of the values, and `absolute`, the largest
+e - relative * |v| of all. A result may be off by `operator.tolerance * (absolute + relative * |v|)`. Neither number is less
+than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical value, absolute.
+Small problems are drawn anew until their errors are a fair sample.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.bench.inputs import call_of, fill, storage_extent
+from aot_tune.bench.records import Check
+from aot_tune.spec import Operator, Tensor
+
+__all__ = ["Bounds", "SequentialSums", "Truth", "logical_inputs", "read_truth", "write_truth"]
+
+_SAMPLE = 4096
+_DRAWS = 24
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Allowed error of one output: `absolute + relative * |v|`, the operator's tolerance included."""
+
+    absolute: float
+    relative: float
+
+
+class Truth(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an output's true values are, as float64 in row-major order, and how far off a result may be."""
+
+    file: str
+    shape: tuple[int, ...]
+    bounds: Bounds
+    undefined: bool = False
+
+
+class SequentialSums:
+    """numpy with `sum` and `mean` that add one element after the other; `used` once either was called."""
+
+    def __init__(self) -> None:
+        self.used = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The sum along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int) or x.shape[axis] == 0:
+            return np.sum(x, axis=axis, keepdims=keepdims)
+        self.used = True
+        total = np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), [-1], axis=axis)
+        return total if keepdims else np.squeeze(total, axis=axis)
+
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The mean along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int):
+            return np.mean(x, axis=axis, keepdims=keepdims)
+        return self.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(x.shape[axis])
+
+
+def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
+    """The inputs of a problem with its strides, drawn from the seed."""
+    arrays: dict[str, NDArray[Any]] = {}
+    flats: dict[str, NDArray[Any]] = {}
+    for tensor in operator.inputs:
+        if operator.is_present(check.problem, tensor):
+            shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
+            count, first = storage_extent(shape, strides)
+            flat = np.empty(count, dtype=tensor.dtype.numpy)
+            flats[tensor.name] = flat
+            width = flat.itemsize
+            arrays[tensor.name] = np.ndarray(shape, flat.dtype, flat, first * width, tuple(s * width for s in strides))
+    fill(operator, check, flats, seed)
+    return arrays
+
+
+def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
+    """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
+    inputs = logical_inputs(operator, check, seed)
+    present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
+    with np.errstate(all="ignore"):
+        exact = _run(operator, check, inputs, present, np, wide=True)
+        near = _near(operator, check, inputs, present)
+        errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present}
+        truths = {t.name: [exact[t.name]] for t in present}
+        for extra in range(1, _extra_draws(exact, check)):
+            drawn = logical_inputs(operator, check, seed + extra)
+            more = _run(operator, check, drawn, present, np, wide=True)
+            again = _near(operator, check, drawn, present)
+            for tensor in present:
+                truths[tensor.name].append(more[tensor.name])
+                found = _errors(more[tensor.name], [a[tensor.name] for a in again])
+                errors[tensor.name] = np.concatenate((errors[tensor.name].ravel(), found.ravel()))
+    partial = folder.with_name(folder.name + ".partial")
+    partial.mkdir(parents=True)
+    index: dict[str, Any] = {}
+    for tensor in present:
+        value = exact[tensor.name]
+        values = np.concatenate([v.ravel() for v in truths[tensor.name]])
+        bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
+        value.tofile(partial / f"{tensor.name}.f64")
+        undefined = check.special and any(_differ(value, n[tensor.name]) for n in near)
+        truth = Truth(file=f"{tensor.name}.f64", shape=value.shape, bounds=bounds, undefined=undefined)
+        index[tensor.name] = msgspec.to_builtins(truth)
+    (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
+    for file in partial.iterdir():
+        file.chmod(0o444)
+    os.rename(partial, folder)
+
+
+def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[np.float64]]]:
+    """The truths of a problem by output, their values mapped read-only."""
+    index = msgspec.json.decode((folder / "truth.json").read_bytes(), type=dict[str, Truth])
+    return {n: (t, np.memmap(folder / t.file, dtype=np.float64, mode="r", shape=t.shape)) for n, t in index.items()}
+
+
+def _near(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor]
+) -> list[dict[str, NDArray[Any]]]:
+    """Results in the tensors' own dtypes: one, or two when the order of sums matters."""
+    sequential = SequentialSums()
+    found = [_run(operator, check, inputs, outputs, sequential, wide=False)]
+    if sequential.used:
+        found.append(_run(operator, check, inputs, outputs, np, wide=False))
+    return found
+
+
+def _run(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
+) -> dict[str, NDArray[Any]]:
+    """Run the reference; its results as float64 in the declared shapes, after rounding to the outputs' dtypes unless wide."""
+    arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
+    call = call_of(operator, check, arrays)
+    for scalar in operator.scalars:
+        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
+            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
+    found = operator.reference(xp, call)
+    results: dict[str, NDArray[Any]] = {}
+    for tensor in outputs:
+        if tensor.name not in found:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
+        value = np.asarray(found[tensor.name])
+        if value.shape != operator.shape(check.problem, tensor):
+            wanted = operator.shape(check.problem, tensor)
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {value.shape}, declared is {wanted}")
+        if not wide:
+            value = value.astype(tensor.dtype.numpy)
+        results[tensor.name] = np.ascontiguousarray(value, dtype=np.float64)
+    return results
+
+
+def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
+    least = min((v.size for v in exact.values()), default=_SAMPLE)
+    return 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+
+
+def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:
+    worst: NDArray[Any] = np.abs(near[0] - exact)
+    for other in near[1:]:
+        np.fmax(worst, np.abs(other - exact), out=worst)
+    return worst
+
+
+def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
+    if np.dtype(tensor.dtype.numpy).kind != "f":
+        return Bounds(absolute=0.0, relative=0.0)
+    finite = np.isfinite(values) & np.isfinite(errors)
+    values, errors = values[finite], errors[finite]
+    info = np.finfo(tensor.dtype.numpy)
+    unit, tiny = float(info.eps), float(info.tiny)
+    if not values.size:
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+    large = values >= max(float(np.median(values)), tiny)
+    relative = max(float(np.max(errors[large] / values[large])) if large.any() else 0.0, unit)
+    rest = float(np.max(errors - relative * values))
+    typical = float(np.sqrt(np.mean(np.square(values))))
+    floor = 0.5 * unit * min(typical, float(np.median(values)) * 4)
+    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+
+
+def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:
+    """Whether two runs disagree on where NaN and infinities are: then the definition does not say."""
+    same = np.array_equal(np.isnan(exact), np.isnan(near)) and np.array_equal(np.isinf(exact), np.isinf(near))
+    return not same
+
+

@@ -1,0 +1,279 @@
+"""The worker's side of the CPU family: keeps problems and loaded candidates, carries out one request at a time."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from aot_tune.bench import messages, sandbox, timing
+from aot_tune.bench.baselines import PreparedBaseline, input_digests, prepare_baseline
+from aot_tune.bench.buffers import Region
+from aot_tune.bench.family import Emit, Role
+from aot_tune.bench.objects import LaunchError, Loaded, LoadError, empty_call
+from aot_tune.bench.records import Policy
+from aot_tune.bench.reference import write_truth
+from aot_tune.bench.state import ProblemState
+from aot_tune.bench.verify import WorkspaceError, inspect, verify, workspace_for
+from aot_tune.library import load_operator
+from aot_tune.spec import Operator
+
+__all__ = ["CpuSession"]
+
+_KEPT_BYTES = 3 << 30
+"""Buffers of problems that are not in use are kept up to so many bytes."""
+
+
+class _Ready:
+    """A loaded candidate on a problem: workspace and argument tuples, in rotation."""
+
+    def __init__(self, loaded: Loaded, state: ProblemState, policy: Policy) -> None:
+        sets = state.rotation()
+        self.calls = sets[0]
+        self.workspace: Region | None = workspace_for(loaded, self.calls, policy)
+        self.arguments = [s.arguments.launch(self.workspace) for s in sets]
+        self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns)
+
+    def close(self) -> None:
+        if self.workspace is not None:
+            self.workspace.close()
+
+
+class CpuSession:
+    """See `family.Session`."""
+
+    def __init__(self, policy: Policy, role: Role, last_cache: int) -> None:
+        self._policy, self._role, self._last_cache = policy, role, last_cache
+        self._operators: dict[str, Operator] = {}
+        self._states: OrderedDict[str, ProblemState] = OrderedDict()
+        self._loaded: dict[str, Loaded] = {}
+        self._ready: dict[tuple[str, str], _Ready] = {}
+        self._baselines: dict[str, PreparedBaseline] = {}
+        self._accepted: dict[tuple[str, str], dict[str, NDArray[Any]]] = {}
+        self._overheads: dict[int, float] = {}
+        self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
+            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
+            messages.Work: self._work,
+            messages.Prepare: self._prepare,
+            messages.Reference: self._reference,
+            messages.Load: self._load,
+            messages.Unload: self._unload,
+            messages.Verify: self._verify,
+            messages.Bench: self._bench,
+            messages.Baseline: self._baseline,
+            messages.Turn: self._turn,
+        }
+        timing.quiet_collector()
+
+    def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
+        """Answer one request."""
+        return self._actions[type(request)](request, emit)
+
+    def clean(self) -> None:
+        """Lift the memory limit after a failure."""
+        sandbox.memory_limit(None)
+
+    def _operator(self, folder: str) -> Operator:
+        if folder not in self._operators:
+            self._operators[folder] = load_operator(Path(folder))
+        return self._operators[folder]
+
+    def _state(self, key: str) -> ProblemState:
+        self._states.move_to_end(key)
+        return self._states[key]
+
+    @contextmanager
+    def _confined(self) -> Iterator[None]:
+        """What runs inside may take only so much memory beyond what is held now."""
+        sandbox.memory_limit(self._policy.memory_bytes)
+        try:
+            yield
+        finally:
+            sandbox.memory_limit(None)
+
+    def _work(self, request: messages.Work, _emit: Emit) -> messages.Reply:
+        if request.key not in self._states:
+            operator = self._operator(request.operator_folder)
+            self._states[request.key] = ProblemState(
+                operator, request.check, Path(request.folder), self._policy, self._last_cache
+            )
+        return messages.Done()
+
+    def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
+        self._warm([request.key])
+        self._state(request.key).rotation()
+        return messages.Done()
+
+    def _warm(self, keys: Sequence[str]) -> None:
+        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
+        for key in keys:
+            state = self._state(key)
+            for placement in state.placements():
+                state.pristine(state.at(placement))
+            _ = state.truth
+        held = sum(s.bytes() for s in self._states.values())
+        used = {*keys, *(k for _, k in self._ready)}
+        for key, state in list(self._states.items()):
+            if held <= _KEPT_BYTES:
+                break
+            if key not in used:
+                held -= state.bytes()
+                state.close()
+
+    def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
+        begin = time.monotonic()
+        operator = self._operator(request.operator_folder)
+        write_truth(operator, request.check, Path(request.folder), self._policy.seed)
+        digests = input_digests(operator, request.check, self._policy.seed)
+        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
+
+    def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
+        try:
+            with self._confined():
+                self._loaded[request.handle] = Loaded(Path(request.path), request.symbol)
+        except LoadError as error:
+            return messages.Failure(kind="LoadError", reason=error.what)
+        return messages.Done()
+
+    def _unload(self, request: messages.Unload, _emit: Emit) -> messages.Reply:
+        for pair in [p for p in self._ready if p[0] == request.handle]:
+            self._ready.pop(pair).close()
+        for pair in [p for p in self._accepted if p[0] == request.handle]:
+            del self._accepted[pair]
+        loaded = self._loaded.pop(request.handle, None)
+        if loaded is not None:
+            loaded.close()
+        self._baselines.pop(request.handle, None)
+        return messages.Done()
+
+    def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
+        loaded = self._loaded[request.handle]
+        self._warm(request.keys)
+        worst, bitwise = 0.0, None
+        runs: tuple[float, ...] = ()
+        for key in request.keys:
+            state = self._state(key)
+            try:
+                with self._confined():
+                    verdict = verify(
+                        loaded, state, self._policy, request.quick, lambda p: emit(_progress(p))
+                    )
+            except WorkspaceError as error:
+                return messages.Checked(status="skipped", reason=str(error))
+            worst, runs = max(worst, verdict.error), verdict.runs
+            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
+            if verdict.status != "ok":
+                return messages.Checked(
+                    status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=runs
+                )
+        return messages.Checked(status="ok", error=worst, bitwise=bitwise, runs=runs)
+
+    def _make_ready(self, handle: str, key: str) -> _Ready:
+        if (handle, key) not in self._ready:
+            state = self._state(key)
+            state.rotation()
+            self._ready[handle, key] = _Ready(self._loaded[handle], state, self._policy)
+        return self._ready[handle, key]
+
+    def _overhead(self, arguments: tuple[Any, ...]) -> float:
+        if len(arguments) not in self._overheads:
+            self._overheads[len(arguments)] = timing.measure_empty(*empty_call(arguments))
+        return self._overheads[len(arguments)]
+
+    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
+        emit(_progress("timed calls"))
+        state = self._state(request.key)
+        try:
+            ready = self._make_ready(request.handle, request.key)
+            overhead = self._overhead(ready.arguments[0])
+            ready.calls.poison()
+            watch = _Growth(ready.sampler.sample)
+            with self._confined():
+                samples = timing.screen(watch.sample, self._policy, request.best_ns)
+        except (LaunchError, timing.ReturnedError) as error:
+            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+        except WorkspaceError as error:
+            return messages.Timed(samples=(), status="skipped", reason=str(error))
+        fault = self._fault(ready, state)
+        return messages.Timed(
+            samples=tuple(max(s - overhead, 0.0) for s in samples),
+            overhead=overhead,
+            leak=watch.per_call(),
+            status="wrong-result" if fault else "ok",
+            reason=f"{fault} (after {watch.calls} timed calls)" if fault else "",
+        )
+
+    def _fault(self, ready: _Ready, state: ProblemState) -> str:
+        fault, _ = inspect(state, ready.calls, ready.workspace)
+        if fault:
+            ready.calls.restore(self._policy.seed)
+        return fault
+
+    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
+        state = self._state(request.key)
+        prepared = prepare_baseline(state, request.name)
+        if isinstance(prepared, str):
+            return messages.Empty(reason=prepared)
+        self._baselines[request.handle] = prepared
+        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
+
+    def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
+        if request.handle in self._baselines:
+            repeater = self._baselines[request.handle].repeater
+            if request.warm:
+                repeater.sample(request.warm)
+            return messages.Timed(samples=(repeater.sample(request.calls),))
+        emit(_progress("timed calls of a race"))
+        ready = self._make_ready(request.handle, request.key)
+        overhead = self._overhead(ready.arguments[0])
+        if request.fresh:
+            ready.calls.poison()
+        try:
+            with self._confined():
+                if request.warm:
+                    ready.sampler.sample(request.warm)
+                sample = ready.sampler.sample(request.calls)
+        except timing.ReturnedError as error:
+            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+        fault = self._fault(ready, self._state(request.key)) if request.fresh else ""
+        return messages.Timed(
+            samples=(max(sample - overhead, 0.0),),
+            overhead=overhead,
+            status="wrong-result" if fault else "ok",
+            reason=f"{fault} (after a race)" if fault else "",
+        )
+
+
+def _progress(place: str) -> messages.Progress:
+    return messages.Progress(place=place, resident_bytes=timing.resident_bytes())
+
+
+class _Growth:
+    """Counts calls and watches the growth of resident memory after the first one."""
+
+    def __init__(self, sample: Callable[[int], float]) -> None:
+        self._sample = sample
+        self.calls = 0
+        self._begin = self._since = 0
+
+    def sample(self, calls: int) -> float:
+        """Pass on to the sampler."""
+        found = self._sample(calls)
+        self.calls += calls
+        if not self._begin:
+            self._begin = timing.resident_bytes()
+            self._since = self.calls
+        return found
+
+    def per_call(self) -> int:
+        """Bytes per call since the first; 0 when too little grew to tell."""
+        later = self.calls - self._since
+        grown = timing.resident_bytes() - self._begin
+        return grown // later if later > 0 and grown > 1 << 20 else 0
+
+

@@ -1,0 +1,24 @@
+"""What a worker process is started with, as JSON on its command line."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aot_tune.bench.family import Role
+from aot_tune.bench.records import Policy
+
+__all__ = ["Setup"]
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is started with. `shared` is where it writes references; empty for candidates' workers."""
+
+    family: str
+    role: Role
+    threads: int
+    policy: Policy
+    parent: int
+    requests: int
+    replies: int
+    scratch: str
+    shared: str = ""

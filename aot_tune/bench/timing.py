@@ -1,0 +1,141 @@
+"""Times of calls on a monotonic clock: grouped when short, rotating through cold tensors, stopped early when slow."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from aot_tune.bench.records import Policy
+
+__all__ = [
+    "Repeater",
+    "ReturnedError",
+    "Sampler",
+    "group_size",
+    "measure_empty",
+    "paired_gain",
+    "quiet_collector",
+    "resident_bytes",
+    "screen",
+    "spread",
+]
+
+Clock = Callable[[], int]
+_MOST_CALLS = 4096
+
+
+class Sampler:
+    """Calls a function with one tuple of arguments after the other and times groups of calls.
+
+    Raises:
+        ReturnedError: out of `sample`, when a call does not return 0.
+    """
+
+    def __init__(self, function: Callable[..., Any], rotation: Sequence[tuple[Any, ...]], clock: Clock) -> None:
+        self._function, self._clock = function, clock
+        self._next: Iterator[tuple[Any, ...]] = itertools.cycle(rotation)
+
+    def sample(self, calls: int) -> float:
+        """Mean ns of `calls` calls, made back to back."""
+        batch = list(itertools.islice(self._next, calls))
+        function = self._function
+        codes = [0] * calls
+        begin = self._clock()
+        for number, arguments in enumerate(batch):
+            codes[number] = function(*arguments)
+        end = self._clock()
+        for code in codes:
+            if code:
+                raise ReturnedError(code)
+        return (end - begin) / calls
+
+
+class Repeater:
+    """Calls functions of no arguments in turn and times groups of calls; what they return is dropped."""
+
+    def __init__(self, functions: Sequence[Callable[[], object]], clock: Clock) -> None:
+        self._clock = clock
+        self._next = itertools.cycle(functions)
+
+    def sample(self, calls: int) -> float:
+        """Mean ns of `calls` calls, made back to back."""
+        batch = list(itertools.islice(self._next, calls))
+        begin = self._clock()
+        for function in batch:
+            function()
+        return (self._clock() - begin) / calls
+
+
+class ReturnedError(Exception):
+    """A timed call returned an error."""
+
+
+def group_size(call_ns: float, sample_ns: float) -> int:
+    """Calls that make a sample last `sample_ns`."""
+    return min(max(1, round(sample_ns / max(call_ns, 1.0))), _MOST_CALLS)
+
+
+def screen(
+    sample: Callable[[int], float], policy: Policy, best_ns: float | None, have: Sequence[float] = ()
+) -> list[float]:
+    """Samples of a screen: one call to warm up, two samples, and more unless both are well above the best.
+
+    `have` are samples that exist already (calls so long that they were timed while they were verified).
+    """
+    samples = list(have[:2])
+    calls = 1
+    if len(samples) < 2:
+        calls = group_size(sample(1), policy.sample_ns)
+        if calls > 1:  # the first call pays for what later ones find ready
+            calls = group_size(sample(min(calls, 8)), policy.sample_ns)
+        samples += [sample(calls) for _ in range(2 - len(samples))]
+    if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
+        return samples
+    spent = sum(samples) * calls
+    while spent < policy.screen_ns and len(samples) < policy.screen_samples:
+        samples.append(sample(calls))
+        spent += samples[-1] * calls
+    return samples
+
+
+
+
+def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns) -> float:
+    """ns of calling a function that does nothing with such arguments: the median of 15 samples."""
+    sampler = Sampler(function, [arguments], clock)
+    return statistics.median(sampler.sample(64) for _ in range(15))
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def quiet_collector() -> None:
+    """Keep Python's garbage collector out of timed loops."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Relative spread that outliers do not move: 1.4826 x the median absolute deviation / the median."""
+    middle = statistics.median(samples)
+    return 1.4826 * statistics.median(abs(s - middle) for s in samples) / middle if middle else 0.0
+
+
+def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
+    """How much faster `new` is than `old` in the same rounds: the median of 1 - new/old, and its standard error.
+
+    The error is robust: 1.2533 x 1.4826 x the median absolute deviation of the ratios / sqrt(rounds).
+    """
+    ratios = [b / a for a, b in zip(old, new, strict=True)]
+    middle = statistics.median(ratios)
+    deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)
+    return 1.0 - middle, 1.2533 * deviation / len(ratios) ** 0.5

@@ -1,0 +1,199 @@
+"""Correctness of a loaded candidate: right values, nothing else written, nothing read outside, the same bits again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.bench.buffers import Region
+from aot_tune.bench.objects import LaunchError, Loaded
+from aot_tune.bench.records import Policy, Status
+from aot_tune.bench.reference import Bounds
+from aot_tune.bench.state import CallSet, ProblemState
+from aot_tune.spec import Tensor
+
+__all__ = ["Verdict", "WorkspaceError", "compare", "inspect", "verify", "workspace_for"]
+
+_FAR_OFF = 1e30
+"""The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
+
+_BLOCK = 1 << 16
+_GARBAGE = (0xFF, 0x7F, 0xFF)
+"""Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
+
+
+class WorkspaceError(Exception):
+    """A candidate asks for more workspace than it may have."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What one problem came to; `runs` are the ns of single calls, the first of each placement first."""
+
+    status: Status = "ok"
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+
+
+def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
+    """Guarded memory as large as the candidate asks for; None when it asks for nothing.
+
+    Raises:
+        WorkspaceError: when it asks for more than the policy allows.
+        LaunchError: when its function returns an error.
+    """
+    size = loaded.workspace_bytes(calls.arguments)
+    if size > policy.workspace_bytes:
+        raise WorkspaceError(f"asks for {size} bytes of workspace, {policy.workspace_bytes} are allowed")
+    return Region(size, placement=calls.placement) if size else None
+
+
+def verify(
+    loaded: Loaded, state: ProblemState, policy: Policy, quick: bool, progress: Callable[[str], None]
+) -> Verdict:
+    """Run a candidate on a problem in every placement and judge each run; the first fault ends it.
+
+    Unless `quick`, or a call takes long, the first placement is run twice and the bits are compared.
+    """
+    runs: list[float] = []
+    worst, bitwise = 0.0, None
+    for placement in state.placements()[: 1 if quick else None]:
+        calls = state.at(placement)
+        progress(f"{placement} placement of {state.check.problem.id}")
+        workspace = workspace_for(loaded, calls, policy)
+        try:
+            repeats = 1 if quick or placement != "inside" else 2
+            first: dict[str, NDArray[Any]] = {}
+            for repeat in range(repeats):
+                if repeat and runs[0] > policy.long_ns:
+                    break
+                runs.append(_run(loaded, calls, workspace, _GARBAGE[len(runs) % 3]))
+                fault, error = inspect(state, calls, workspace, whole=not repeat or not _same(calls, first))
+                if fault:
+                    calls.restore(policy.seed)
+                    where = f"problem '{state.check.problem.id}'" + (", special values" if state.check.special else "")
+                    return Verdict(status="wrong-result", reason=f"{fault} ({where})", error=error, runs=tuple(runs))
+                worst = max(worst, error)
+                if repeat:
+                    bitwise = _same(calls, first)
+                elif repeats > 1:
+                    first = {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
+        except LaunchError as error:
+            calls.restore(policy.seed)
+            return Verdict(status="failed", reason=f"{error.what} (problem '{state.check.problem.id}')", runs=tuple(runs))
+        finally:
+            if workspace is not None:
+                workspace.close()
+    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs))
+
+
+def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int) -> float:
+    calls.poison()
+    if workspace is not None:
+        workspace.scribble(garbage)
+    arguments = calls.arguments.launch(workspace)
+    begin = time.perf_counter_ns()
+    code = loaded.launch(*arguments)
+    end = time.perf_counter_ns()
+    if code != 0:
+        raise LaunchError(f"{loaded.symbol}_launch returned {code}")
+    return float(end - begin)
+
+
+def _same(calls: CallSet, first: dict[str, NDArray[Any]]) -> bool:
+    return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in first.items())
+
+
+def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, whole: bool = True) -> tuple[str, float]:
+    """Judge what a run left behind: what is wrong (empty when nothing is), and the largest error in tolerances.
+
+    Values are compared only when `whole`; guard zones and inputs always are.
+    """
+    zones = {**calls.regions, **({"workspace": workspace} if workspace is not None else {})}
+    for name, region in zones.items():
+        damage = region.damage()
+        if damage:
+            return f"oob: guard zone of {name!r}: {damage}", 0.0
+    pristine = state.pristine(calls)
+    for tensor in calls.inputs():
+        region = calls.regions[tensor.name]
+        if not region.same(pristine[tensor.name]):
+            return f"input {tensor.name!r} was changed, first at {_first_change(region, pristine[tensor.name])}", 0.0
+    worst = 0.0
+    if whole:
+        for tensor in calls.outputs():
+            truth, values = state.truth[tensor.name]
+            if not truth.undefined:
+                fault, error = compare(tensor, calls.views[tensor.name], values, truth.bounds)
+                worst = max(worst, error)
+                if fault:
+                    return fault, worst
+            gap = _written_gap(tensor, calls)
+            if gap:
+                return gap, worst
+    return "", worst
+
+
+def _first_change(region: Region, pristine: Region) -> str:
+    return f"byte {int(np.flatnonzero(region.bytes() != pristine.bytes())[0])}"
+
+
+def _written_gap(tensor: Tensor, calls: CallSet) -> str:
+    """Whether bytes between an output's rows, which belong to nobody, were written to."""
+    region, view = calls.regions[tensor.name], calls.views[tensor.name]
+    if region.size == view.size * view.itemsize:
+        return ""
+    kept = view.copy()
+    view.view(np.dtype(f"u{view.itemsize}"))[...] = np.iinfo(f"u{view.itemsize}").max
+    hit = np.flatnonzero(region.bytes() != 0xFF)
+    view[...] = kept
+    return f"oob: {hit.size} bytes between the rows of {tensor.name!r} were written, first {int(hit[0])}" if hit.size else ""
+
+
+def compare(
+    tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds: Bounds
+) -> tuple[str, float]:
+    """Compare an output with the truth; NaN and infinities must be where the truth has them.
+
+    Returns what is wrong with the worst element, or an empty text, and the largest error in tolerances.
+    """
+    worst, place = 0.0, -1
+    count = wrong = 0
+    flat = got.reshape(-1) if got.flags.c_contiguous else np.ascontiguousarray(got).reshape(-1)
+    true = want.reshape(-1)
+    limit = float(np.finfo(flat.dtype).max) if flat.dtype.kind == "f" else np.inf
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _BLOCK):
+            value = flat[start : start + _BLOCK].astype(np.float64)
+            exact = np.asarray(true[start : start + _BLOCK])
+            ratio = np.abs(value - exact) / (bounds.absolute + bounds.relative * np.abs(exact) + 5e-324)
+            odd = ~np.isfinite(ratio)
+            if odd.any():
+                ratio[odd] = _odd(value[odd], exact[odd], limit)
+            here = int(np.argmax(ratio))
+            wrong += int(np.count_nonzero(ratio > 1))
+            count += ratio.size
+            if ratio[here] > worst:
+                worst, place = float(ratio[here]), start + here
+    if not wrong:
+        return "", worst
+    index = tuple(int(i) for i in np.unravel_index(place, got.shape))
+    exact_value = float(true[place])
+    allowed = bounds.absolute + bounds.relative * abs(exact_value)
+    return (
+        f"{tensor.name}[{', '.join(map(str, index))}]: got {float(flat[place])!r}, want {exact_value!r}, "
+        f"tolerance {allowed:.3g}; {wrong} of {count} elements are wrong"
+    ), worst
+
+
+def _odd(value: NDArray[np.float64], exact: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    """Errors where a value is not finite: 0 where both are NaN, the same infinity or overflow to it, else far off."""
+    overflow = (np.abs(exact) > limit) & np.isinf(value) & (np.sign(exact) == np.sign(value))
+    fine = (np.isnan(value) & np.isnan(exact)) | (value == exact) | overflow
+    return np.where(fine, 0.0, _FAR_OFF)

@@ -1,0 +1,99 @@
+"""A worker process: `python -m aot_tune.bench.worker SETUP`, where SETUP is JSON. Started by the bench, never forked.
+
+It answers one request after the other until its pipe closes. Standard output belongs to the candidates.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench import messages, processes, sandbox
+from aot_tune.bench.channel import ClosedError, read_frame, write_frame
+from aot_tune.bench.family import Emit, Session, family
+from aot_tune.bench.setup import Setup
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """Run until told to quit or until the parent is gone; returns the exit status."""
+    setup = msgspec.json.decode(arguments[0].encode(), type=Setup)
+    sandbox.tie_to_parent(setup.parent)
+    for descriptor in (setup.requests, setup.replies):
+        os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends
+    scratch = os.getcwd()
+    sys.path[:] = [p for p in sys.path if p and os.path.abspath(p) != scratch]
+    kind = family(setup.family)
+    notes = _confine(setup, kind.writable())
+    session = kind.session(setup.threads, setup.policy, setup.role)
+    hello = messages.Hello(
+        pid=os.getpid(),
+        abi=messages.PROTOCOL,
+        python=sys.version.split()[0],
+        device=dict(kind.identify(setup.threads).identity),
+        sandbox=sandbox.features(),
+        notes=notes,
+    )
+    write_frame(setup.replies, messages.encode(hello))
+    _serve(setup, session)
+    return 0
+
+
+def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
+    sandbox.set_subreaper(True)
+    frameworks = setup.role == "framework"
+    sandbox.limit(1 << 40 if frameworks else setup.policy.output_bytes)
+    writable = [Path(setup.scratch), Path("/dev/null"), Path("/dev/shm"), *more]
+    if setup.shared:
+        writable.append(Path(setup.shared))
+    note = sandbox.restrict(writable)
+    return (note,) if note else ()
+
+
+def _serve(setup: Setup, session: Session) -> None:
+    def emit(message: messages.Reply) -> None:
+        write_frame(setup.replies, messages.encode(message))
+
+    libc = ctypes.CDLL(None)
+    while True:
+        try:
+            data = read_frame(setup.requests)
+        except ClosedError:
+            return
+        try:
+            request = messages.decode_request(data)
+        except msgspec.MsgspecError as error:
+            emit(messages.Failure(kind="protocol", reason=f"this request is not understood: {error}"))
+            continue
+        if isinstance(request, messages.Quit):
+            return
+        reply = _answer(session, request, emit)
+        libc.fflush(None)
+        processes.reap_children()
+        emit(reply)
+
+
+def _answer(session: Session, request: messages.Request, emit: Emit) -> messages.Reply:
+    try:
+        return session.handle(request, emit)
+    except MemoryError as error:
+        session.clean()
+        return messages.Failure(kind="MemoryError", reason=str(error) or "out of memory", status="oom")
+    except Exception as error:
+        session.clean()
+        traceback.print_exc()
+        return messages.Failure(kind=type(error).__name__, reason=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # what candidates left registered for the exit is not run

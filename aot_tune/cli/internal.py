@@ -1,0 +1,81 @@
+"""The commands that CMake runs; people have no need of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from aot_tune.errors import OptionError
+from aot_tune.plan import Request, make_plan, write_plan
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Any) -> None:
+    """Add `configure`, `build` and `check-library` without showing them in the help."""
+    configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
+    for name in ("name", "prefix", "header", "directory"):
+        configure.add_argument(f"--{name}", required=True)
+    configure.add_argument("--module", default="")
+    configure.add_argument("--database", default="")
+    for name in ("operator", "templates", "option", "default"):
+        configure.add_argument(f"--{name}", action="append", default=[])
+    configure.set_defaults(run=_configure)
+
+    build = commands.add_parser("build", description="Tune or replay a planned library; run by CMake.")
+    build.add_argument("--directory", required=True, type=Path)
+    build.set_defaults(run=_build)
+
+    check = commands.add_parser("check-library", description="Check a linked library against its manifest; run by CMake.")
+    check.add_argument("--directory", required=True, type=Path)
+    check.add_argument("--library", required=True, type=Path)
+    check.add_argument("--module", type=Path)
+    check.add_argument("--build", type=Path, help="the build folder, whose path may not be in the files")
+    check.set_defaults(run=_check)
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"option {pair!r} has no value", fix="write NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _configure(given: argparse.Namespace) -> int:
+    request = Request(
+        name=given.name,
+        prefix=given.prefix,
+        header=given.header,
+        module=given.module,
+        operators=tuple(given.operator),
+        templates=tuple(given.templates),
+        database=given.database,
+        options=_pairs(given.option),
+        defaults=_pairs(given.default),
+    )
+    plan, paths, files = make_plan(request, os.environ)
+    write_plan(Path(given.directory), plan, paths, files)
+    for line in plan.summary():
+        print(f"aot_tune: {line}", flush=True)
+    return 0
+
+
+def _build(given: argparse.Namespace) -> int:
+    from aot_tune.pipeline import build
+
+    build(given.directory)
+    return 0
+
+
+def _check(given: argparse.Namespace) -> int:
+    from aot_tune.link.verify import verify
+
+    directory: Path = given.directory
+    forbidden = [str(given.build)] if given.build else []
+    verify(given.library, given.module, directory / "manifest.json", directory / "variants.a", forbidden=forbidden)
+    return 0

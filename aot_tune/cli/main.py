@@ -1,0 +1,58 @@
+"""The command `aot-tune`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aot_tune import __version__
+from aot_tune.cli import inspect, internal, records
+from aot_tune.errors import AotTuneError
+from aot_tune.paths import cmake_dir, include_dir
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aot-tune", description="Kernels chosen by measurement on the machine that builds the package."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--cmake-dir", action="store_true", help="print the folder of aot_tuneConfig.cmake and exit")
+    parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    inspect.add_commands(commands)
+    records.add_commands(commands)
+    internal.add_commands(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        if given.cmake_dir:
+            print(cmake_dir())
+        elif given.include_dir:
+            print(include_dir())
+        elif given.command is None:
+            parser.print_help()
+            return 2
+        else:
+            return int(given.run(given))
+    except AotTuneError as error:
+        print(f"aot-tune: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; nothing more to tell it
+        return 1
+    except KeyboardInterrupt:
+        print("aot-tune: interrupted; what was measured is kept and will be used by the next build", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Commands on what was measured: `report` and `record`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot_tune.errors import BuildError
+from aot_tune.paths import installed_report
+from aot_tune.report import Report, format_report
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to the parser."""
+    report = commands.add_parser(
+        "report", help="why each kernel won", description="Print why each kernel of a built library won."
+    )
+    report.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
+    report.add_argument("--file", type=Path, help="a report.json; default: that of the installed operators")
+    report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
+    report.set_defaults(run=_report)
+
+    record = commands.add_parser(
+        "record",
+        help="export measurements as a database",
+        description="Write the measurements of the last build on this machine as text files to commit.",
+    )
+    record.add_argument("directory", type=Path, metavar="DIR", help="folder of the database, such as tuning/")
+    record.add_argument("--library", default="ops", help="name of the library; default: ops")
+    record.set_defaults(run=_record)
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        BuildError: when the file is missing or not a report of this version.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BuildError(f"{path} is not a report of this version", why=str(error), fix="build the library again") from error
+
+
+def _report(given: argparse.Namespace) -> int:
+    report = read_report(given.file or installed_report())
+    limit = 1_000_000 if given.failures else 5
+    print(format_report(report, operators=given.operators, failures=limit), end="")
+    return 0
+
+
+def _record(given: argparse.Namespace) -> int:
+    from aot_tune.recording import export_records
+
+    for path in export_records(given.library, given.directory):
+        print(path)
+    return 0

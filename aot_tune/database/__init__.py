@@ -1,0 +1,49 @@
+"""Measurements: the store of this machine, and databases as text to commit and review."""
+
+from __future__ import annotations
+
+from aot_tune.database.format import decode, encode
+from aot_tune.database.identity import operator_digest, problem_key
+from aot_tune.database.journal import Journal
+from aot_tune.database.match import (
+    Match,
+    Refused,
+    match_measurements,
+    missing_problems,
+    nearest_databases,
+    ranked_candidates,
+    rebuilt_candidates,
+)
+from aot_tune.database.merge import Change, check, diff, merge
+from aot_tune.database.records import CandidateRecord, OperatorDatabase, make_database, winners
+from aot_tune.database.store import MeasurementStore, OperatorStore
+from aot_tune.database.text import database_path, load_database, load_databases, save_database
+
+__all__ = [
+    "CandidateRecord",
+    "Change",
+    "Journal",
+    "Match",
+    "MeasurementStore",
+    "OperatorDatabase",
+    "OperatorStore",
+    "Refused",
+    "check",
+    "database_path",
+    "decode",
+    "diff",
+    "encode",
+    "load_database",
+    "load_databases",
+    "make_database",
+    "match_measurements",
+    "merge",
+    "missing_problems",
+    "nearest_databases",
+    "operator_digest",
+    "problem_key",
+    "ranked_candidates",
+    "rebuilt_candidates",
+    "save_database",
+    "winners",
+]

@@ -1,0 +1,149 @@
+"""Which recorded measurements may be used as they are, and which only decide where the device is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.bench.records import Device, Measurement
+from aot_tune.database.identity import problem_key
+from aot_tune.database.records import BASELINE, OperatorDatabase
+from aot_tune.spec import Problem
+
+__all__ = [
+    "Match",
+    "Refused",
+    "match_measurements",
+    "missing_problems",
+    "nearest_databases",
+    "ranked_candidates",
+    "rebuilt_candidates",
+]
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded measurement that may not be used as it is, and why: the first of device, policy, operator, object,
+    baseline that differs."""
+
+    measurement: Measurement
+    reason: str
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """What mode auto may take from a database without measuring again, and what it may not."""
+
+    usable: tuple[Measurement, ...]
+    refused: tuple[Refused, ...]
+
+    def reasons(self) -> dict[str, int]:
+        """How many measurements each reason kept out."""
+        counts: dict[str, int] = {}
+        for refused in self.refused:
+            counts[refused.reason] = counts.get(refused.reason, 0) + 1
+        return counts
+
+
+def match_measurements(
+    database: OperatorDatabase,
+    *,
+    device: str,
+    policy: str,
+    contract: str,
+    objects: Mapping[str, str],
+    baselines: Mapping[str, str],
+) -> Match:
+    """Split a database's measurements into those that hold here as they are and the rest.
+
+    Args:
+        device, policy: digests of this machine's device and of the policy in force.
+        contract: `operator_digest` of the operator as it is now.
+        objects: candidate id to digest of the object that this build compiled; candidates that it did not compile are
+            refused.
+        baselines: version of each baseline that is here, by name.
+
+    A race is usable whole or not at all: where one of its entrants is refused, the times of its final are taken off
+    the others, which keep those of their screen; an entrant without a screen is refused.
+    """
+    whole = _whole_refusal(database, device, policy, contract)
+    refused = {id(m): whole or _refusal(m, objects, database.baselines, baselines) for m in database.measurements}
+    broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.race and refused[id(m)]}
+    usable: list[Measurement] = []
+    out: list[Refused] = []
+    for m in database.measurements:
+        reason, kept = refused[id(m)], m
+        if not reason and m.race and (m.race, problem_key(m.problem)) in broken:
+            kept = msgspec.structs.replace(m, final=None, race=None)
+            reason = "" if m.screen else "race"
+        if reason:
+            out.append(Refused(measurement=m, reason=reason))
+        else:
+            usable.append(kept)
+    return Match(usable=tuple(usable), refused=tuple(out))
+
+
+def rebuilt_candidates(database: OperatorDatabase, objects: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Candidates whose object is not bit-equal to the recorded one: id to (recorded digest, digest now).
+
+    Under replay such a variant is marked `rebuilt`; strict replay fails.
+    """
+    return {
+        c.id: (c.object, objects[c.id]) for c in database.candidates if c.id in objects and objects[c.id] != c.object
+    }
+
+
+def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:
+    """Problems of a workload for which the database has no candidate of `target` that is ok: what replay lacks."""
+    if database is None:
+        return list(problems)
+    of_target = {c.id for c in database.candidates if c.candidate.target == target}
+    known = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
+    return [p for p in problems if problem_key(p) not in known]
+
+
+def ranked_candidates(database: OperatorDatabase, problem: Problem) -> list[str]:
+    """Ids of the candidates that were ok on a problem, fastest first; where the problem was not measured, by the mean
+    of their times over the best time of each problem. A record from elsewhere orders the search by it."""
+    here = [m for m in database.of_problem(problem) if _counts(m)]
+    if here:
+        return [m.candidate for m in sorted(here, key=lambda m: (m.ns or 0.0, m.candidate))]
+    ratios: dict[str, list[float]] = {}
+    best: dict[str, float] = {}
+    for m in filter(_counts, database.measurements):
+        best[m.problem.id] = min(best.get(m.problem.id, m.ns or 0.0), m.ns or 0.0)
+    for m in filter(_counts, database.measurements):
+        ratios.setdefault(m.candidate, []).append((m.ns or 0.0) / (best[m.problem.id] or 1.0))
+    # a candidate of many problems comes before one of few with the same mean
+    return sorted(ratios, key=lambda c: (sum(ratios[c]) / len(ratios[c]), -len(ratios[c]), c))
+
+
+def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:
+    """Databases of an operator, the most fitting first: this very device, the same name, the same family; then by slug.
+
+    None of another family is among them.
+    """
+    fitting = [d for d in databases if d.operator == operator and d.device.family == device.family]
+    return sorted(
+        fitting, key=lambda d: (d.device.digest != device.digest, d.device.name != device.name, d.device.slug)
+    )
+
+
+def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contract: str) -> str:
+    if database.device.digest != device:
+        return "device"
+    if database.policy_digest != policy:
+        return "policy"
+    return "operator" if database.contract != contract else ""
+
+
+def _refusal(
+    m: Measurement, objects: Mapping[str, str], recorded: Mapping[str, str], baselines: Mapping[str, str]
+) -> str:
+    if m.candidate.startswith(BASELINE):
+        name = m.candidate.removeprefix(BASELINE)
+        return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
+    return "" if m.object and objects.get(m.candidate) == m.object else "object"
+
+
+def _counts(m: Measurement) -> bool:
+    return m.ns is not None and not m.candidate.startswith(BASELINE)

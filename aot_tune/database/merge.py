@@ -1,0 +1,182 @@
+"""Databases against each other: merge, what changed, and what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from aot_tune.bench.records import Measurement
+from aot_tune.database.identity import problem_key
+from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_database, winners
+from aot_tune.errors import DatabaseError
+from aot_tune.spec import Problem
+
+__all__ = ["Change", "check", "diff", "merge"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between two databases: `kind`, what it is about, and both sides in words (empty: not there)."""
+
+    kind: Literal["identity", "candidate", "problem", "measurement", "winner"]
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.what}: {self.before or 'none'} -> {self.after or 'none'}"
+
+
+def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """All of both; where they differ on a candidate's object or a measurement, `newer` holds.
+
+    Times of one race stay together: a race that `newer` repeats in part loses its final on the entrants that are left.
+
+    Raises:
+        DatabaseError: when they are of different operators, devices or policies, or of different versions of the
+            operator: such measurements cannot be compared.
+    """
+    for what, one, two in (
+        ("operator", older.operator, newer.operator),
+        ("device", older.device.digest, newer.device.digest),
+        ("policy", older.policy_digest, newer.policy_digest),
+        ("version of the operator", older.contract, newer.contract),
+        ("versions of the baselines", *_shared(older.baselines, newer.baselines)),
+    ):
+        if one != two:
+            raise DatabaseError(
+                f"databases of {older.operator!r} differ in their {what}: {str(one)[:60]} and {str(two)[:60]}",
+                why="their measurements cannot be compared",
+                fix="keep one of the two",
+            )
+    candidates = {c.id: c for c in older.candidates} | {c.id: c for c in newer.candidates}
+    objects = {c.id: c.object for c in candidates.values()}
+    fresh = {_at(m) for m in newer.measurements}
+    kept = [m for m in older.measurements if _stands(m, objects) and _at(m) not in fresh]
+    left = {id(m) for m in kept}
+    lost = {(m.race or "", problem_key(m.problem)) for m in older.measurements if id(m) not in left}
+    merged = [_without_race(m, lost) for m in kept]
+    return canonical_database(
+        msgspec.structs.replace(
+            newer,
+            toolchains=older.toolchains | newer.toolchains,
+            baselines=older.baselines | newer.baselines,
+            candidates=tuple(candidates.values()),
+            problems=_union(newer.problems, older.problems),
+            measurements=(*newer.measurements, *(m for m in merged if m is not None)),
+        )
+    )
+
+
+def diff(before: OperatorDatabase, after: OperatorDatabase, *, threshold: float = 0.02) -> list[Change]:
+    """What changed, in the order of the text; times count as changed above `threshold` of the earlier one."""
+    changes = [
+        Change(kind="identity", what=what, before=str(one), after=str(two))
+        for what, one, two in (
+            ("operator", before.contract[:12], after.contract[:12]),
+            ("device", before.device.digest[:12], after.device.digest[:12]),
+            ("policy", before.policy_digest[:12], after.policy_digest[:12]),
+            ("toolchains", before.toolchains, after.toolchains),
+            ("baselines", before.baselines, after.baselines),
+        )
+        if one != two
+    ]
+    one, two = ({c.id: f"{c.candidate.label} ({c.status})" for c in d.candidates} for d in (before, after))
+    changes += [
+        Change(kind="candidate", what=name, before=one.get(name, ""), after=two.get(name, ""))
+        for name in sorted(one.keys() | two.keys())
+        if one.get(name) != two.get(name)
+    ]
+    here, there = ({p.id for p in d.problems} for d in (before, after))
+    changes += [
+        Change(kind="problem", what=name, before=name if name in here else "", after=name if name in there else "")
+        for name in sorted(here ^ there)
+    ]
+    changes += _measurement_changes(before, after, threshold)
+    first, second = winners(before), winners(after)
+    for name in sorted(first.keys() | second.keys()):
+        was, now = first.get(name), second.get(name)
+        if (was.candidate if was else "") != (now.candidate if now else ""):
+            changes.append(Change(kind="winner", what=name, before=_winner(before, was), after=_winner(after, now)))
+    return changes
+
+
+def check(database: OperatorDatabase) -> list[str]:
+    """What makes a database unfit to build from, one sentence each; empty when it is fit."""
+    name = f"{database.operator} on {database.device.slug}"
+    found = []
+    if not database.measurements:
+        return [f"{name}: it holds no measurement"]
+    best = winners(database)
+    for problem in database.problems:
+        if problem.id not in best:
+            reasons = sorted({m.status for m in database.of_problem(problem) if not m.candidate.startswith(BASELINE)})
+            found.append(f"{name}: no candidate is ok on '{problem.id}' ({', '.join(reasons) or 'none was tried'})")
+    measured = {m.candidate for m in database.measurements}
+    for record in database.candidates:
+        if record.status == "ok" and not record.object:
+            found.append(f"{name}: candidate {record.id} compiled, but its object has no digest")
+        if record.status == "ok" and record.id not in measured:
+            found.append(f"{name}: candidate {record.id} compiled, but was not measured")
+    for m in database.measurements:
+        if m.status == "ok" and m.ns is None:
+            found.append(f"{name}: {m.candidate} is ok on '{m.problem.id}' without a time")
+        if m.status == "ok" and m.error is not None and m.error > 1:
+            found.append(f"{name}: {m.candidate} is ok on '{m.problem.id}' with {m.error} times the tolerance")
+    return found
+
+
+def _at(m: Measurement) -> tuple[str, str]:
+    return problem_key(m.problem), m.candidate
+
+
+def _stands(m: Measurement, objects: dict[str, str]) -> bool:
+    return m.candidate.startswith(BASELINE) or objects[m.candidate] == m.object
+
+
+def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:
+    if m.race is None or (m.race, problem_key(m.problem)) not in lost:
+        return m
+    return msgspec.structs.replace(m, final=None, race=None) if m.screen or m.status != "ok" else None
+
+
+def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    names = sorted(one.keys() & two.keys())
+    return {n: one[n] for n in names}, {n: two[n] for n in names}
+
+
+def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem, ...]:
+    found = {problem_key(p): p for p in second}
+    found |= {problem_key(p): p for p in first}
+    return tuple(found.values())
+
+
+def _measurement_changes(before: OperatorDatabase, after: OperatorDatabase, threshold: float) -> list[Change]:
+    one, two = ({(m.problem.id, m.candidate): m for m in d.measurements} for d in (before, after))
+    changes = []
+    for at in sorted(one.keys() | two.keys()):
+        was, now = one.get(at), two.get(at)
+        if not _same(was, now, threshold):
+            what = f"{at[1]} on '{at[0]}'"
+            changes.append(Change(kind="measurement", what=what, before=_outcome(was), after=_outcome(now)))
+    return changes
+
+
+def _same(was: Measurement | None, now: Measurement | None, threshold: float) -> bool:
+    if was is None or now is None or was.status != now.status:
+        return False
+    return was.ns is None or now.ns is None or abs(now.ns - was.ns) <= threshold * was.ns
+
+
+def _outcome(m: Measurement | None) -> str:
+    if m is None:
+        return ""
+    return m.status if m.ns is None else f"{m.ns:.5g} ns"
+
+
+def _winner(database: OperatorDatabase, m: Measurement | None) -> str:
+    if m is None:
+        return ""
+    record = database.candidate(m.candidate)
+    return f"{record.candidate.label if record else m.candidate} {_outcome(m)}"

@@ -1,0 +1,226 @@
+"""The measurement store: results of this user's builds, one file each, beside the object cache."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench.records import Measurement
+from aot_tune.database.identity import digest, problem_key
+from aot_tune.errors import CacheError
+from aot_tune.spec import Problem
+from aot_tune.storage import (
+    DISK_ERRORS,
+    CacheLocation,
+    CacheMode,
+    CorruptError,
+    OtherSchemaError,
+    check_folder,
+    check_trust,
+    private_folder,
+    replace_file,
+    seal,
+    sweep_temporaries,
+    unseal,
+)
+
+__all__ = ["SCHEMA", "MeasurementStore", "OperatorStore"]
+
+SCHEMA = 1
+_log = logging.getLogger("aot_tune.database")
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file: the key in plain text, and the measurements (one, or all of a race)."""
+
+    key: dict[str, object]
+    measurements: tuple[Measurement, ...]
+
+
+class MeasurementStore:
+    """Measurements by everything that they depend on; each file is written in one step and checked when it is read.
+
+    Args:
+        root: folder of the cache, or None to keep measurements for the life of this object only.
+        mode, trusted, required: as for the object cache.
+
+    Raises:
+        CacheError: when `required` and the root cannot be used.
+    """
+
+    def __init__(
+        self, root: Path | None, *, mode: CacheMode = "rw", trusted: bool = False, required: bool = True
+    ) -> None:
+        self._mode, self._trusted = mode, trusted
+        self._root = None if mode == "off" else root
+        self._memory: dict[str, tuple[Measurement, ...]] = {}
+        self.hits = self.misses = self.written = self.damaged = 0
+        if self._root is not None:
+            try:
+                check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
+                if mode in ("rw", "fresh"):
+                    sweep_temporaries(self._root / "tmp")
+            except CacheError as error:
+                if required:
+                    raise
+                _log.warning("measurements are not kept: %s", error)
+                self._root = None
+
+    @classmethod
+    def at(cls, location: CacheLocation) -> MeasurementStore:
+        """The store at a place that `cache_location` found."""
+        return cls(location.root, mode=location.mode, trusted=location.trusted, required=location.required)
+
+    @property
+    def root(self) -> Path | None:
+        """The folder in use; None when nothing is kept (any more)."""
+        return self._root
+
+    def operator(
+        self, name: str, contract: str, device: str, policy: str, baselines: Mapping[str, str] | None = None
+    ) -> OperatorStore:
+        """The measurements of one operator on one device under one policy.
+
+        Args:
+            contract: `operator_digest` of the operator.
+            device, policy: digests.
+            baselines: version of each baseline that takes part, by name without the `baseline:` before it.
+        """
+        shared = {"operator": name, "contract": contract, "device": device, "policy": policy}
+        return OperatorStore(self, shared, baselines or {})
+
+    def load(self, key: dict[str, object]) -> tuple[Measurement, ...] | None:
+        """What is stored under a key; None when there is nothing, or nothing that can be used."""
+        name = digest(key)
+        found = self._memory.get(name)
+        if found is None and self._root is not None and self._mode != "fresh":
+            found = self._read(self._path(self._root, name), key)
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+    def save(self, key: dict[str, object], measurements: tuple[Measurement, ...]) -> None:
+        """Store measurements under a key. A disk that cannot be written to costs one warning, and the memory of it."""
+        name = digest(key)
+        self._memory[name] = measurements
+        if self._root is None or self._mode == "ro":
+            return
+        path = self._path(self._root, name)
+        try:
+            private_folder(path.parent)
+            replace_file(path, seal(_Stored(key=key, measurements=measurements), SCHEMA), self._root / "tmp")
+            self.written += 1
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            _log.warning("measurements are not kept: %s: %s", self._root, error.strerror)
+            self._root = None
+
+    def _path(self, root: Path, name: str) -> Path:
+        return root / "measurements" / name[:2] / f"{name}.json"
+
+    def _read(self, path: Path, key: dict[str, object]) -> tuple[Measurement, ...] | None:
+        try:
+            stored = unseal(self._bytes(path), _Stored, SCHEMA)
+            if digest(stored.key) != digest(key):
+                raise CorruptError("its key is not its name")
+            return stored.measurements
+        except FileNotFoundError:
+            return None
+        except OtherSchemaError as error:
+            _log.warning("measurement %s is ignored: %s", path, error)
+        except (CorruptError, CacheError, OSError) as error:
+            self.damaged += 1
+            _log.warning("measurement %s is not used: %s", path, error)
+        return None
+
+    def _bytes(self, path: Path) -> bytes:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptError("it is not a file")
+            if not self._trusted:
+                check_trust(status, path)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+
+
+class OperatorStore:
+    """One operator's part of a store; made by `MeasurementStore.operator`."""
+
+    def __init__(self, store: MeasurementStore, shared: Mapping[str, str], baselines: Mapping[str, str]) -> None:
+        self._store, self._shared, self._baselines = store, shared, baselines
+
+    def find(self, candidate: str, object_digest: str, problem: Problem) -> Measurement | None:
+        """The measurement of an object on a problem, under this candidate's id.
+
+        Args:
+            candidate: a candidate's id, or `baseline:<name>`.
+            object_digest: empty for a baseline.
+        """
+        found = self._store.load(self._key("one", [self._subject(candidate, object_digest)], problem))
+        return None if found is None else msgspec.structs.replace(found[0], candidate=candidate, problem=problem)
+
+    def put(self, measurement: Measurement) -> None:
+        """Store one measurement, whatever its status.
+
+        Raises:
+            ValueError: when it is of another device or policy than this part of the store.
+        """
+        self._check([measurement])
+        subject = self._subject(measurement.candidate, measurement.object)
+        self._store.save(self._key("one", [subject], measurement.problem), (measurement,))
+
+    def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
+        """The race of exactly these entrants (candidate id, object digest) on a problem, in the order given.
+
+        Times of different races are not comparable, so a race is found whole or not at all.
+        """
+        subjects = [self._subject(candidate, object_digest) for candidate, object_digest in entrants]
+        found = self._store.load(self._key("race", subjects, problem))
+        if found is None:
+            return None
+        by_subject = {self._subject(m.candidate, m.object): m for m in found}
+        if any(s not in by_subject for s in subjects):
+            return None
+        return [
+            msgspec.structs.replace(by_subject[s], candidate=candidate, problem=problem)
+            for s, (candidate, _) in zip(subjects, entrants, strict=True)
+        ]
+
+    def put_race(self, measurements: Iterable[Measurement]) -> None:
+        """Store all entrants of one race on one problem.
+
+        Raises:
+            ValueError: when they are of several problems, or of another device or policy.
+        """
+        race = tuple(measurements)
+        self._check(race)
+        if len({problem_key(m.problem) for m in race}) != 1:
+            raise ValueError("a race is on one problem")
+        subjects = [self._subject(m.candidate, m.object) for m in race]
+        self._store.save(self._key("race", subjects, race[0].problem), race)
+
+    def _subject(self, candidate: str, object_digest: str) -> str:
+        if object_digest:
+            return object_digest
+        return f"{candidate}@{self._baselines.get(candidate.removeprefix('baseline:'), '')}"
+
+    def _key(self, kind: str, subjects: Sequence[str], problem: Problem) -> dict[str, object]:
+        plain = msgspec.json.decode(problem_key(problem))
+        return {"schema": SCHEMA, "kind": kind, **self._shared, "subjects": sorted(set(subjects)), "problem": plain}
+
+    def _check(self, measurements: Iterable[Measurement]) -> None:
+        for m in measurements:
+            if (m.device, m.policy) != (self._shared["device"], self._shared["policy"]):
+                raise ValueError(f"measurement of {m.candidate} is of another device or policy than this store")

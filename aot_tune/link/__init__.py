@@ -1,0 +1,32 @@
+"""From chosen variants to a library: dispatch code, C header, Python module, archive of objects, manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aot_tune.link.generate import Generated, generate
+from aot_tune.link.records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link.verify import verify
+
+__all__ = [
+    "DecisionNode",
+    "Generated",
+    "LibrarySpec",
+    "LinkedVariant",
+    "OperatorTable",
+    "TargetTable",
+    "binding_folder",
+    "generate",
+    "runtime_folder",
+    "verify",
+]
+
+
+def runtime_folder() -> Path:
+    """The C++ sources that every library holds, with the public base header under `include/`."""
+    return Path(__file__).resolve().parent.parent / "runtime"
+
+
+def binding_folder() -> Path:
+    """The C++ sources that every Python module holds."""
+    return Path(__file__).resolve().parent / "binding"

@@ -1,0 +1,276 @@
+// Calls of operators from Python: arguments, outputs, the global interpreter lock, results.
+#include "calls.h"
+
+#include <initializer_list>
+
+namespace aot_tune::python {
+namespace {
+
+// Calls that touch fewer elements are done before another thread could take over the interpreter.
+constexpr int64_t kReleaseElements = 32768;
+
+struct Names {
+  PyObject** tensors;
+  PyObject** scalars;
+  PyObject** attributes;
+  PyObject** dims;
+  PyObject** choices;
+};
+
+Names names_of(State* state, int index) {
+  const Operator& op = kLibrary.operators[index];
+  Names names;
+  names.tensors = state->names + state->first_name[index];
+  names.scalars = names.tensors + op.tensor_count;
+  names.attributes = names.scalars + op.scalar_count;
+  names.dims = names.attributes + op.attribute_count;
+  names.choices = names.dims + op.dim_count;
+  return names;
+}
+
+int find(PyObject* const* names, int count, PyObject* key) {
+  for (int i = 0; i < count; ++i) {
+    if (names[i] == key) return i;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (PyUnicode_Compare(names[i], key) == 0) return i;
+  }
+  return -1;
+}
+
+bool parse_scalar(const ScalarArgument& argument, PyObject* value, Scalar* out) {
+  switch (argument.kind) {
+    case ScalarArgument::kF32:
+      out->f32 = static_cast<float>(PyFloat_AsDouble(value));
+      break;
+    case ScalarArgument::kF64:
+      out->f64 = PyFloat_AsDouble(value);
+      break;
+    case ScalarArgument::kI64:
+      out->i64 = PyLong_AsLongLong(value);
+      break;
+    case ScalarArgument::kI32: {
+      const long long wide = PyLong_AsLongLong(value);
+      if (wide != static_cast<int32_t>(wide)) {
+        PyErr_Format(PyExc_OverflowError, "'%s' is %lld, which does not fit 32 bits", argument.name, wide);
+      }
+      out->i32 = static_cast<int32_t>(wide);
+      break;
+    }
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+bool parse_attribute(State* state, const Operator& op, const AttributeArgument& argument,
+                     PyObject* const* choices, PyObject* value, int32_t* out) {
+  *out = PyUnicode_Check(value) ? find(choices, argument.count, value) : -1;
+  if (*out >= 0) return true;
+  PyObject* known = PyTuple_New(argument.count);
+  for (int i = 0; known != nullptr && i < argument.count; ++i) {
+    Py_INCREF(choices[i]);
+    PyTuple_SetItem(known, i, choices[i]);
+  }
+  if (known != nullptr) {
+    PyErr_Format(state->value_error, "%s: attribute '%s' is %R, wanted one of %R", op.name, argument.name,
+                 value, known);
+  }
+  Py_XDECREF(known);
+  return false;
+}
+
+bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out) {
+  const Operator& op = kLibrary.operators[index];
+  const Names names = names_of(state, index);
+  const int named = op.tensor_count + op.scalar_count + op.attribute_count;
+  int i = find(names.tensors, named + (out->accept_dims ? op.dim_count : 0), key);
+  if (i < 0) {
+    PyErr_Format(state->type_error, "%s() has no argument %R; it is called as %s%s", op.name, key, op.name,
+                 signature_of(index));
+    return false;
+  }
+  if (i < op.tensor_count) {
+    if (out->tensors[i] != nullptr) {
+      PyErr_Format(state->type_error, "%s() got '%s' twice", op.name, op.tensors[i].name);
+      return false;
+    }
+    out->tensors[i] = value;
+    return true;
+  }
+  i -= op.tensor_count;
+  if (i < op.scalar_count) return parse_scalar(op.scalars[i], value, &out->scalars[i]);
+  i -= op.scalar_count;
+  if (i < op.attribute_count) {
+    PyObject** choices = names.choices;
+    for (int k = 0; k < i; ++k) choices += op.attributes[k].count;
+    return parse_attribute(state, op, op.attributes[i], choices, value, &out->attributes[i]);
+  }
+  out->dims[i - op.attribute_count] = PyLong_AsLongLong(value);
+  out->dims_given += 1;
+  return PyErr_Occurred() == nullptr;
+}
+
+// The positional parameters are the inputs: first those that must be passed, then the optional ones.
+bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ssize_t count, Parsed* out) {
+  const Operator& op = kLibrary.operators[index];
+  Py_ssize_t position = 0;
+  for (const bool optional : {false, true}) {
+    for (int i = 0; i < op.tensor_count && position < count; ++i) {
+      if (op.tensors[i].output || op.tensors[i].optional != optional) continue;
+      out->tensors[i] = arguments[position++];
+    }
+  }
+  if (position == count) return true;
+  PyErr_Format(state->type_error,
+               "%s() takes at most %zd positional arguments, %zd were given; it is called as %s%s", op.name,
+               position, count, op.name, signature_of(index));
+  return false;
+}
+
+bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors,
+                      bool* bound) {
+  int64_t dims[kMaxDims];
+  *bound = false;
+  int first = 0;
+  while (first < op.tensor_count && tensors->given[first] == nullptr) ++first;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
+    if (!*bound && !(*bound = op.bind(tensors->given, dims))) return true;
+    int64_t extents[kMaxRank];
+    op.shape(i, dims, extents);
+    for (int axis = 0; axis < op.tensors[i].rank; ++axis) {
+      if (extents[axis] < 0) {
+        PyErr_Format(state->value_error, "%s: output '%s' would have a negative extent", op.name,
+                     op.tensors[i].name);
+        return false;
+      }
+    }
+    tensors->made[i] =
+        allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i], extents);
+    if (tensors->made[i] == nullptr) return false;
+    if (!tensors->take(state, op, i, tensors->made[i])) return false;
+  }
+  *bound = true;
+  return true;
+}
+
+int64_t element_count(const Operator& op, const CallTensors& tensors) {
+  int64_t total = 0;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (tensors.given[i] == nullptr || tensors.given[i]->ndim > kMaxRank) continue;
+    uint64_t count = 1;
+    for (int axis = 0; axis < tensors.given[i]->ndim; ++axis) {
+      count *= static_cast<uint64_t>(tensors.given[i]->shape[axis]);
+    }
+    total += static_cast<int64_t>(count < (uint64_t{1} << 40) ? count : uint64_t{1} << 40);
+  }
+  return total;
+}
+
+// The outputs of a call: one as it is, several as a tuple.
+PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors) {
+  PyObject* found[kMaxTensors];
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!op.tensors[i].output || tensors.given[i] == nullptr) continue;
+    found[count++] = tensors.made[i] != nullptr ? tensors.made[i] : parsed.tensors[i];
+  }
+  if (count == 1) {
+    Py_INCREF(found[0]);
+    return found[0];
+  }
+  PyObject* tuple = PyTuple_New(count);
+  for (int i = 0; tuple != nullptr && i < count; ++i) {
+    Py_INCREF(found[i]);
+    PyTuple_SetItem(tuple, i, found[i]);
+  }
+  return tuple;
+}
+
+}  // namespace
+
+bool wants_allocation(const TensorArgument& argument, PyObject* value) {
+  return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
+}
+
+bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
+           Parsed* out) {
+  const Operator& op = kLibrary.operators[index];
+  for (int i = 0; i < op.tensor_count; ++i) out->tensors[i] = nullptr;
+  for (int i = 0; i < op.scalar_count; ++i) out->scalars[i] = op.scalars[i].value;
+  for (int i = 0; i < op.attribute_count; ++i) out->attributes[i] = 0;
+  out->dims_given = 0;
+  if (!parse_positional(state, index, arguments, count, out)) return false;
+  const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    if (!parse_keyword(state, index, PyTuple_GetItem(keywords, i), arguments[count + i], out)) return false;
+  }
+  return true;
+}
+
+CallTensors::~CallTensors() {
+  for (int i = 0; i < count; ++i) {
+    if (given[i] != nullptr) held[i].release();
+    Py_XDECREF(made[i]);
+  }
+}
+
+bool CallTensors::take(State* state, const Operator& op, int i, PyObject* object) {
+  held[i].keep = nullptr;
+  held[i].managed = nullptr;
+  held[i].read_only = false;
+  given[i] = &held[i].tensor;
+  if (!borrow(state, object, {&op, op.tensors[i].name}, &held[i])) return false;
+  if (op.tensors[i].output && held[i].read_only) {
+    PyErr_Format(state->value_error, "%s: output '%s' is read-only; wanted a tensor that can be written",
+                 op.name, op.tensors[i].name);
+    return false;
+  }
+  return true;
+}
+
+bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
+  for (int i = 0; i < op.tensor_count; ++i) {
+    PyObject* object = parsed.tensors[i];
+    if (object == nullptr && !op.tensors[i].optional && !op.tensors[i].output) {
+      PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[i].name);
+      return false;
+    }
+    if (object == nullptr || object == Py_None ||
+        (op.tensors[i].output && op.tensors[i].optional && object == Py_True))
+      continue;
+    if (op.tensors[i].output && op.tensors[i].optional && object == Py_False) continue;
+    if (!take(state, op, i, object)) return false;
+  }
+  return true;
+}
+
+PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
+               PyObject* keywords) {
+  State* state = state_of(module);
+  const Operator& op = kLibrary.operators[index];
+  Parsed parsed;
+  if (!parse(state, index, arguments, count, keywords, &parsed)) return nullptr;
+  CallTensors tensors(op.tensor_count);
+  if (!tensors.take_given(state, op, parsed)) return nullptr;
+  bool bound = false;
+  if (!allocate_outputs(state, op, parsed, &tensors, &bound)) return nullptr;
+  aot_tune_exec exec{nullptr, nullptr, 0};
+  int first = 0;
+  while (first < op.tensor_count && tensors.given[first] == nullptr) ++first;
+  if (first < op.tensor_count && tensors.given[first]->device.device_type != kDLCPU &&
+      !current_stream(state, parsed.tensors[first], tensors.given[first]->device, &exec.stream)) {
+    return nullptr;
+  }
+  int32_t status;
+  if (element_count(op, tensors) > kReleaseElements) {
+    PyThreadState* thread = PyEval_SaveThread();
+    status = op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
+    PyEval_RestoreThread(thread);
+  } else {
+    status = op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
+  }
+  if (status != AOT_TUNE_OK) return raise_status(state, status);
+  return results(op, parsed, tensors);
+}
+
+}  // namespace aot_tune::python

@@ -1,0 +1,52 @@
+// The arguments of one call from Python.
+#ifndef AOT_TUNE_LINK_CALLS_H_
+#define AOT_TUNE_LINK_CALLS_H_
+
+#include "binding.h"
+
+namespace aot_tune::python {
+
+struct Parsed {
+  bool accept_dims = false;  // dims by keyword, for questions about a problem
+  PyObject* tensors[kMaxTensors];
+  Scalar scalars[kMaxScalars];
+  int32_t attributes[kMaxAttributes];
+  int64_t dims[kMaxDims];
+  int dims_given;
+};
+
+// The tensors of one call: borrowed from the arguments, or made for outputs that were not passed.
+struct CallTensors {
+  explicit CallTensors(int tensor_count) : count(tensor_count) {
+    for (int i = 0; i < count; ++i) {
+      given[i] = nullptr;
+      made[i] = nullptr;
+    }
+  }
+  ~CallTensors();
+  CallTensors(const CallTensors&) = delete;
+  CallTensors& operator=(const CallTensors&) = delete;
+
+  // Both: false with an exception set.
+  bool take(State* state, const Operator& op, int index, PyObject* object);
+  bool take_given(State* state, const Operator& op, const Parsed& parsed);
+
+  int count;
+  const DLTensor* given[kMaxTensors];
+  PyObject* made[kMaxTensors];
+  Borrowed held[kMaxTensors];
+};
+
+bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
+           Parsed* out);
+
+// Whether an output that got `value` from the caller is to be made: optional ones only when asked for by
+// True.
+bool wants_allocation(const TensorArgument& argument, PyObject* value);
+
+// The text of a function's signature: "(a, b, bias=None, *, activation='none', out=None)".
+const char* signature_of(int index);
+
+}  // namespace aot_tune::python
+
+#endif  // AOT_TUNE_LINK_CALLS_H_

@@ -1,0 +1,64 @@
+// Layouts that Python frameworks exchange tensors with: DLPack 1.x and numpy's array interface. Facts of
+// those ABIs.
+#ifndef AOT_TUNE_LINK_EXCHANGE_H_
+#define AOT_TUNE_LINK_EXCHANGE_H_
+
+#include <cstdint>
+
+#include "aot_tune/base.h"
+
+namespace aot_tune::python {
+
+struct Version {
+  uint32_t major;
+  uint32_t minor;
+};
+
+// What a capsule named "dltensor_versioned" holds.
+struct Managed {
+  Version version;
+  void* context;
+  void (*deleter)(Managed*);
+  uint64_t flags;
+  DLTensor tensor;
+};
+
+constexpr uint64_t kReadOnly = 1;
+
+// What a capsule named "dltensor" holds.
+struct LegacyManaged {
+  DLTensor tensor;
+  void* context;
+  void (*deleter)(LegacyManaged*);
+};
+
+// What the capsule `__dlpack_c_exchange_api__` of a type, named "dlpack_exchange_api", holds.
+struct ExchangeApi {
+  Version version;
+  const ExchangeApi* previous;
+  int (*allocate)(DLTensor* prototype, Managed** out, void* context,
+                  void (*set_error)(void* context, const char* kind, const char* message));
+  int (*managed_from_object)(void* object, Managed** out);
+  int (*object_from_managed)(Managed* tensor, void** object);
+  int (*view_from_object)(void* object, DLTensor* out);  // may be NULL
+  int (*current_stream)(DLDeviceType type, int32_t id, void** stream);
+};
+
+// What the capsule `__array_struct__` of a numpy array holds; strides are in bytes.
+struct ArrayInterface {
+  int two;
+  int ndim;
+  char kind;
+  int itemsize;
+  int flags;
+  intptr_t* shape;
+  intptr_t* strides;
+  void* data;
+};
+
+constexpr int kArrayNativeOrder = 0x200;
+constexpr int kArrayWriteable = 0x400;
+
+}  // namespace aot_tune::python
+
+#endif  // AOT_TUNE_LINK_EXCHANGE_H_

@@ -1,0 +1,202 @@
+// The extension module: its state, exceptions and functions.
+#include <cstring>
+#include <initializer_list>
+
+#include "calls.h"
+
+namespace aot_tune::python {
+namespace {
+
+constexpr const char* kWords[kWordCount] = {
+    "__dlpack_c_exchange_api__", "__array_struct__", "__dlpack__", "max_version", "requires_grad", "is_neg",
+    "__array_namespace__",       "device",           "dtype",      "empty"};
+
+bool make_names(State* state) {
+  int total = 0;
+  for (int i = 0; i < kLibrary.operator_count; ++i) {
+    const Operator& op = kLibrary.operators[i];
+    total += op.tensor_count + op.scalar_count + op.attribute_count + op.dim_count;
+    for (int k = 0; k < op.attribute_count; ++k) total += op.attributes[k].count;
+  }
+  state->names = static_cast<PyObject**>(PyMem_Calloc(static_cast<size_t>(total), sizeof(PyObject*)));
+  state->first_name =
+      static_cast<int*>(PyMem_Calloc(static_cast<size_t>(kLibrary.operator_count), sizeof(int)));
+  if (state->names == nullptr || state->first_name == nullptr) return false;
+  const auto add = [state](const char* name) {
+    state->names[state->name_count] = PyUnicode_InternFromString(name);
+    return state->names[state->name_count++] != nullptr;
+  };
+  bool made = true;
+  for (int i = 0; i < kLibrary.operator_count; ++i) {
+    const Operator& op = kLibrary.operators[i];
+    state->first_name[i] = state->name_count;
+    for (int k = 0; k < op.tensor_count; ++k) made &= add(op.tensors[k].name);
+    for (int k = 0; k < op.scalar_count; ++k) made &= add(op.scalars[k].name);
+    for (int k = 0; k < op.attribute_count; ++k) made &= add(op.attributes[k].name);
+    for (int k = 0; k < op.dim_count; ++k) made &= add(op.dims[k]);
+    for (int k = 0; k < op.attribute_count; ++k) {
+      for (int32_t c = 0; c < op.attributes[k].count; ++c) made &= add(op.attributes[k].choices[c]);
+    }
+  }
+  return made;
+}
+
+PyObject* make_error(PyObject* module, const char* name, const char* doc, PyObject* base, PyObject* builtin) {
+  char full[256];
+  const char* scope = PyModule_GetName(module);
+  PyOS_snprintf(full, sizeof full, "%s.%s", scope != nullptr ? scope : kLibrary.name, name);
+  PyObject* bases = builtin != nullptr ? PyTuple_Pack(2, base, builtin) : PyTuple_Pack(1, base);
+  PyObject* error = bases != nullptr ? PyErr_NewExceptionWithDoc(full, doc, bases, nullptr) : nullptr;
+  Py_XDECREF(bases);
+  if (error == nullptr) return nullptr;
+  Py_INCREF(error);
+  if (PyModule_AddObject(module, name, error) != 0) {
+    Py_DECREF(error);
+    Py_CLEAR(error);
+  }
+  return error;
+}
+
+bool make_errors(PyObject* module, State* state) {
+  state->error = make_error(module, "Error", "Base of the errors of this module.", PyExc_Exception, nullptr);
+  if (state->error == nullptr) return false;
+  state->type_error =
+      make_error(module, "ArgumentTypeError", "An argument is missing, or of a wrong type or dtype.",
+                 state->error, PyExc_TypeError);
+  state->value_error = make_error(module, "ArgumentValueError",
+                                  "An argument has a wrong rank, shape, device, layout or value.",
+                                  state->error, PyExc_ValueError);
+  state->runtime_error =
+      make_error(module, "CallError", "A call could not be carried out.", state->error, PyExc_RuntimeError);
+  return state->type_error != nullptr && state->value_error != nullptr && state->runtime_error != nullptr;
+}
+
+int execute(PyObject* module) {
+  State* state = state_of(module);
+  for (int i = 0; i < kWordCount; ++i) {
+    state->words[i] = PyUnicode_InternFromString(kWords[i]);
+    if (state->words[i] == nullptr) return -1;
+  }
+  state->no_arguments = PyTuple_New(0);
+  state->version_arguments = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
+  if (state->no_arguments == nullptr || state->version_arguments == nullptr) return -1;
+  if (!make_names(state) || !make_errors(module, state)) return -1;
+  PyObject* operators = PyTuple_New(kLibrary.operator_count);
+  for (int i = 0; operators != nullptr && i < kLibrary.operator_count; ++i) {
+    PyTuple_SetItem(operators, i, PyUnicode_FromString(kLibrary.operators[i].name));
+  }
+  if (operators == nullptr || PyModule_AddObject(module, "operators", operators) != 0) {
+    Py_XDECREF(operators);
+    return -1;
+  }
+  return 0;
+}
+
+template <typename Visit>
+void each_object(State* state, Visit visit) {
+  for (PyObject*& word : state->words) visit(word);
+  for (int i = 0; i < state->name_count; ++i) visit(state->names[i]);
+  for (TypeEntry& entry : state->types) visit(entry.type);
+  for (PyObject** object :
+       {&state->array_type, &state->array_empty, &state->version_arguments, &state->no_arguments,
+        &state->error, &state->type_error, &state->value_error, &state->runtime_error}) {
+    visit(*object);
+  }
+}
+
+int traverse(PyObject* module, visitproc visit, void* arg) {
+  auto* state = static_cast<State*>(PyModule_GetState(module));
+  if (state == nullptr) return 0;
+  int result = 0;
+  each_object(state, [&](PyObject* object) {
+    if (object != nullptr && result == 0) result = visit(object, arg);
+  });
+  return result;
+}
+
+int clear(PyObject* module) {
+  auto* state = static_cast<State*>(PyModule_GetState(module));
+  if (state != nullptr) each_object(state, [](PyObject*& object) { Py_CLEAR(object); });
+  return 0;
+}
+
+void destroy(void* module) {
+  clear(static_cast<PyObject*>(module));
+  auto* state = static_cast<State*>(PyModule_GetState(static_cast<PyObject*>(module)));
+  if (state == nullptr) return;
+  PyMem_Free(state->names);
+  PyMem_Free(state->first_name);
+}
+
+PyObject* manifest(PyObject*, PyObject*) {
+  PyObject* json = PyImport_ImportModule("json");
+  if (json == nullptr) return nullptr;
+  PyObject* result = PyObject_CallMethod(json, "loads", "s", kLibrary.manifest());
+  Py_DECREF(json);
+  return result;
+}
+
+template <typename Function>
+PyCFunction as_method(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
+constexpr int kMaxMethods = 256;
+
+PyMethodDef methods[kMaxMethods + 4];
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
+
+}  // namespace
+
+State* state_of(PyObject* module) { return static_cast<State*>(PyModule_GetState(module)); }
+
+const char* signature_of(int index) {
+  static char text[1024];  // the lock of the interpreter is held
+  const char* doc = methods[index].ml_doc;
+  while (*doc != '(') ++doc;
+  size_t length = 0;
+  for (const char* c = doc; *c != '\n' && *c != '\0' && length + 1 < sizeof text; ++c) {
+    if (std::strncmp(c, "$module, ", 9) == 0) c += 9;
+    text[length++] = *c;
+  }
+  text[length] = '\0';
+  return text;
+}
+
+PyObject* raise_status(State* state, int32_t status) {
+  PyObject* type = state->value_error;
+  if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
+  if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
+  PyErr_SetString(type, kLibrary.last_error());
+  return nullptr;
+}
+
+PyObject* make_module(const char* doc, PyMethodDef* operators) {
+  const int count = kLibrary.operator_count;
+  if (count > kMaxMethods) {
+    PyErr_SetString(PyExc_ImportError, "the library has too many operators");
+    return nullptr;
+  }
+  for (int i = 0; i < count; ++i) methods[i] = operators[i];
+  methods[count] = {
+      "is_tuned", as_method(is_tuned), kFast,
+      "is_tuned(operator, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
+      "for the target that a call gets here: is_tuned('gemm', a, b) or is_tuned('gemm', M=1, N=2, K=3)."};
+  methods[count + 1] = {
+      "explain", as_method(explain), kFast,
+      "explain(operator, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
+      "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True."};
+  methods[count + 2] = {
+      "manifest", manifest, METH_NOARGS,
+      "manifest()\n--\n\nWhat the library holds: operators, variants with the digests of their "
+      "objects, decision tables, tools."};
+  methods[count + 3] = {nullptr, nullptr, 0, nullptr};
+  definition.m_name = kLibrary.name;
+  definition.m_doc = doc;
+  return PyModuleDef_Init(&definition);
+}
+
+}  // namespace aot_tune::python

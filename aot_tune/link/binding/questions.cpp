@@ -1,0 +1,206 @@
+// is_tuned and explain: about tensors, or about a problem stated by its dims.
+#include <cstdlib>
+#include <cstring>
+
+#include "calls.h"
+
+namespace aot_tune::python {
+namespace {
+
+// Tensors that have a shape but no memory; the library does not touch data for these questions.
+struct Imagined {
+  DLTensor tensor;
+  int64_t shape[kMaxRank];
+  int64_t strides[kMaxRank];
+
+  void make(const TensorArgument& argument, const DLDevice& device) {
+    alignas(64) static char address[64];
+    tensor = {address, device, argument.rank, {argument.code, argument.bits, 1}, shape, strides, 0};
+    int64_t step = 1;
+    for (int axis = argument.rank - 1; axis >= 0; --axis) {
+      strides[axis] = step;
+      step = static_cast<int64_t>(static_cast<uint64_t>(step) *
+                                  static_cast<uint64_t>(shape[axis] > 0 ? shape[axis] : 1));
+    }
+  }
+};
+
+int find_operator(State* state, PyObject* name) {
+  if (PyUnicode_Check(name)) {
+    for (int i = 0; i < kLibrary.operator_count; ++i) {
+      if (PyUnicode_CompareWithASCIIString(name, kLibrary.operators[i].name) == 0) return i;
+    }
+  }
+  PyObject* known = PyTuple_New(kLibrary.operator_count);
+  for (int i = 0; known != nullptr && i < kLibrary.operator_count; ++i) {
+    PyTuple_SetItem(known, i, PyUnicode_FromString(kLibrary.operators[i].name));
+  }
+  if (known != nullptr) {
+    PyErr_Format(state->value_error, "%s has no operator %R; it has %R", kLibrary.name, name, known);
+  }
+  Py_XDECREF(known);
+  return -1;
+}
+
+bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Imagined* imagined,
+                     CallTensors* tensors) {
+  if (parsed.dims_given != op.dim_count) {
+    PyErr_Format(state->type_error, "%s: %d of %d dims were given; state each dim, or pass tensors", op.name,
+                 parsed.dims_given, op.dim_count);
+    return false;
+  }
+  for (int i = 0; i < op.tensor_count; ++i) {
+    PyObject* value = parsed.tensors[i];
+    if (value != nullptr && value != Py_True && value != Py_False && value != Py_None) {
+      PyErr_Format(state->type_error, "%s: with dims given, '%s' can only be True or False", op.name,
+                   op.tensors[i].name);
+      return false;
+    }
+    if (op.tensors[i].optional && value != Py_True) continue;
+    op.shape(i, parsed.dims, imagined[i].shape);
+    imagined[i].make(op.tensors[i], {kDLCPU, 0});
+    tensors->given[i] = &imagined[i].tensor;
+  }
+  return true;
+}
+
+bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagined, CallTensors* tensors,
+                     const DLTensor** given) {
+  int64_t dims[kMaxDims];
+  int first = 0;
+  while (first < op.tensor_count && tensors->given[first] == nullptr) ++first;
+  const bool bound = op.bind(tensors->given, dims);
+  for (int i = 0; i < op.tensor_count; ++i) {
+    given[i] = tensors->given[i];
+    if (given[i] != nullptr || !op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i]))
+      continue;
+    if (!bound) continue;
+    op.shape(i, dims, imagined[i].shape);
+    imagined[i].make(op.tensors[i], tensors->given[first]->device);
+    given[i] = &imagined[i].tensor;
+  }
+  return bound;
+}
+
+// Calls `ask(op, tensors, scalars, attributes)` for the problem that the arguments describe.
+template <typename Ask>
+PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
+                   const char* name, Ask ask) {
+  State* state = state_of(module);
+  if (count < 1) {
+    PyErr_Format(state->type_error, "%s() wants the operator's name, then tensors or dims by keyword", name);
+    return nullptr;
+  }
+  const int index = find_operator(state, arguments[0]);
+  if (index < 0) return nullptr;
+  const Operator& op = kLibrary.operators[index];
+  Parsed parsed;
+  parsed.accept_dims = true;
+  if (!parse(state, index, arguments + 1, count - 1, keywords, &parsed)) return nullptr;
+  Imagined imagined[kMaxTensors];
+  const DLTensor* given[kMaxTensors];
+  CallTensors tensors(op.tensor_count);
+  if (parsed.dims_given > 0) {
+    CallTensors none(op.tensor_count);
+    const bool made = imagine_problem(state, op, parsed, imagined, &none);
+    for (int i = 0; i < op.tensor_count; ++i) {
+      given[i] = none.given[i];
+      none.given[i] = nullptr;  // nothing was borrowed
+    }
+    if (!made) return nullptr;
+  } else {
+    if (!tensors.take_given(state, op, parsed)) return nullptr;
+    imagine_outputs(op, parsed, imagined, &tensors, given);
+  }
+  return ask(state, op, given, parsed.scalars, parsed.attributes);
+}
+
+bool add_to_list(PyObject* dict, const char* key, PyObject* value) {
+  PyObject* list = PyDict_GetItemString(dict, key);  // borrowed
+  return list != nullptr && PyList_Append(list, value) == 0;
+}
+
+// "M=16" as an entry of the dict `dict[key]`, the value a number where it is one.
+bool add_to_dict(PyObject* dict, const char* key, const char* text, size_t length, bool number) {
+  PyObject* inner = PyDict_GetItemString(dict, key);  // borrowed
+  const auto* equals = static_cast<const char*>(std::memchr(text, '=', length));
+  if (inner == nullptr || equals == nullptr) return false;
+  PyObject* name = PyUnicode_FromStringAndSize(text, equals - text);
+  PyObject* value =
+      number ? PyLong_FromLongLong(std::strtoll(equals + 1, nullptr, 10))
+             : PyUnicode_FromStringAndSize(equals + 1, text + static_cast<Py_ssize_t>(length) - equals - 1);
+  const bool added = name != nullptr && value != nullptr && PyDict_SetItem(inner, name, value) == 0;
+  Py_XDECREF(name);
+  Py_XDECREF(value);
+  return added;
+}
+
+bool is_key(const char* line, size_t length, const char* key) {
+  return std::strlen(key) == length && std::strncmp(line, key, length) == 0;
+}
+
+bool add_line(PyObject* dict, const char* line, size_t length) {
+  const auto* colon = static_cast<const char*>(std::memchr(line, ':', length));
+  if (colon == nullptr || colon + 2 > line + length) return true;
+  const auto key = static_cast<size_t>(colon - line);
+  const char* text = colon + 2;
+  const size_t size = length - key - 2;
+  if (is_key(line, key, "dim")) return add_to_dict(dict, "dims", text, size, true);
+  if (is_key(line, key, "attribute")) return add_to_dict(dict, "attributes", text, size, false);
+  PyObject* value = is_key(line, key, "tuned")
+                        ? PyBool_FromLong(is_key(text, size, "yes"))
+                        : PyUnicode_FromStringAndSize(text, static_cast<Py_ssize_t>(size));
+  if (value == nullptr) return false;
+  bool added;
+  if (is_key(line, key, "path") || is_key(line, key, "rejected")) {
+    added = add_to_list(dict, is_key(line, key, "path") ? "path" : "rejected", value);
+  } else if (is_key(line, key, "tensor")) {
+    added = add_to_list(dict, "tensors", value);
+  } else {
+    PyObject* name = PyUnicode_FromStringAndSize(line, static_cast<Py_ssize_t>(key));
+    added = name != nullptr && PyDict_SetItem(dict, name, value) == 0;
+    Py_XDECREF(name);
+  }
+  Py_DECREF(value);
+  return added;
+}
+
+PyObject* to_dict(const char* text) {
+  PyObject* dict =
+      Py_BuildValue("{s:{},s:{},s:[],s:[],s:[]}", "dims", "attributes", "tensors", "path", "rejected");
+  while (dict != nullptr && *text != '\0') {
+    const char* end = std::strchr(text, '\n');
+    const size_t length = end != nullptr ? static_cast<size_t>(end - text) : std::strlen(text);
+    if (!add_line(dict, text, length)) Py_CLEAR(dict);
+    text += length + (end != nullptr ? 1 : 0);
+  }
+  return dict;
+}
+
+}  // namespace
+
+PyObject* explain(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  const auto ask = [](State* state, const Operator& op, Tensors tensors, const Scalar* scalars,
+                      const int32_t* attributes) -> PyObject* {
+    constexpr size_t kSize = 1 << 16;
+    auto* buffer = static_cast<char*>(PyMem_Malloc(kSize));
+    if (buffer == nullptr) return PyErr_NoMemory();
+    const int32_t status = op.explain(tensors, scalars, attributes, buffer, kSize);
+    PyObject* result = status == AOT_TUNE_OK ? to_dict(buffer) : raise_status(state, status);
+    PyMem_Free(buffer);
+    return result;
+  };
+  return question(module, arguments, count, keywords, "explain", ask);
+}
+
+PyObject* is_tuned(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  const auto ask = [](State* state, const Operator& op, Tensors tensors, const Scalar* scalars,
+                      const int32_t* attributes) -> PyObject* {
+    int32_t tuned = 0;
+    const int32_t status = op.is_tuned(tensors, scalars, attributes, &tuned);
+    return status == AOT_TUNE_OK ? PyBool_FromLong(tuned) : raise_status(state, status);
+  };
+  return question(module, arguments, count, keywords, "is_tuned", ask);
+}
+
+}  // namespace aot_tune::python

@@ -1,0 +1,182 @@
+"""Facts read from ELF files: symbols, search paths, and whether an object's code is in a library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from elftools.elf.constants import SH_FLAGS
+from elftools.elf.elffile import ELFFile
+
+from aot_tune.errors import ManifestError
+
+__all__ = ["Image", "foreign_definitions", "has_initialisers"]
+
+# Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
+_PATCHED: dict[str, dict[int, tuple[int, int]]] = {
+    "EM_X86_64": {
+        **dict.fromkeys((1, 24), (0, 8)),  # 64, PC64
+        **dict.fromkeys((9, 41, 42), (3, 4)),  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX: the opcode may be rewritten
+        43: (4, 4),  # CODE_4_GOTPCRELX
+        **dict.fromkeys((19, 20), (4, 12)),  # TLSGD, TLSLD: so may the whole sequence
+    },
+    "EM_AARCH64": dict.fromkeys((257, 260), (0, 8)),  # ABS64, PREL64
+}
+_SHORTEST_ANCHOR = 8
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A section of an object as it must appear in a library: `fixed` are the byte ranges that linking leaves alone."""
+
+    name: str
+    data: bytes
+    fixed: tuple[tuple[int, int], ...]
+    symbols: dict[str, int]
+    code: bool
+
+
+class Image:
+    """A parsed shared library."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._elf: Any = ELFFile(BytesIO(data))
+        self._symbols = self._local_symbols()
+        self._sections = [s for s in self._elf.iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
+        self._bodies = {s.name: s.data() for s in self._sections if s["sh_type"] == "SHT_PROGBITS"}
+
+    def exported(self) -> set[str]:
+        """Symbols that other files can bind to."""
+        table = self._elf.get_section_by_name(".dynsym")
+        if table is None:
+            return set()
+        return {
+            s.name
+            for s in table.iter_symbols()
+            if s["st_shndx"] != "SHN_UNDEF" and s["st_info"]["bind"] != "STB_LOCAL" and s.name
+        }
+
+    def dynamic(self, *tags: str) -> list[str]:
+        """Values of string entries of the dynamic section: DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH."""
+        section = self._elf.get_section_by_name(".dynamic")
+        names = {"DT_NEEDED": "needed", "DT_SONAME": "soname", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
+        found = [] if section is None else [t for t in section.iter_tags() if t.entry.d_tag in tags]
+        return [str(getattr(t, names[t.entry.d_tag])) for t in found]
+
+    def missing_pieces(self, member: bytes) -> list[str]:
+        """Names of the object's sections of code and constants whose bytes are not in this library.
+
+        Bytes that the linker fills in or may rewrite are left out of the comparison; all others must be equal, at the
+        place of the object's symbols where the library still has a symbol table.
+        """
+        return [p.name for p in _pieces(member) if not self._holds(p)]
+
+    def _local_symbols(self) -> dict[str, tuple[str, int]]:
+        table = self._elf.get_section_by_name(".symtab")
+        if table is None:
+            return {}
+        sections = list(self._elf.iter_sections())
+        found = {}
+        for symbol in table.iter_symbols():
+            index = symbol["st_shndx"]
+            if symbol.name and isinstance(index, int) and index < len(sections):
+                found[symbol.name] = (sections[index].name, symbol["st_value"] - sections[index]["sh_addr"])
+        return found
+
+    def _holds(self, piece: _Piece) -> bool:
+        for name, offset in piece.symbols.items():
+            if name in self._symbols:
+                section, place = self._symbols[name]
+                return _equal(piece, self._bodies.get(section, b""), place - offset)
+        kind = SH_FLAGS.SHF_EXECINSTR if piece.code else 0
+        bodies = [
+            self._bodies[s.name]
+            for s in self._sections
+            if s.name in self._bodies and s["sh_flags"] & SH_FLAGS.SHF_EXECINSTR == kind
+        ]
+        return any(_search(piece, body) for body in bodies)
+
+
+def foreign_definitions(member: bytes, allowed: set[str]) -> list[str]:
+    """Global or weak symbols that an object defines beside `allowed`, sorted."""
+    table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
+    return sorted(
+        s.name
+        for s in (table.iter_symbols() if table is not None else ())
+        if s["st_info"]["bind"] != "STB_LOCAL" and s["st_shndx"] != "SHN_UNDEF" and s.name not in allowed
+    )
+
+
+def has_initialisers(member: bytes) -> bool:
+    """Whether an object has code that runs when a library is loaded."""
+    elf: Any = ELFFile(BytesIO(member))
+    starts = (".init_array", ".ctors", ".preinit_array", ".init")
+    return any(s.name.startswith(starts) and s["sh_size"] > 0 for s in elf.iter_sections())
+
+
+def _pieces(member: bytes) -> list[_Piece]:
+    elf: Any = ELFFile(BytesIO(member))
+    patched = _PATCHED.get(elf["e_machine"])
+    if patched is None:
+        raise ManifestError(f"objects for the machine {elf['e_machine']} cannot be compared with a library")
+    relocations = {s["sh_info"]: s for s in elf.iter_sections() if s["sh_type"] in ("SHT_RELA", "SHT_REL")}
+    symbols: dict[int, dict[str, int]] = {}
+    for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+        if symbol["st_info"]["bind"] == "STB_GLOBAL" and isinstance(symbol["st_shndx"], int):
+            symbols.setdefault(symbol["st_shndx"], {})[symbol.name] = symbol["st_value"]
+    pieces = []
+    for index, section in enumerate(elf.iter_sections()):
+        flags = section["sh_flags"]
+        wanted = flags & SH_FLAGS.SHF_ALLOC and not flags & SH_FLAGS.SHF_WRITE
+        if not wanted or section["sh_type"] != "SHT_PROGBITS" or not section["sh_size"]:
+            continue
+        if section.name.startswith((".eh_frame", ".note")) or flags & SH_FLAGS.SHF_STRINGS:
+            continue  # the linker rewrites or shares these
+        data, code = section.data(), bool(flags & SH_FLAGS.SHF_EXECINSTR)
+        if flags & SH_FLAGS.SHF_MERGE and section["sh_entsize"]:
+            size = section["sh_entsize"]
+            entries = [data[i : i + size] for i in range(0, len(data), size)]
+            pieces += [_Piece(section.name, e, ((0, size),), {}, code) for e in dict.fromkeys(entries)]
+        else:
+            fixed = _fixed_ranges(len(data), relocations.get(index), patched)
+            pieces.append(_Piece(section.name, data, fixed, symbols.get(index, {}), code))
+    return pieces
+
+
+def _fixed_ranges(size: int, relocations: Any, patched: dict[int, tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    changed = []
+    for relocation in relocations.iter_relocations() if relocations is not None else ():
+        before, after = patched.get(relocation["r_info_type"], (0, 4))
+        offset = relocation["r_offset"]
+        changed.append((max(offset - before, 0), min(offset + after, size)))
+    ranges, start = [], 0
+    for low, high in sorted(changed):
+        if low > start:
+            ranges.append((start, low))
+        start = max(start, high)
+    if start < size:
+        ranges.append((start, size))
+    return tuple(ranges)
+
+
+def _equal(piece: _Piece, body: bytes, place: int) -> bool:
+    if place < 0 or place + len(piece.data) > len(body):
+        return False
+    return all(piece.data[low:high] == body[place + low : place + high] for low, high in piece.fixed)
+
+
+def _search(piece: _Piece, body: bytes) -> bool:
+    if not piece.fixed:
+        return True  # nothing in it but addresses
+    low, high = max(piece.fixed, key=lambda r: r[1] - r[0])
+    if high - low < min(_SHORTEST_ANCHOR, len(piece.data)):
+        return any(_equal(piece, body, place) for place in range(len(body) - len(piece.data) + 1))
+    anchor = piece.data[low:high]
+    place = body.find(anchor)
+    while place >= 0:
+        if _equal(piece, body, place - low):
+            return True
+        place = body.find(anchor, place + 1)
+    return False

@@ -1,0 +1,139 @@
+"""Writes everything that the linker and the package need of a library; equal input gives equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+from elftools.common.exceptions import ELFError
+
+from aot_tune.errors import ManifestError
+from aot_tune.link.archive import Member, write_archive
+from aot_tune.link.checks import check_library
+from aot_tune.link.dispatch import render_dispatch
+from aot_tune.link.elf import foreign_definitions, has_initialisers
+from aot_tune.link.header import public_functions, render_header
+from aot_tune.link.manifest import render_manifest
+from aot_tune.link.module import render_module, render_stub
+from aot_tune.link.records import LibrarySpec
+
+__all__ = ["Generated", "generate"]
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of what `generate` wrote, all below its folder."""
+
+    header: str
+    dispatch: str
+    module: str
+    stub: str
+    archive: str
+    library_exports: str
+    module_exports: str
+    manifest: str
+    pkg_config: str
+
+
+def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
+    """Write the sources, the archive of objects, the version scripts and the manifest of a library.
+
+    Raises:
+        ManifestError: when tables and variants do not fit, or an object is not the one that was measured.
+        OSError: when the folder cannot be written.
+    """
+    check_library(spec)
+    header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
+    exports = _version_script(public_functions(spec))
+    module_exports = _version_script([f"PyInit_{spec.module}"])
+    manifest = render_manifest(spec, {spec.header: header, "module.cpp": module, f"{spec.module}.pyi": stub})
+    files = {
+        spec.header: header,
+        "dispatch.cpp": render_dispatch(spec, manifest),
+        "module.cpp": module,
+        f"{spec.module}.pyi": stub,
+        "exports.map": exports,
+        "module.map": module_exports,
+        "manifest.json": manifest,
+        f"{spec.library}.pc": _pkg_config(spec),
+    }
+    for name, text in files.items():
+        _write(out_dir / name, text.encode())
+    _write(out_dir / "variants.a", write_archive(_members(spec)))
+    return Generated(
+        header=str(out_dir / spec.header),
+        dispatch=str(out_dir / "dispatch.cpp"),
+        module=str(out_dir / "module.cpp"),
+        stub=str(out_dir / f"{spec.module}.pyi"),
+        archive=str(out_dir / "variants.a"),
+        library_exports=str(out_dir / "exports.map"),
+        module_exports=str(out_dir / "module.map"),
+        manifest=str(out_dir / "manifest.json"),
+        pkg_config=str(out_dir / f"{spec.library}.pc"),
+    )
+
+
+def _members(spec: LibrarySpec) -> list[Member]:
+    members: dict[str, Member] = {}
+    for table in spec.operators:
+        for variant in table.variants:
+            if variant.symbol in members:
+                continue
+            data = Path(variant.object_path).read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            if digest != variant.object_digest:
+                raise ManifestError(
+                    f"operator {table.operator.name!r}: the object of variant {variant.name!r} has digest {digest}",
+                    why=f"the object that was measured has digest {variant.object_digest}",
+                    fix="build again; the object cache holds a damaged file",
+                )
+            symbols = (f"{variant.symbol}_launch", f"{variant.symbol}_workspace")
+            _check_object(f"operator {table.operator.name!r}: variant {variant.name!r}", data, symbols)
+            members[variant.symbol] = Member(f"{variant.symbol}.o", data, symbols)
+    return [members[symbol] for symbol in sorted(members)]
+
+
+def _check_object(where: str, data: bytes, symbols: tuple[str, ...]) -> None:
+    """Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's."""
+    try:
+        foreign, initialisers = foreign_definitions(data, set(symbols)), has_initialisers(data)
+    except ELFError as error:
+        raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
+    if foreign:
+        raise ManifestError(
+            f"{where}: its object defines the global symbol {foreign[0]!r}",
+            why="the linker would let another target's variant call it, with instructions that a device may lack",
+            fix="put the template's helpers into an unnamed namespace, or make them static",
+        )
+    if initialisers:
+        raise ManifestError(
+            f"{where}: its object has code that runs when the library is loaded",
+            why="it is compiled for a target that the device may not be",
+            fix="initialise the template's globals with constants",
+        )
+
+
+def _version_script(symbols: list[str]) -> str:
+    return "{\n  global:\n" + "".join(f"    {s};\n" for s in symbols) + "  local:\n    *;\n};\n"
+
+
+def _pkg_config(spec: LibrarySpec) -> str:
+    return f"""\
+prefix=${{pcfiledir}}/../..
+includedir=${{prefix}}/include
+libdir=${{prefix}}/lib
+
+Name: {spec.library}
+Description: Kernels chosen by measurement, with a C interface
+Version: 1
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -l{spec.library}
+"""
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

@@ -1,0 +1,74 @@
+"""The manifest: what a library holds, as sorted JSON without paths, host names or times."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+
+__all__ = ["SCHEMA", "render_manifest"]
+
+SCHEMA = 1
+"""Version of the manifest's form; it changes when a field changes its meaning."""
+
+
+def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
+    """The manifest's text: equal for equal libraries.
+
+    `sources` are the generated files that do not hold the manifest, by name.
+    """
+    document = {
+        "schema": SCHEMA,
+        "library": spec.name,
+        "prefix": spec.prefix,
+        "header": spec.header,
+        "module": spec.module,
+        "mode": spec.mode,
+        "devices": [dict(d) for d in spec.devices],
+        "policy": dict(spec.policy),
+        "tools": dict(spec.tools),
+        "sources": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sources.items()},
+        "operators": [_operator(t) for t in spec.operators],
+    }
+    text = msgspec.json.encode(document, order="deterministic")
+    return msgspec.json.format(text, indent=1).decode() + "\n"
+
+
+def _operator(table: OperatorTable) -> dict[str, object]:
+    return {
+        "name": table.operator.name,
+        "variants": [_variant(v) for v in table.variants],
+        "tables": [_table(t, table) for t in table.tables],
+    }
+
+
+def _variant(v: LinkedVariant) -> dict[str, object]:
+    return {
+        "name": v.name,
+        "symbol": v.symbol,
+        "kernel": v.kernel,
+        "target": v.target,
+        "level": v.level,
+        "config": dict(v.config),
+        "requires": [r.key() for r in v.requires],
+        "object": v.object_digest,
+        "generic": v.generic,
+        "rebuilt": v.rebuilt,
+    }
+
+
+def _table(target: TargetTable, table: OperatorTable) -> dict[str, object]:
+    nodes: list[dict[str, object]] = []
+    for node in target.nodes:
+        if node.fact:
+            nodes.append({"fact": node.fact, "threshold": node.threshold, "below": node.below, "above": node.above})
+        else:
+            nodes.append({"leaf": [table.variants[i].name for i in node.leaf]})
+    return {
+        "target": target.target,
+        "level": target.level,
+        "nodes": nodes,
+        "tuned": sorted(p.id for p in target.tuned),
+    }

@@ -1,0 +1,156 @@
+"""Checks of what the linker made against the manifest: nothing is missing, nothing else is there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.errors import ManifestError
+from aot_tune.link.archive import Member, read_archive
+from aot_tune.link.elf import Image
+from aot_tune.link.manifest import SCHEMA
+from aot_tune.link.records import family_of
+
+__all__ = ["Document", "read_manifest", "verify"]
+
+_SOURCE_PATH = re.compile(rb"/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b")
+_FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
+
+
+class _Variant(msgspec.Struct, frozen=True):
+    name: str
+    symbol: str
+    target: str
+    level: int
+    object: str
+    generic: bool
+    rebuilt: bool
+
+
+class _Node(msgspec.Struct, frozen=True):
+    fact: str = ""
+    leaf: tuple[str, ...] = ()
+
+
+class _Table(msgspec.Struct, frozen=True):
+    target: str
+    level: int
+    nodes: tuple[_Node, ...]
+
+
+class _Operator(msgspec.Struct, frozen=True):
+    name: str
+    variants: tuple[_Variant, ...]
+    tables: tuple[_Table, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The fields of a manifest that can be checked against the files."""
+
+    schema: int
+    library: str
+    prefix: str
+    module: str
+    operators: tuple[_Operator, ...]
+
+
+def read_manifest(data: bytes) -> Document:
+    """Decode a manifest.
+
+    Raises:
+        ManifestError: when it is no manifest of this schema.
+    """
+    try:
+        document = msgspec.json.decode(data, type=Document)
+    except msgspec.DecodeError as error:
+        raise ManifestError(f"the manifest cannot be read: {error}") from error
+    if document.schema != SCHEMA:
+        raise ManifestError(f"the manifest has schema {document.schema}, wanted {SCHEMA}", fix="build again")
+    return document
+
+
+def verify(
+    library: Path, module: Path | None, manifest: Path, archive: Path, *, forbidden: Sequence[str] = ()
+) -> Document:
+    """Check a linked library, and its Python module if there is one, against the manifest.
+
+    Every variant's object must be in the archive under its digest, and its code and constants in the library, equal but
+    for what the linker fills in. The library must hold the manifest's text, export its functions and nothing else, and
+    neither file may name an absolute source path, a text of `forbidden` (build folders) or a search path outside of
+    $ORIGIN.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    text = manifest.read_bytes()
+    document = read_manifest(text)
+    members = {m.name: m for m in read_archive(archive.read_bytes())}
+    image = Image(library.read_bytes())
+    problems = _check_tables(document)
+    problems += _check_variants(document, members, image)
+    if text not in image.data:
+        problems.append(f"{library.name} does not hold this manifest")
+    exports = {f"{document.prefix}_last_error", f"{document.prefix}_manifest"}
+    exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
+    problems += _check_file(library.name, image, exports, forbidden)
+    if module is not None:
+        face = Image(module.read_bytes())
+        problems += _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
+        if library.name not in face.dynamic("DT_NEEDED"):
+            problems.append(f"{module.name} does not need {library.name}")
+    if problems:
+        raise ManifestError(
+            f"{library.name} is not what its manifest says: {problems[0]}",
+            why="; ".join(problems[1:]),
+            fix="build again from an empty build folder",
+        )
+    return document
+
+
+def _check_tables(document: Document) -> list[str]:
+    problems = []
+    for op in document.operators:
+        known = {v.name: v for v in op.variants}
+        families = {family_of(v.target) for v in op.variants} | {family_of(t.target) for t in op.tables}
+        for family in sorted(families or {"cpu"}):
+            if not any(v.generic and family_of(v.target) == family for v in op.variants):
+                problems.append(f"operator {op.name!r} has no generic variant for {family}")
+        for table in op.tables:
+            for name in sorted({n for node in table.nodes for n in node.leaf}):
+                if name not in known:
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
+                elif known[name].level > table.level:
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of a higher level")
+    return problems
+
+
+def _check_variants(document: Document, members: dict[str, Member], image: Image) -> list[str]:
+    problems = []
+    for op in document.operators:
+        for v in op.variants:
+            where = f"operator {op.name!r}: variant {v.name!r}"
+            member = members.get(f"{v.symbol}.o")
+            if member is None:
+                problems.append(f"{where}: its object is not in the archive")
+            elif hashlib.sha256(member.data).hexdigest() != v.object:
+                problems.append(f"{where}: its object is not the one that was measured")
+            else:
+                problems += [f"{where}: {s} of its object is not linked" for s in image.missing_pieces(member.data)]
+    return problems
+
+
+def _check_file(name: str, image: Image, exports: set[str], forbidden: Sequence[str]) -> list[str]:
+    found = image.exported()
+    problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
+    problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    for paths in image.dynamic("DT_RPATH", "DT_RUNPATH"):
+        for path in paths.split(":"):
+            if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):
+                problems.append(f"{name} searches libraries in {path!r}, not below $ORIGIN")
+    problems += [f"{name} holds the path {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
+    problems += [f"{name} holds the text {text!r}" for text in forbidden if text and text.encode() in image.data]
+    return problems

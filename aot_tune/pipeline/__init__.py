@@ -1,0 +1,67 @@
+"""Drives the stages in their order: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from aot_tune.errors import BuildError
+from aot_tune.pipeline.finish import choose, finish
+from aot_tune.pipeline.keep import compile_kept, save_records
+from aot_tune.pipeline.recorded import recorded_evidence
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.tune import tune
+from aot_tune.plan import Plan, read_plan
+from aot_tune.progress import Progress
+from aot_tune.report import format_report
+
+__all__ = ["build"]
+
+
+def build(directory: Path) -> None:
+    """Build the library planned in `directory`: its sources, objects, manifest and report are written there.
+
+    Raises:
+        AotTuneError: when the library cannot be completed.
+    """
+    plan, paths = read_plan(directory)
+    progress = Progress()
+    for line in plan.summary():
+        progress.line(line)
+    session = Session(plan, paths, progress)
+    try:
+        progress.line(f"cache {session.location.root or 'off'}, {session.jobs.reason}")
+        _build(session, plan, directory)
+    finally:
+        session.close()
+
+
+def _build(session: Session, plan: Plan, directory: Path) -> None:
+    if plan.options.mode == "generic":
+        evidence = {name: [] for name in session.operators}
+    elif plan.options.mode == "replay":
+        evidence = _replay(session)
+    else:
+        evidence = tune(session)
+    generics = {name: session.generic_entry(loaded.operator) for name, loaded in session.operators.items()}
+    chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
+    compile_kept(session, chosen, generics)
+    report = finish(session, directory, chosen, generics)
+    if plan.options.mode in ("auto", "tune"):
+        save_records(session, evidence)
+    session.progress.line(f"done in {session.budget.spent:.0f} s; `aot-tune report` shows this again:")
+    sys.stdout.write(format_report(report))
+    sys.stdout.flush()
+
+
+def _replay(session: Session) -> dict[str, list]:  # type: ignore[type-arg]
+    if not session.databases or not session.targets:
+        raise BuildError(
+            "AOT_TUNE_MODE=replay, but the database is empty",
+            why="replay measures nothing: it needs the records of a build on the device",
+            fix="run `aot-tune record tuning` after a build on the device and commit the folder, or use another mode",
+        )
+    return {
+        name: [recorded_evidence(session, loaded.operator, target)[0] for target in session.targets]
+        for name, loaded in session.operators.items()
+    }

@@ -1,0 +1,115 @@
+"""What is known of the candidates of one operator on one target, gathered stage by stage."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+from aot_tune.bench import Measurement
+from aot_tune.compile import Object
+from aot_tune.render import Candidate, Rendered, requirements
+from aot_tune.select import Costs
+from aot_tune.spec import Expr, Operator, Problem, Target, all_of
+
+__all__ = ["Entry", "Evidence", "is_baseline", "spread", "tie_band"]
+
+
+@dataclass
+class Entry:
+    """A candidate with its source and, once it is compiled, its object.
+
+    `recorded` is the digest that a database gives its object, where source and toolchain are the recorded ones;
+    `rebuilt` says that the object here is another one than the object that was measured.
+    """
+
+    candidate: Candidate
+    rendered: Rendered
+    requires: tuple[Expr, ...]
+    object: Object | None = None
+    recorded: str = ""
+    rebuilt: bool = False
+
+    @classmethod
+    def of(cls, operator: Operator, rendered: Rendered) -> Entry:
+        """The entry of a rendered candidate."""
+        candidate = rendered.candidate
+        return cls(candidate=candidate, rendered=rendered, requires=requirements(operator, candidate))
+
+    @property
+    def digest(self) -> str:
+        """Digest of the object, as far as it is known; empty for one that is not there."""
+        return self.object.digest if self.object is not None else self.recorded
+
+    @property
+    def compiled(self) -> bool:
+        """Whether there is an object to run or link."""
+        return self.object is not None and self.object.status == "ok"
+
+
+@dataclass
+class Evidence:
+    """One operator on one target: its candidates (the generic one last) and their measurements by problem id."""
+
+    operator: Operator
+    target: Target
+    entries: dict[str, Entry]
+    measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    note: str = ""
+
+    def tried(self, problem: Problem) -> list[Entry]:
+        """Candidates that have an object, can serve a problem and are meant for it."""
+        facts = self.operator.facts(problem)
+        return [
+            e
+            for e in self.entries.values()
+            if e.digest
+            and all_of(e.requires, facts)
+            and all_of(self.operator.kernel(e.candidate.kernel).worthwhile, facts)
+        ]
+
+    def add(self, measurement: Measurement) -> None:
+        """Take a measurement over; one of a race replaces the same candidate's screen, an error replaces everything."""
+        self.measurements.setdefault(measurement.problem.id, {})[measurement.candidate] = measurement
+
+    def costs(self) -> Costs:
+        """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""
+        bad = {
+            m.candidate
+            for row in self.measurements.values()
+            for m in row.values()
+            if m.status in ("wrong-result", "crashed", "timeout", "suspicious", "no-result")
+        }
+        found: Costs = {}
+        for problem, row in self.measurements.items():
+            times = {
+                c: m.ns
+                for c, m in row.items()
+                if m.status == "ok" and m.ns is not None and c not in bad and not is_baseline(c)
+            }
+            if times:
+                best = min(times, key=lambda c: (times[c], c))
+                limit = times[best] * (1 + tie_band(row[best]))
+                found[problem] = {c: times[best] if row[c].final and t <= limit else t for c, t in times.items()}
+        return found
+
+
+def is_baseline(candidate: str) -> bool:
+    """Whether a measurement's candidate is a baseline, which cannot be linked."""
+    return candidate.startswith("baseline:")
+
+
+def spread(measurement: Measurement) -> float:
+    """Interquartile range of the samples over their median; 0 for fewer than four."""
+    samples = measurement.final or measurement.screen
+    if len(samples) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return (high - low) / middle if middle > 0 else math.inf
+
+
+def tie_band(best: Measurement) -> float:
+    """Relative gain below which a difference is noise: 1 %, or twice the standard error of the best's median."""
+    count = len(best.final or best.screen)
+    # A median's standard error is about 0.93 interquartile ranges over the root of the count, for normal noise.
+    return max(0.01, 2 * 0.93 * spread(best) / math.sqrt(count)) if count else 0.01

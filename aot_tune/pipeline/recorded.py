@@ -1,0 +1,138 @@
+"""What the databases know: measurements that hold here as they are, and variants that replay builds again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.compile import Object
+from aot_tune.database import (
+    OperatorDatabase,
+    match_measurements,
+    missing_problems,
+    nearest_databases,
+    operator_digest,
+    problem_key,
+)
+from aot_tune.errors import DatabaseError
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.session import Session
+from aot_tune.spec import Operator, Problem, Target
+
+__all__ = ["Known", "known_here", "recorded_evidence"]
+
+
+class Known:
+    """Measurements of a database by candidate and problem."""
+
+    def __init__(self, measurements: tuple[Measurement, ...] = ()) -> None:
+        self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
+        self._baselines = [m for m in measurements if m.candidate.startswith("baseline:")]
+
+    def find(self, candidate: str, problem: Problem) -> Measurement | None:
+        """The measurement of a candidate on a problem."""
+        return self._by.get((candidate, problem_key(problem)))
+
+    def baselines(self, problem: Problem) -> list[Measurement]:
+        """The measurements of baselines on a problem."""
+        return [m for m in self._baselines if problem_key(m.problem) == problem_key(problem)]
+
+
+def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
+    """What the committed databases know of an operator on this very device, under this policy, for these objects.
+
+    Candidates whose source and toolchain are the recorded ones get the recorded digest, so that only those that are
+    kept need to be compiled. Versions of baselines do not matter: nothing of theirs is linked.
+    """
+    for database in session.databases:
+        if database.operator != operator.name or database.device.digest != device.digest:
+            continue
+        note_recorded_objects(session, database, entries)
+        match = match_measurements(
+            database,
+            device=device.digest,
+            policy=session.policy.digest,
+            contract=operator_digest(operator),
+            objects={i: e.digest for i, e in entries.items() if e.digest},
+            baselines=database.baselines,
+        )
+        return Known(match.usable)
+    return Known()
+
+
+def note_recorded_objects(session: Session, database: OperatorDatabase, entries: Mapping[str, Entry]) -> None:
+    """Set `recorded` of each entry that the database's toolchain compiled from the same source."""
+    for record in database.candidates:
+        entry = entries.get(record.id)
+        backend = record.candidate.backend
+        if entry is None or entry.rendered.digest != record.source:
+            continue
+        if database.toolchains.get(backend) != session.plan.toolchains.get(backend):
+            continue
+        entry.recorded = record.object
+        if record.status != "ok":  # it would fail again
+            entry.object = Object(
+                key="", path="", digest="", symbol=entry.rendered.symbol, source=record.source,
+                target=record.candidate.target, status=record.status, error=record.error, cached=True,
+            )
+
+
+def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase]:
+    """The evidence for a target from the most fitting database, without measuring.
+
+    The most fitting is that of this very device, then that of a device with the same name, then any of the family.
+
+    Raises:
+        DatabaseError: when no database has the operator on the target, or it lacks problems of the workload; lists them.
+    """
+    database = _most_fitting(session, operator, target)
+    missing = missing_problems(database, operator.workload, target.name)
+    if database is None or missing:
+        raise DatabaseError(
+            f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
+            why="\n       ".join(p.id for p in missing[:20]),
+            fix="tune on the device, run `aot-tune record tuning`, and commit the result; or build with AOT_TUNE_MODE=auto",
+        )
+    evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
+    for measurement in database.measurements:
+        baseline = measurement.candidate.startswith("baseline:")
+        if baseline or measurement.candidate in evidence.entries:
+            evidence.add(measurement)
+    return evidence, database
+
+
+def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
+    fitting = [d for d in session.databases if d.operator == operator.name and target.name in d.targets]
+    for device in session.devices:
+        if device.family == target.family:
+            return next(iter(nearest_databases(fitting, operator.name, device)), None)
+    return min(fitting, key=lambda d: d.device.slug, default=None)
+
+
+def _rendered_again(
+    session: Session, operator: Operator, target: Target, database: OperatorDatabase
+) -> dict[str, Entry]:
+    """Entries of the recorded candidates of a target, and of the generic one.
+
+    Raises:
+        DatabaseError: when a source is not the recorded one any more: its times are those of another kernel.
+    """
+    found: dict[str, Entry] = {}
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    for record in database.candidates:
+        candidate = record.candidate
+        if record.id not in measured or not (candidate.generic or candidate.target == target.name):
+            continue
+        built_for = session.baseline_target(candidate) if candidate.generic else target
+        rendered = session.renderer.render(operator, candidate, built_for)
+        if rendered.digest != record.source:
+            raise DatabaseError(
+                f"operator {operator.name!r}: the source of {candidate.label} is not the recorded one",
+                why=f"the record of {database.device.slug} is of source {record.source[:12]}, the template gives "
+                f"{rendered.digest[:12]}",
+                fix="tune again and record, or use the templates that the database was recorded with",
+            )
+        found[record.id] = Entry.of(operator, rendered)
+    generic = session.generic_entry(operator)
+    found.setdefault(generic.candidate.id, generic)
+    return found

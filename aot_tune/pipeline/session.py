@@ -1,0 +1,160 @@
+"""Everything that a build holds open: operators, toolchains, caches, the store, progress and the budget."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from aot_tune.bench import Device, Policy
+from aot_tune.bench.cpu import usable_cores
+from aot_tune.compile import ObjectCache, compile_all, native_targets, parallel_compiles, target_by_name, toolchain_for
+from aot_tune.compile import Progress as CompileProgress
+from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
+from aot_tune.errors import BuildError
+from aot_tune.library import load_operators
+from aot_tune.options import EFFORT_LIMITS
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.plan import Paths, Plan, devices
+from aot_tune.progress import Progress
+from aot_tune.render import Candidate, Renderer, candidate_for
+from aot_tune.search import Budget, Listed
+from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.storage import cache_location
+
+__all__ = ["LoadedOperator", "Session", "baseline_versions"]
+
+
+@dataclass(frozen=True)
+class LoadedOperator:
+    """An operator and the folder that it came from."""
+
+    folder: Path
+    operator: Operator
+
+
+class Session:
+    """A build's working state; close it to prune and release the caches."""
+
+    def __init__(self, plan: Plan, paths: Paths, progress: Progress) -> None:
+        self.plan, self.options, self.progress = plan, plan.options, progress
+        roots = [Path(p) for p in paths.templates]
+        self.operators = {n: LoadedOperator(f, op) for n, (f, op) in load_operators(roots, plan.operators).items()}
+        self.renderer = Renderer(roots)
+        self.environment = _environment(plan)
+        self.location = cache_location(self.environment)
+        if self.location.message:
+            progress.line(self.location.message)
+        self.store = MeasurementStore.at(self.location)
+        if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
+            self.store = MeasurementStore(self.location.root, mode="fresh")
+        self.jobs = parallel_compiles(self.environment)
+        self.budget = Budget(plan.options.budget)
+        self.policy = Policy()
+        self.threads = plan.options.threads or usable_cores()
+        self.devices = list(devices(self.threads))
+        self.targets = [target_by_name(n) for n in plan.targets]
+        folder = Path(paths.database) if paths.database else None
+        self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
+        self._caches: dict[str, ObjectCache] = {}
+        self._native = {t.name for t in native_targets()}
+
+    def close(self) -> None:
+        """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""
+        for cache in self._caches.values():
+            cache.close()
+        self.progress.close()
+
+    def cache(self, backend: str) -> ObjectCache:
+        """The object cache of a backend."""
+        if backend not in self._caches:
+            self._caches[backend] = ObjectCache.at(self.location, toolchain_for(backend, self.environment))
+        return self._caches[backend]
+
+    def device_for(self, target: Target) -> Device | None:
+        """The device here that runs a target; None when there is none."""
+        if target.name not in self._native:
+            return None
+        return next((d for d in self.devices if d.family == target.family), None)
+
+    def entries(self, operator: Operator, target: Target) -> dict[str, Entry]:
+        """The candidates to try of an operator for a target, rendered, the generic one last."""
+        found: dict[str, Entry] = {}
+        for kernel in operator.kernels:
+            chain = toolchain_for(kernel.backend, self.environment)
+            wanted = fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
+            if kernel.generic or not wanted or target.family not in {t.family for t in chain.targets()}:
+                continue
+            strategy = Listed(kernel.configs(target.facts), kernel.order, EFFORT_LIMITS[self.options.effort])
+            for config in strategy.ask(strategy.size):
+                for pinned_to in operator.workload if any(config.get(p) for p in kernel.pins) else operator.workload[:1]:
+                    candidate = candidate_for(operator, kernel, config, target, pinned_to)
+                    if candidate.id not in found:
+                        found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
+        generic = self.generic_entry(operator)
+        return {**found, generic.candidate.id: generic}
+
+    def baseline_target(self, candidate: Candidate) -> Target:
+        """What a generic candidate is compiled for."""
+        return toolchain_for(candidate.backend, self.environment).baseline()
+
+    def generic_entry(self, operator: Operator) -> Entry:
+        """The generic candidate of an operator, rendered."""
+        kernel: Kernel = operator.generic
+        target = toolchain_for(kernel.backend, self.environment).baseline()
+        config = next(iter(kernel.configs(target.facts)))
+        candidate = candidate_for(operator, kernel, config, target)
+        return Entry.of(operator, self.renderer.render(operator, candidate, target))
+
+    def compile(self, entries: Iterable[Entry], what: str) -> None:
+        """Compile what has no object yet; a failed compile is a status of its object."""
+        waiting = [e for e in entries if e.object is None]
+        start = self.progress.now()
+        for backend in sorted({e.candidate.backend for e in waiting}):
+            group = [e for e in waiting if e.candidate.backend == backend]
+
+            def show(p: CompileProgress) -> None:
+                self.progress.count(f"{what}: compiled", p.done, p.total, since=start)
+
+            objects = compile_all(self.cache(backend), [e.rendered for e in group], self.jobs.count, show)
+            for entry in group:
+                entry.object = objects[entry.candidate.id]
+
+    def toolchain_text(self, entry: Entry) -> str:
+        """The version of the toolchain that compiles an entry here."""
+        return self.plan.toolchains.get(entry.candidate.backend, {}).get("version", "unknown")
+
+    def require_generic(self, operator: Operator, entry: Entry) -> None:
+        """Raise BuildError when the generic variant has no object: there would be calls without an answer."""
+        if not entry.compiled:
+            reason = entry.object.error if entry.object is not None else "it was not compiled"
+            raise BuildError(
+                f"operator {operator.name!r}: its generic kernel cannot be compiled",
+                why=reason,
+                fix=f"mend templates/{operator.generic.template}; every operator needs a generic variant",
+            )
+
+
+def _environment(plan: Plan) -> dict[str, str]:
+    """The process's environment with the plan's options in it."""
+    options = plan.options
+    given = {
+        "AOT_TUNE_CACHE": options.cache,
+        "AOT_TUNE_CACHE_DIR": options.cache_dir,
+        "AOT_TUNE_JOBS": str(options.jobs or ""),
+    }
+    return {**os.environ, **{k: v for k, v in given.items() if v}}
+
+
+def baseline_versions(loaded: LoadedOperator) -> dict[str, str]:
+    """Version of each baseline's package, by baseline name; those that are not installed are left out."""
+    found: dict[str, str] = {}
+    for baseline in loaded.operator.baselines:
+        try:
+            found[baseline.name] = importlib.metadata.version(baseline.requires)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

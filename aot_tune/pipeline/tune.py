@@ -1,0 +1,120 @@
+"""The modes auto and tune: render, compile and measure what is not known yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot_tune.bench import Device
+from aot_tune.errors import DatabaseError
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.recorded import Known, known_here, recorded_evidence
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.spec import Target
+
+__all__ = ["tune"]
+
+
+def tune(session: Session) -> dict[str, list[Evidence]]:
+    """Evidence by operator, a target each, for the modes `auto` and `tune`."""
+    found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    for target in session.targets:
+        device = session.device_for(target)
+        if device is None or not session.plan.may_measure:
+            _without_device(session, target, found)
+        else:
+            _on_device(session, target, device, found)
+    return found
+
+
+def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
+    """Let the database decide; where it cannot, the generic variant serves, and a loud line says so."""
+    for name, loaded in session.operators.items():
+        try:
+            evidence, database = recorded_evidence(session, loaded.operator, target)
+            evidence.note = f"{target.name} is chosen by records of {database.device.slug}"
+        except DatabaseError as error:
+            evidence = Evidence(loaded.operator, target, {})
+            evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"
+        session.progress.line(f"{name}: {evidence.note}")
+        found[name].append(evidence)
+
+
+def _on_device(session: Session, target: Target, device: Device, found: dict[str, list[Evidence]]) -> None:
+    known: dict[str, Known] = {}
+    for name, loaded in session.operators.items():
+        evidence = Evidence(loaded.operator, target, session.entries(loaded.operator, target))
+        found[name].append(evidence)
+        known[name] = Known()
+        if session.options.mode == "auto":
+            known[name] = known_here(session, loaded.operator, device, evidence.entries)
+    pairs = [(session.operators[name], found[name][-1]) for name in session.operators]
+    _compile(session, pairs, known, target)
+    with Measurer(session, device, known) as measurer:
+        tick = _ticker(session, pairs)
+        for loaded, evidence in pairs:
+            measurer.measure(loaded, evidence, tick)
+        session.progress.line(
+            f"{target.name}: {measurer.measured} measurements made, {measurer.reused} known from before"
+        )
+
+
+def _compile(
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], known: dict[str, Known], target: Target
+) -> None:
+    """Compile what has to be measured; what a record covers whole is compiled only if it is kept."""
+    entries: list[Entry] = []
+    for loaded, evidence in pairs:
+        recorded = all(
+            known[loaded.operator.name].find(e.candidate.id, problem) is not None
+            for problem in loaded.operator.workload
+            for e in evidence.tried(problem)
+        )
+        complete = recorded and all(e.digest or e.object is not None for e in evidence.entries.values())
+        entries += [] if complete else list(evidence.entries.values())
+    if entries:
+        session.compile(_within_budget(session, entries), target.name)
+
+
+def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
+    """The entries whose compiling fits in two fifths of the budget, generic ones first, then each kernel's best guesses.
+
+    The time of a compile is learned from the generic variants; those are always built.
+    """
+    budget = session.budget
+    if budget.seconds is None:
+        return entries
+    generic = [e for e in entries if e.candidate.generic]
+    start = session.progress.now()
+    session.compile(generic, "generic")
+    each = max((session.progress.now() - start) / max(len(generic), 1), 0.05)
+    room = int(max(0.4 * budget.seconds - budget.spent, 0.0) / each)
+    ranked = _in_turn([e for e in entries if not e.candidate.generic])
+    if room < len(ranked):
+        session.progress.line(f"budget {budget.seconds:g} s: {room} of {len(ranked)} candidates will be compiled")
+    return ranked[:room]
+
+
+def _in_turn(entries: list[Entry]) -> list[Entry]:
+    """First entries of all kernels, then the second ones, and so on."""
+    position: dict[tuple[str, str], int] = {}
+    ranked: list[tuple[int, int, Entry]] = []
+    for i, entry in enumerate(entries):
+        kernel = (entry.candidate.operator, entry.candidate.kernel)
+        position[kernel] = position.get(kernel, -1) + 1
+        ranked.append((position[kernel], i, entry))
+    return [e for _, _, e in sorted(ranked, key=lambda r: r[:2])]
+
+
+def _ticker(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> Callable[[str], None]:
+    total = sum(len(e.tried(p)) for loaded, e in pairs for p in loaded.operator.workload)
+    done = 0
+    start = session.progress.now()
+
+    def tick(note: str) -> None:
+        nonlocal done
+        done += 1
+        session.progress.count("tried", done, total, note, since=start)
+
+    return tick
+

@@ -1,0 +1,207 @@
+"""The plan of a library: what CMake asked for, checked before anything is compiled, and written for the build step.
+
+`plan.json` decides whether the build step runs again, so it holds contents and no path of this machine that may change
+between two isolated builds; those are in `paths.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench import Device, identify
+from aot_tune.bench.cpu import usable_cores
+from aot_tune.compile import native_targets, target_by_name, toolchain_for
+from aot_tune.database import load_databases
+from aot_tune.errors import BuildError
+from aot_tune.library import bundled_templates, load_operators
+from aot_tune.options import Options, resolve
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec import Operator, Target
+from aot_tune.spec.names import check_identifier
+
+__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What `aot_tune_add_library` was given."""
+
+    name: str
+    prefix: str
+    header: str
+    module: str = ""
+    operators: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ("bundled",)
+    database: str = ""
+    options: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked library. `targets` are those to tune or replay; `inputs` is a digest of everything that is read."""
+
+    name: str
+    prefix: str
+    header: str
+    module: str
+    operators: tuple[str, ...]
+    targets: tuple[str, ...]
+    options: Options
+    may_measure: bool
+    toolchains: dict[str, dict[str, str]]
+    devices: tuple[str, ...]
+    machine: str
+    inputs: str
+
+    def summary(self) -> list[str]:
+        """What the build will use, a line each."""
+        options = self.options
+        budget = "no limit" if options.budget is None else f"{options.budget:g} s"
+        return [
+            f"library {self.name}: {len(self.operators)} operators: {', '.join(self.operators)}",
+            f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
+            f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
+            f"devices {'; '.join(self.devices)}",
+            f"budget {budget}, effort {options.effort}",
+        ]
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan's inputs are on this machine."""
+
+    templates: tuple[str, ...]
+    database: str
+
+
+def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, Paths, list[Path]]:
+    """Check a request whole and return the plan, its paths, and the files that it depends on.
+
+    Raises:
+        AotTuneError: for the first thing that is wrong, before any compiler has run on a candidate.
+    """
+    for what, name in (("library name", request.name), ("prefix", request.prefix)):
+        check_identifier(name, what)
+    options = resolve(request.options, {**request.defaults, **environment})
+    roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
+    operators = {name: op for name, (_, op) in load_operators(roots, request.operators).items()}
+    if not operators:
+        raise BuildError(
+            f"library {request.name!r} has no operators",
+            why=f"no <operator>/operator.py below {', '.join(map(str, roots))}",
+            fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
+        )
+    targets = _targets(options, Path(request.database) if request.database else None)
+    _check_spaces(operators, targets, roots)
+    files = _input_files(roots, operators, request.database)
+    found = devices(options.threads or usable_cores())
+    plan = Plan(
+        name=request.name,
+        prefix=request.prefix,
+        header=request.header,
+        module=request.module,
+        operators=tuple(operators),
+        targets=tuple(t.name for t in targets),
+        options=options,
+        may_measure=not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto"),
+        toolchains={b: toolchain_for(b, environment).identity() for b in _backends(operators.values())},
+        devices=tuple(d.name for d in found),
+        machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
+        inputs=_digest(files, roots),
+    )
+    return plan, Paths(templates=tuple(str(r.resolve()) for r in roots), database=request.database), files
+
+
+def _targets(options: Options, database: Path | None) -> list[Target]:
+    if options.mode == "generic":
+        return []
+    if options.targets == ("native",):
+        if options.mode == "replay":
+            recorded = load_databases(database) if database is not None and database.is_dir() else []
+            names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
+            return [target_by_name(n) for n in names]
+        return native_targets()[-1:]
+    found: list[Target] = []
+    for name in options.targets:
+        for target in native_targets()[-1:] if name == "native" else [target_by_name(name)]:
+            if target not in found:
+                found.append(target)
+    return sorted(found, key=lambda t: (t.family, t.level))
+
+
+def _check_spaces(operators: Mapping[str, Operator], targets: Sequence[Target], roots: Sequence[Path]) -> None:
+    """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
+    renderer = Renderer(roots)
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            chain = toolchain_for(kernel.backend)
+            families = {t.family for t in chain.targets()}
+            for target in [chain.baseline()] if kernel.generic else [t for t in targets if t.family in families]:
+                config = next(iter(kernel.configs(target.facts)))
+                candidate = candidate_for(operator, kernel, config, target, operator.workload[0])
+                renderer.render(operator, candidate, target)
+
+
+def _backends(operators: Iterable[Operator]) -> list[str]:
+    return sorted({k.backend for op in operators for k in op.kernels})
+
+
+def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], database: str) -> list[Path]:
+    files = {p for p in Path(__file__).resolve().parent.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    for root in roots:
+        for path in root.rglob("*"):
+            top = path.relative_to(root).parts[0]
+            other = (root / top / "operator.py").is_file() and top not in operators
+            if path.is_file() and not other and "__pycache__" not in path.parts:
+                files.add(path)
+    if database:
+        files |= {p for p in Path(database).rglob("*") if p.is_file()}
+    return sorted(files)
+
+
+def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
+    """Digest of names and contents; a file's name is taken below the folder it was found in."""
+    bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parent]
+    total = hashlib.sha256()
+    for path in files:
+        resolved = path.resolve()
+        base = next((b for b in bases if resolved.is_relative_to(b)), resolved.parent)
+        total.update(f"{resolved.relative_to(base)}\0".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def devices(threads: int) -> list[Device]:
+    """The devices of this machine: one per family that a toolchain builds for; `threads` are those of the CPU."""
+    return [identify(family, threads) for family in sorted({t.family for t in native_targets()})]
+
+
+def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
+    """Write plan, paths and the list of input files below `directory`; an unchanged plan keeps its time stamp."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
+    path = directory / "plan.json"
+    if not path.is_file() or path.read_bytes() != text:
+        path.write_bytes(text)
+    (directory / "paths.json").write_bytes(msgspec.json.encode(paths))
+    listed = "\n".join(f"  [==[{f}]==]" for f in files)
+    (directory / "plan.cmake").write_text(f"set(_aot_tune_inputs\n{listed}\n)\n")
+
+
+def read_plan(directory: Path) -> tuple[Plan, Paths]:
+    """Read what `write_plan` wrote.
+
+    Raises:
+        BuildError: when there is no plan in `directory`, or it is of another version.
+    """
+    try:
+        plan = msgspec.json.decode((directory / "plan.json").read_bytes(), type=Plan)
+        paths = msgspec.json.decode((directory / "paths.json").read_bytes(), type=Paths)
+    except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise BuildError(
+            f"{directory} holds no plan of this version", why=str(error), fix="configure the build again with CMake"
+        ) from error
+    return plan, paths
+

@@ -1,0 +1,37 @@
+"""Exports what the last build measured as a database to commit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from aot_tune.database import OperatorDatabase, load_databases, merge, save_database
+from aot_tune.errors import DatabaseError
+from aot_tune.storage import cache_location
+
+__all__ = ["export_records"]
+
+
+def export_records(library: str, directory: Path) -> list[Path]:
+    """Write the records of a library's last build below `directory`, a folder per device; returns the files.
+
+    Records of the same operator and device that are there already are merged: newer measurements win.
+
+    Raises:
+        DatabaseError: when nothing was recorded, or a file in `directory` is not a database.
+    """
+    root = cache_location(os.environ).root
+    folder = root / "recorded" / library if root is not None else None
+    fresh = load_databases(folder) if folder is not None and folder.is_dir() else []
+    if not fresh:
+        raise DatabaseError(
+            f"no build of library {library!r} has recorded anything",
+            why=f"looked in {folder}" if folder else "the cache is off",
+            fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
+        )
+    there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
+    return [save_database(directory, merge(there[_key(d)], d) if _key(d) in there else d) for d in fresh]
+
+
+def _key(database: OperatorDatabase) -> tuple[str, str]:
+    return database.operator, database.device.slug

@@ -1,0 +1,82 @@
+"""What a build has to tell: plain data, written beside the library as `report.json`. Times are medians in ns."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Failure", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+
+
+class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem of the workload.
+
+    `winner` is the candidate with the best time, `picked` the variant that dispatch chooses; `spread` is the
+    interquartile range of the winner's samples over their median; `flops` and `bytes` are those of one call.
+    """
+
+    problem: str
+    winner: str
+    ns: float
+    spread: float
+    picked: str
+    regret: float
+    tie: bool
+    baselines: dict[str, float]
+    flops: int
+    bytes: int
+
+    @property
+    def baseline(self) -> tuple[str, float] | None:
+        """The fastest baseline and its time."""
+        if not self.baselines:
+            return None
+        name = min(self.baselines, key=lambda n: (self.baselines[n], n))
+        return name, self.baselines[name]
+
+
+class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant that is kept; `wins` counts the problems that dispatch gives to it."""
+
+    name: str
+    label: str
+    target: str
+    bytes: int
+    wins: int
+    rebuilt: bool
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate that was dropped, and why; `count` problems had the same."""
+
+    candidate: str
+    status: str
+    reason: str
+    count: int
+
+
+class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator on one target. `statuses` counts candidates by the worst that happened to them."""
+
+    operator: str
+    target: str
+    tried: int
+    statuses: dict[str, int]
+    problems: tuple[ProblemRow, ...]
+    variants: tuple[VariantRow, ...]
+    failures: tuple[Failure, ...]
+    mean_regret: float
+    held_out_regret: float | None
+    note: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole build; `notes` are lines that nobody should miss."""
+
+    library: str
+    mode: str
+    targets: tuple[str, ...]
+    devices: tuple[str, ...]
+    toolchains: dict[str, str]
+    policy: str
+    operators: tuple[OperatorReport, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,97 @@
+"""The report as people read it in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from aot_tune.report.records import OperatorReport, ProblemRow, Report
+
+__all__ = ["format_report", "format_time"]
+
+
+def format_time(ns: float) -> str:
+    """A time in the unit that leaves one to four digits before the point."""
+    for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
+        if ns < 1000 * size:
+            return f"{ns / size:.{0 if unit == 'ns' else 2}f} {unit}"
+    return f"{ns / 1e9:.2f} s"
+
+
+def format_report(report: Report, *, operators: Sequence[str] = (), failures: int = 5) -> str:
+    """The whole report as text.
+
+    Args:
+        report: what to show.
+        operators: only these; all when empty.
+        failures: at most so many dropped candidates per operator are listed.
+    """
+    lines = [
+        f"library   {report.library}",
+        f"mode      {report.mode}",
+        f"targets   {', '.join(report.targets) or 'none: generic variants only'}",
+    ]
+    lines += [f"device    {d}" for d in report.devices]
+    lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
+    lines.append(f"policy    {report.policy}")
+    lines += [f"NOTE      {note}" for note in report.notes]
+    for one in report.operators:
+        if not operators or one.operator in operators:
+            lines += ["", *_operator(one, failures)]
+    return "\n".join(lines) + "\n"
+
+
+def _operator(one: OperatorReport, failures: int) -> list[str]:
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n)
+    lines = [f"{one.operator} on {one.target}: tried {one.tried} ({counts or 'nothing'}), kept {len(one.variants)}"]
+    if one.note:
+        lines.append(f"  NOTE {one.note}")
+    if one.problems:
+        head = ("problem", "winner", "time", "spread", "rate", "baseline", "its time", "x", "dispatch")
+        lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
+        text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean"
+        if one.held_out_regret is not None:
+            text += f", {_percent(one.held_out_regret)} on shapes left out of learning"
+        speedup = _mean_speedup(one.problems)
+        lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
+    for variant in one.variants:
+        rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
+        lines.append(
+            f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
+            f"{variant.wins} problem{'s' * (variant.wins != 1)}{rebuilt})"
+        )
+    for failure in one.failures[:failures]:
+        times = f" on {failure.count} problems" if failure.count > 1 else ""
+        lines.append(f"  dropped {failure.candidate}: {failure.status}{times}: {failure.reason}")
+    if len(one.failures) > failures:
+        lines.append(f"  and {len(one.failures) - failures} more dropped; `aot-tune report --failures` lists them")
+    return lines
+
+
+def _problem(row: ProblemRow) -> tuple[str, ...]:
+    name, theirs = row.baseline or ("-", math.nan)
+    return (
+        row.problem,
+        row.winner + (" (tie)" if row.tie else ""),
+        format_time(row.ns),
+        _percent(row.spread),
+        f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
+        name,
+        "-" if math.isnan(theirs) else format_time(theirs),
+        "-" if math.isnan(theirs) else f"{theirs / row.ns:.2f}",
+        "=" if row.picked == row.winner else f"{row.picked} (+{_percent(row.regret)})",
+    )
+
+
+def _mean_speedup(rows: Sequence[ProblemRow]) -> float | None:
+    logs = [math.log(row.baseline[1] / row.ns) for row in rows if row.baseline]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

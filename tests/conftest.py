@@ -1,0 +1,64 @@
+"""Fixtures that several stages' tests share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aot_tune.render import Candidate, Rendered
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCH = 'extern "C" __attribute__((visibility("default")))'
+
+
+@pytest.fixture
+def make_rendered() -> Callable[..., Rendered]:
+    """Small candidates: `make_rendered(7)`, or with a source of their own, in which SYMBOL stands for the symbol."""
+
+    def make(number: int = 0, source: str | None = None, target: str = "cpu-x86-64") -> Rendered:
+        if source is None:
+            source = (
+                f"// target: {target}\n{LAUNCH} int SYMBOL_workspace(unsigned long* size) {{ *size = 0; return 0; }}\n"
+                f"{LAUNCH} int SYMBOL_launch(float* x, int n) {{\n"
+                f"    for (int i = 0; i < n; ++i) x[i] += {number}.0f;\n    return 0;\n}}\n"
+            )
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        symbol = f"aot_tune_test_{digest[:16]}"
+        lines = [("test/kernel.cpp.j2", n + 101) for n in range(source.count("\n") + 1)]
+        candidate = Candidate(operator="test", kernel="kernel", backend="cxx", target=target, config={"N": number})
+        return Rendered(
+            candidate=candidate,
+            source=source.replace("SYMBOL", symbol),
+            digest=digest,
+            symbol=symbol,
+            lines=lines,
+        )
+
+    return make
+
+
+@pytest.fixture
+def counting_compiler(tmp_path: Path) -> tuple[Path, Callable[[], int]]:
+    """A compiler that counts its runs on sources: its path, and how often it has run."""
+    log, path = tmp_path / "runs.log", tmp_path / "counting-g++"
+    path.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) echo run >> "{log}";; esac\nexec g++ "$@"\n')
+    path.chmod(0o755)
+    return path, lambda: len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.fixture
+def start_python() -> Callable[..., subprocess.Popen[str]]:
+    """Start a Python program of the tests: `start_python(code, *arguments, **environment)`."""
+
+    def start(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        argv = [sys.executable, "-c", code, *(str(a) for a in arguments)]
+        return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    return start

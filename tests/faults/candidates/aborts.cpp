@@ -1,0 +1,4 @@
+// Aborts.
+#include "contract.h"
+#include <cstdlib>
+LAUNCH { abort(); }

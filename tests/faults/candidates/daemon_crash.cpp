@@ -1,0 +1,13 @@
+// Leaves a process behind and crashes.
+#include "contract.h"
+#include <cstdlib>
+#include <unistd.h>
+LAUNCH {
+  if (fork() == 0) {
+    setsid();
+    if (fork() != 0) _exit(0);
+    sleep(600);
+    _exit(0);
+  }
+  abort();
+}

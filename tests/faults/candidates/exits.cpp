@@ -1,0 +1,4 @@
+// Ends the process with status 0 and no result.
+#include "contract.h"
+#include <unistd.h>
+LAUNCH { _exit(0); }

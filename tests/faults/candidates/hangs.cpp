@@ -1,0 +1,9 @@
+// Never returns, and ignores the polite signal.
+#include "contract.h"
+#include <csignal>
+LAUNCH {
+  signal(SIGTERM, SIG_IGN);
+  for (volatile bool forever = true; forever;) {
+  }
+  return 0;
+}

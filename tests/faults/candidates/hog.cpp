@@ -1,0 +1,11 @@
+// Takes memory until there is none.
+#include "contract.h"
+#include <cstdlib>
+#include <cstring>
+LAUNCH {
+  for (;;) {
+    void* more = malloc(32 << 20);
+    memset(more, 1, 32 << 20);
+  }
+  return 0;
+}

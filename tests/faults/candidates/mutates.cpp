@@ -1,0 +1,7 @@
+// Writes to its input.
+#include "contract.h"
+LAUNCH {
+  correct(x, bias, y);
+  *at(x, 0, 0) += 1;
+  return 0;
+}

@@ -1,0 +1,3 @@
+// Returns an error.
+#include "contract.h"
+LAUNCH { return 5; }

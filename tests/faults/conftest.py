@@ -1,0 +1,124 @@
+"""A bench with a tiny operator, y = 2 * x + 1 (+ bias), and compiled candidates that go wrong in every known way."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import Bench, Deadlines, Entry, Measurement, Policy, Prepared, identify
+from aot_tune.library import load_operator
+from aot_tune.spec import problem
+
+SOURCES = Path(__file__).parent / "candidates"
+
+OPERATOR = '''
+"""The operator of the fault tests."""
+import os
+
+from aot_tune.spec import Baseline, Kernel, Operator, Tensor, dims, problem
+
+R, D = dims("R D")
+
+
+def reference(xp, call):
+    y = 2 * call.x + 1
+    return {"y": y if call.bias is None else y + call.bias}
+
+
+def numpy_axpb(numpy, call):
+    return lambda: numpy.add(numpy.multiply(call.x, 2, out=call.y), 1, out=call.y)
+
+
+def crash(numpy, call):
+    return lambda: os._exit(3)
+
+
+operator = Operator(
+    name="axpb",
+    dims=("R", "D"),
+    tensors=(Tensor("x", (R, D)), Tensor("bias", (D,), optional=True), Tensor("y", (R, D), output=True)),
+    reference=reference,
+    flops=2 * R * D,
+    workload=(problem(R=16, D=256),),
+    baselines=(
+        Baseline("numpy", "numpy", numpy_axpb),
+        Baseline("absent", "no_such_module_anywhere", numpy_axpb),
+        Baseline("crash", "numpy", crash, supports=lambda p: p.dims["R"] == 17),
+    ),
+    kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
+)
+'''
+
+
+class Bed:
+    """A bench, its operator, and candidates by the names of their sources."""
+
+    def __init__(self, bench: Bench, folder: Path, objects: Callable[[str], Path]) -> None:
+        self.bench, self.folder, self._objects = bench, folder, objects
+        self.operator = load_operator(folder)
+
+    def prepare(self, **dims: int) -> Prepared:
+        return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
+
+    def entry(self, name: str) -> Entry:
+        path = self._objects(name)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        candidate = SimpleNamespace(id=name)
+        return Entry(candidate=candidate, shared_object=path, symbol="candidate", object_digest=digest)
+
+    def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
+        entry = self.entry(name)
+        return self.bench.screen(
+            prepared or self.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest, **options
+        )
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compile a candidate of the fault tests, once per session."""
+    folder = tmp_path_factory.mktemp("objects")
+
+    def get(name: str) -> Path:
+        path = folder / f"{name}.so"
+        if not path.exists():
+            command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-shared", "-fPIC"]
+            command += [f'-DOUTSIDE="{folder}/outside"', "-o", str(path), str(SOURCES / f"{name}.cpp")]
+            subprocess.run(command, check=True, timeout=60)
+        return path
+
+    return get
+
+
+@pytest.fixture
+def operator_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "templates" / "axpb"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text(OPERATOR)
+    return folder
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Callable[..., Bench]:
+    def make(log: Callable[[str], None] = lambda _line: None, **policy: Any) -> Bench:
+        deadlines = Deadlines(handshake=30, load=5, check=5, verify=5, bench=5)
+        made = Policy(**{"deadlines": deadlines, "memory_bytes": 256 << 20, "race_ns": 50_000_000, **policy})
+        return Bench(identify("cpu", threads=2), made, scratch=tmp_path / "scratch", threads=2, log=log)
+
+    return make
+
+
+@pytest.fixture
+def bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    with make_bench() as bench:
+        yield Bed(bench, operator_folder, objects)
+
+
+@pytest.fixture
+def make_bed(operator_folder: Path, objects: Callable[[str], Path]) -> Callable[[Bench], Bed]:
+    return lambda bench: Bed(bench, operator_folder, objects)

@@ -1,0 +1,214 @@
+"""What candidates do wrong, and the status that it must come to; each with a real compiled candidate."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import Deadlines
+from aot_tune.bench.processes import children_of
+
+
+def strays(token: str) -> list[int]:
+    """Processes that descend from a bench's workers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and token.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
+    measured = bed.screen("good")
+    assert measured.status == "ok", measured.reason
+    assert len(measured.screen) >= 2
+    assert all(100 < ns < 1e6 for ns in measured.screen)
+    assert measured.error is not None
+    assert 0 <= measured.error <= 1
+    assert measured.bitwise is True
+    assert {"load", "check", "verify", "bench"} <= set(measured.phases)
+    assert measured.ns is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "pattern"),
+    [
+        ("segfault", "crashed", r"SIGSEGV in .*placement of R="),
+        ("aborts", "crashed", r"SIGABRT in .*placement of R="),
+        ("loader", "crashed", r"SIGABRT in load"),
+        ("exits", "no-result", r"ended with status 0 in .* before it answered"),
+        ("past_end", "wrong-result", r"oob: guard zone of 'y': \d+ bytes written 0 bytes past its end"),
+        ("past_workspace", "wrong-result", r"oob: guard zone of 'workspace': 1 bytes written 0 bytes past"),
+        ("before_start", "wrong-result", r"oob: guard zone of 'y': 4 bytes written 0 bytes before its start"),
+        ("reads_past", "crashed", r"SIGSEGV in end placement"),
+        ("reads_before", "crashed", r"SIGSEGV in start placement"),
+        ("between_rows", "wrong-result", r"oob: 4 bytes between the rows of 'y'"),
+        ("one_wrong", "wrong-result", r"y\[\d+, \d+\]: got .*, want .*, tolerance .*; 1 of \d+ elements are wrong"),
+        ("tail", "wrong-result", r"y\[\d+, \d+\]: got 0\.0, want "),
+        ("half", "wrong-result", r"y\[\d+, \d+\]: got nan, want "),
+        ("mutates", "wrong-result", r"input 'x' was changed, first at byte \d+"),
+        ("makes_nan", "wrong-result", r"got nan, want "),
+        ("hides_nan", "wrong-result", r"got 0\.0, want nan.*special values"),
+        ("stale_workspace", "wrong-result", r"elements are wrong"),
+        ("hog", "oom", r"SIGSEGV in .*MiB resident"),
+        ("leak", "oom", r"grows by \d{7} bytes per call"),
+        ("big_file", "failed", r"returned 27"),
+        ("refuses", "failed", r"candidate_launch returned 5"),
+        ("huge_workspace", "skipped", r"asks for 1099511627776 bytes of workspace"),
+    ],
+)
+def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(
+    bed: Any, name: str, status: str, pattern: str
+) -> None:
+    measured = bed.screen(name)
+    assert measured.status == status, measured
+    assert re.search(pattern, measured.reason), measured.reason
+    assert not measured.screen or status == "oom"
+    assert bed.screen("good").status == "ok"
+
+
+def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:
+    measured = bed.screen("unsteady")
+    assert measured.status == "ok", measured.reason
+    assert measured.bitwise is False
+
+
+def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Any) -> None:
+    measured = bed.screen("later", tune_checks=False)
+    assert measured.status == "wrong-result"
+    assert re.search(r"y\[0, 0\]: got .*after \d{3,} timed calls", measured.reason), measured.reason
+
+
+def test_a_hang_is_killed_at_its_deadline(make_bench: Any, make_bed: Any) -> None:
+    deadlines = Deadlines(handshake=30, check=1.0, verify=1.0, graceful=0.1, terminate=0.2)
+    with make_bench(deadlines=deadlines) as bench:
+        bed = make_bed(bench)
+        prepared = bed.prepare()
+        bed.screen("good", prepared)
+        worker = bench.pool.candidates()
+        begin = time.monotonic()
+        measured = bed.screen("hangs", prepared)
+        took = time.monotonic() - begin
+        assert measured.status == "timeout"
+        assert re.search(r"no answer within 1 s at inside placement of R=", measured.reason), measured.reason
+        assert took < 2.0, f"a deadline of 1 s took {took:.1f} s"
+        assert [step for _, step in worker.steps] == ["quit", "SIGTERM", "SIGKILL"]
+        times = [at for at, _ in worker.steps]
+        assert times == sorted(times)
+        assert bed.screen("good", prepared).status == "ok"
+
+
+def test_a_slow_candidate_does_not_get_the_whole_deadline(make_bench: Any, make_bed: Any) -> None:
+    deadlines = Deadlines(handshake=30, verify=60.0, verify_least=0.5)
+    with make_bench(deadlines=deadlines) as bench:
+        bed = make_bed(bench)
+        prepared = bed.prepare()
+        begin = time.monotonic()
+        assert bed.screen("hangs", prepared, best_ns=1000.0, tune_checks=False).status == "timeout"
+        assert time.monotonic() - begin < 5.0
+
+
+@pytest.mark.parametrize("name", ["daemon", "daemon_crash"])
+def test_no_process_that_a_candidate_started_survives(bed: Any, name: str) -> None:
+    measured = bed.screen(name)
+    assert measured.status == ("ok" if name == "daemon" else "crashed"), measured.reason
+    alive = {w.pid for w in bed.bench.pool.workers()}
+    assert set(strays(bed.bench.pool.token)) <= alive
+    token = bed.bench.pool.token
+    bed.bench.pool.close()
+    assert strays(token) == []
+    assert not alive & set(children_of(os.getpid()))
+
+
+def test_a_flood_of_output_is_capped(bed: Any) -> None:
+    worker = bed.bench.pool.candidates()
+    captured = []
+    request = type(worker).request
+
+    def remember(self: Any, *arguments: Any) -> Any:
+        try:
+            return request(self, *arguments)
+        finally:
+            captured.append(self.output)
+
+    type(worker).request = remember
+    try:
+        measured = bed.screen("flood")
+    finally:
+        type(worker).request = request
+    assert measured.status == "ok", measured.reason
+    flood = max(captured, key=lambda o: o.total)
+    assert flood.total >= 60 << 20
+    text = flood.text()
+    assert len(text) < 66 << 10
+    assert "bytes left out" in text
+    assert text.startswith(f"{0:063d}\n")
+    assert f"{(1 << 20) - 1:063d}" in text
+
+
+def test_the_sandbox_denies_files_network_and_signals(bed: Any, objects: Callable[[str], Path]) -> None:
+    if bed.bench.pool.candidates().hello.sandbox["landlock"] < 6:
+        pytest.skip("this kernel's Landlock is older than version 6")
+    measured = bed.screen("outside")
+    assert measured.status == "ok", measured.reason
+    assert not (objects("outside").parent / "outside").exists()
+
+
+def test_a_missing_landlock_is_said_once_and_work_goes_on(make_bench: Any, make_bed: Any, monkeypatch: Any) -> None:
+    lines: list[str] = []
+    with make_bench(log=lines.append) as bench:
+        bed = make_bed(bench)
+        for worker in bench.pool.workers():
+            worker.wait_ready()
+            worker.hello = type(worker.hello)(
+                **{**{f: getattr(worker.hello, f) for f in worker.hello.__struct_fields__}, "notes": ("no Landlock",)}
+            )
+        assert bed.screen("segfault").status == "crashed"
+        assert bed.screen("good").status == "ok"
+    assert lines.count("sandbox: no Landlock") == 1
+
+
+def test_a_candidate_that_killed_workers_is_not_run_again(bed: Any) -> None:
+    prepared = [bed.prepare(R=16, D=256), bed.prepare(R=4, D=64), bed.prepare(R=2, D=32)]
+    first, second, third = (bed.screen("segfault", p) for p in prepared)
+    assert (first.status, second.status, third.status) == ("crashed", "crashed", "crashed")
+    assert "not run again, it has killed 2 workers: SIGSEGV" in third.reason
+    assert bed.bench.pool.deaths == 2
+
+
+def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
+    first = bed.screen("good", bed.prepare(R=16, D=256))
+    second = bed.screen("good", bed.prepare(R=4, D=64))
+    assert first.status == second.status == "ok"
+    assert second.phases["check"] < first.phases["check"] / 5
+
+
+def test_verify_takes_no_times(bed: Any) -> None:
+    entry = bed.entry("good")
+    measured = bed.bench.verify(
+        bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest
+    )
+    assert measured.status == "ok"
+    assert measured.screen == ()
+    assert measured.ns is None
+
+
+def test_an_object_that_cannot_be_loaded_is_failed(bed: Any, tmp_path: Path) -> None:
+    path = tmp_path / "broken.so"
+    path.write_bytes(b"\x7fELF" + bytes(100))
+    entry = bed.entry("good")
+    measured = bed.bench.screen(bed.prepare(), path, "candidate", entry.candidate, "0" * 64)
+    assert measured.status == "failed"
+    assert "broken.so cannot be loaded" in measured.reason
+    measured = bed.bench.screen(bed.prepare(), entry.shared_object, "other", entry.candidate, "1" * 64)
+    assert measured.status == "failed"
+    assert "lacks a function" in measured.reason

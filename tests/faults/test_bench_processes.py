@@ -1,0 +1,320 @@
+"""Worker processes: how they start, die and are replaced; nothing of them is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import Deadlines, Policy, identify, messages, sandbox
+from aot_tune.bench.channel import write_frame
+from aot_tune.bench.pool import Pool
+from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.processes import children_of
+from aot_tune.errors import AotTuneError, WorkerError
+
+DEADLINES = Deadlines(handshake=30)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Any:
+    with Pool(identify("cpu", 2), Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
+        yield made
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_is_started_once_and_answers(pool: Any) -> None:
+    worker = pool.candidates()
+    pid = worker.pid
+    worker.start()
+    worker.wait_ready()
+    assert worker.pid == pid
+    assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
+    assert worker.hello.pid == pid
+    assert worker.hello.device == pool.device.identity
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    assert command[1:3] == [b"-m", b"aot_tune.bench.worker"]
+    assert os.getpgid(pid) == os.getsid(pid) == pid
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"type":"dance"}', b'{"type":"load","handle":1}', b"not json", b"", b'{"type":"ping","more":1}', b"[]", b"\xff\xfe"],
+)
+def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any, raw: bytes) -> None:
+    worker = pool.candidates()
+    write_frame(worker._requests, raw)
+    reply = worker._wait(time.monotonic() + 5, 5)
+    assert isinstance(reply, messages.Failure)
+    assert reply.kind == "protocol"
+    assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
+
+
+def test_an_error_in_a_worker_is_an_answer_and_the_worker_lives(pool: Any) -> None:
+    worker = pool.candidates()
+    reply = worker.request(messages.Verify(handle="nobody", keys=()), 5)
+    assert isinstance(reply, messages.Failure)
+    assert reply.kind == "KeyError"
+    assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
+
+
+def test_a_death_is_noticed_at_once_and_the_spare_takes_over(pool: Any) -> None:
+    first, spare = pool.candidates(), pool._spare
+    spare.wait_ready()
+    os.kill(first.pid, signal.SIGSTOP)  # busy for ever
+    killer = os.fork()
+    if killer == 0:
+        time.sleep(0.3)
+        os.kill(first.pid, signal.SIGKILL)
+        os._exit(0)
+    begin = time.monotonic()
+    with pytest.raises(Died) as caught:
+        pool.request(first, messages.Ping(), 30)
+    took = time.monotonic() - begin
+    os.waitpid(killer, 0)
+    assert took < 0.3 + 0.1 + 0.1, f"a death after 0.3 s was noticed after {took:.3f} s"
+    assert caught.value.status == "oom"  # a kill that the bench did not send
+    begin = time.monotonic()
+    assert pool.candidates() is spare
+    assert time.monotonic() - begin < 0.1
+    assert pool._spare is not spare
+
+
+def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: Path) -> None:
+    code = "import sys, time; print('cannot find my libraries', file=sys.stderr, flush=True); time.sleep(60)"
+    policy = Policy(deadlines=Deadlines(handshake=1.0))
+    begin = time.monotonic()
+    command = (sys.executable, "-c", code)
+    with (
+        Pool(identify("cpu", 2), policy, tmp_path, 2, lambda _l: None, command) as pool,
+        pytest.raises(WorkerError, match="never answered") as caught,
+    ):
+        pool.candidates()
+    assert "cannot find my libraries" in caught.value.why
+    assert time.monotonic() - begin < 5
+
+
+def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "import no_such_module_anywhere")
+    with (
+        Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None, command) as pool,
+        pytest.raises(WorkerError, match="ended with status 1") as caught,
+    ):
+        pool.candidates()
+    assert "No module named 'no_such_module_anywhere'" in caught.value.why
+
+
+def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
+    import msgspec
+
+    device = identify("cpu", 2)
+    other = msgspec.structs.replace(device, identity={**device.identity, "stepping": "none"})
+    with (
+        Pool(other, Policy(), tmp_path, 2, lambda _l: None) as pool,
+        pytest.raises(WorkerError, match="on another device: stepping differ"),
+    ):
+        pool.candidates()
+
+
+def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+    with (
+        pytest.raises(WorkerError, match="cannot be started"),
+        Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None, ("/nowhere/python",)),
+    ):
+        pass
+
+
+def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "import path"
+    kept.mkdir()
+    for name in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "CPATH", "OMP_NUM_THREADS", "PYTHONSTARTUP", "SECRET"):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setenv("TMPDIR", "/does/not/exist")
+    monkeypatch.setattr(sys, "path", [str(kept), *sys.path])
+    before = dict(os.environ)
+    with Pool(identify("cpu", 2), Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _l: None) as pool:
+        worker = pool.candidates()
+        found = dict(
+            line.split("=", 1)
+            for line in Path(f"/proc/{worker.pid}/environ").read_bytes().decode().split("\0")
+            if "=" in line
+        )
+    assert dict(os.environ) == before
+    assert not {"LD_PRELOAD", "CPATH", "PYTHONHOME", "PYTHONSTARTUP", "SECRET"} & set(found)
+    assert found["OMP_NUM_THREADS"] == "2"
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(kept)
+    assert "/nowhere" not in found["PYTHONPATH"].split(os.pathsep)
+    assert found["TMPDIR"].startswith(str(tmp_path / "s"))
+
+
+def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> None:
+    """Processes that only shake hands, so that a hundred of them start in seconds."""
+    quick = (
+        "import sys, os, json, struct; s = json.loads(sys.argv[1])\n"
+        "d = json.loads(os.environ.get('HELLO', 'null') or 'null')\n"
+        "h = json.dumps({'type': 'hello', 'pid': os.getpid(), 'abi': 1, 'python': '', 'device': {'a': 1}, 'sandbox': {}})\n"
+        "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
+        "os.read(s['requests'], 1000); os.abort()\n"
+    )
+    from aot_tune.bench.records import Device
+
+    device = Device(family="cpu", name="fake", slug="fake", identity={"a": 1})
+    before = set(children_of(os.getpid()))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with Pool(device, Policy(), tmp_path, 2, lambda _l: None, (sys.executable, "-I", "-S", "-c", quick)) as pool:
+        for _ in range(100):
+            with pytest.raises(Died) as caught:
+                pool.request(pool.candidates(), messages.Ping(), 10)
+            assert caught.value.status == "crashed"
+        pool.candidates()
+        assert len(pool.workers()) == 2
+        assert len(set(children_of(os.getpid())) - before) == 2
+    assert set(children_of(os.getpid())) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
+    def is_subreaper() -> bool:
+        value = ctypes.c_int(-1)
+        ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)
+        return bool(value.value)
+
+    assert not is_subreaper()
+    with Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None):
+        assert is_subreaper()
+    assert not is_subreaper()
+    sandbox.set_subreaper(True)
+    try:
+        with Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None):
+            assert is_subreaper()
+        assert is_subreaper()
+    finally:
+        sandbox.set_subreaper(False)
+
+
+def test_a_closed_bench_says_so(pool: Any) -> None:
+    pool.close()
+    pool.close()
+    with pytest.raises(WorkerError, match="closed"):
+        pool.candidates()
+
+
+def test_two_benches_in_one_process_do_not_interfere(tmp_path: Path) -> None:
+    device = identify("cpu", 2)
+    with Pool(device, Policy(), tmp_path / "1", 2, lambda _l: None) as one:
+        with Pool(device, Policy(), tmp_path / "2", 2, lambda _l: None) as two:
+            first, second = one.candidates(), two.candidates()
+            assert first.pid != second.pid
+        assert not alive(second.pid)
+        assert isinstance(one.request(first, messages.Ping(), 5), messages.Pong)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from aot_tune.bench import Bench, Policy, identify
+if HOW == "exit":
+    bench = Bench(identify("cpu", 2), Policy(), scratch=Path(sys.argv[1]), threads=2)
+    bench.__enter__()
+    bench.pool.candidates(); bench.pool.frameworks()
+    print(*(w.pid for w in bench.pool.workers()), flush=True)
+    raise SystemExit(0)
+with Bench(identify("cpu", 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:
+    bench.pool.candidates(); bench.pool.frameworks(); bench.pool.settle()
+    print(*(w.pid for w in bench.pool.workers()), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exit"])
+def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, how: str) -> None:
+    parent = start_python(PARENT.replace("HOW", repr(how)), tmp_path)
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    if how == "exit":
+        parent.wait(10)
+    else:
+        assert all(alive(p) for p in pids)
+        parent.send_signal(getattr(signal, how))
+    deadline = time.monotonic() + 2
+    while any(alive(p) for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(p) for p in pids)
+    parent.wait(10)
+    parent.stdout.close()
+
+
+def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
+    tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any
+) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.library import load_operator\n"
+        "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
+        "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
+        "    prepared = bench.prepare(folder, op, op.workload[0])\n"
+        "    print(*(w.pid for w in bench.pool.workers()), flush=True)\n"
+        "    bench.screen(prepared, Path(sys.argv[3]), 'candidate', N(id='hangs'), '0' * 64)\n"
+    )
+    parent = start_python(code, tmp_path / "scratch", operator_folder, objects("hangs"))
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    time.sleep(1.0)
+    assert all(alive(p) for p in pids)
+    parent.kill()
+    deadline = time.monotonic() + 2
+    while any(alive(p) for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(p) for p in pids)
+    parent.wait(10)
+    parent.stdout.close()
+
+
+def test_a_reference_that_fails_names_the_operator_and_the_problem(make_bench: Any, make_bed: Any, operator_folder: Path) -> None:
+    source = (operator_folder / "operator.py").read_text()
+    (operator_folder / "operator.py").write_text(source.replace('return {"y": y if', 'return {"z": y if'))
+    with make_bench() as bench:
+        bed = make_bed(bench)
+        with pytest.raises(AotTuneError, match="'axpb': no reference for problem 'R=16 D=256'") as caught:
+            bed.prepare()
+        assert "returns no 'y'" in caught.value.why
+
+
+def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
+    code = (
+        "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "from pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.library import load_operator\n"
+        "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
+        "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
+        "    prepared = bench.prepare(folder, op, op.workload[0])\n"
+        "    for path in sys.argv[3:]:\n"
+        "        print(bench.screen(prepared, Path(path), 'candidate', N(id=path), path).status, flush=True)\n"
+    )
+    parent = start_python(code, tmp_path / "scratch", operator_folder, objects("segfault"), objects("good"))
+    out, _ = parent.communicate(timeout=60)
+    assert out.split() == ["crashed", "ok"]
+
+
+def test_a_worker_object_is_not_started_twice_after_its_death(tmp_path: Path) -> None:
+    worker = Worker(identify("cpu", 2), Policy(), "candidate", 2, tmp_path, "token", lambda _l: None)
+    worker.start()
+    worker.wait_ready()
+    worker.kill()
+    worker.kill()
+    worker.start()
+    assert worker.state == "DEAD"
+    with pytest.raises(Died, match="gone"):
+        worker.request(messages.Ping(), 1)

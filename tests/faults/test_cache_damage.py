@@ -1,0 +1,219 @@
+"""Damaged, foreign, poisoned and outdated cache entries are misses, never loaded, and replaced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aot_tune.compile import Object, ObjectCache, target_by_name, toolchain_for
+from aot_tune.compile.entry import SCHEMA, load_entry
+from aot_tune.errors import CacheError
+from aot_tune.storage import CorruptError, OtherSchemaError
+
+TARGET = target_by_name("cpu-x86-64")
+FILES = ("object.json", "key.json", "object.o")
+
+
+@pytest.fixture
+def chain(counting_compiler):  # noqa: ANN001, ANN201
+    return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
+
+
+@pytest.fixture
+def made(tmp_path: Path, chain, make_rendered) -> tuple[Path, Object, Path]:  # noqa: ANN001
+    """A cache with one entry: its root, the object, the entry's folder."""
+    found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+    return tmp_path / "c", found, Path(found.path).parent
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cut_at_every_byte(made, name: str) -> None:  # noqa: ANN001
+    _, found, folder = made
+    path = folder / name
+    whole = path.read_bytes()
+    assert load_entry(folder, found.key, trusted=False).digest == found.digest
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorruptError):
+            load_entry(folder, found.key, trusted=False)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_three_flipped_bytes(made, name: str) -> None:  # noqa: ANN001
+    _, found, folder = made
+    path, rng = folder / name, random.Random(1)
+    whole = path.read_bytes()
+    for _ in range(400):
+        data = bytearray(whole)
+        for at in rng.sample(range(len(data)), 3):
+            data[at] ^= rng.randrange(1, 256)
+        path.write_bytes(data)
+        with pytest.raises((CorruptError, OtherSchemaError)):
+            load_entry(folder, found.key, trusted=False)
+
+
+def damage_truncate(folder: Path) -> None:
+    os.truncate(folder / "object.o", 100)
+
+
+def damage_empty(folder: Path) -> None:
+    (folder / "object.json").write_bytes(b"")
+
+
+def damage_missing_object(folder: Path) -> None:
+    (folder / "object.o").unlink()
+
+
+def damage_folder_for_file(folder: Path) -> None:
+    (folder / "object.json").unlink()
+    (folder / "object.json").mkdir()
+
+
+def damage_file_for_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def damage_link(folder: Path) -> None:
+    elsewhere = folder.parent / "elsewhere.o"
+    (folder / "object.o").rename(elsewhere)
+    (folder / "object.o").symlink_to(elsewhere)
+
+
+def damage_fifo(folder: Path) -> None:
+    (folder / "object.o").unlink()
+    (folder / "object.o").mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncate,
+        damage_empty,
+        damage_missing_object,
+        damage_folder_for_file,
+        damage_file_for_folder,
+        damage_link,
+        damage_fifo,
+    ],
+)
+def test_damage_is_a_miss_and_one_warning_and_replaced(
+    made, chain, counting_compiler, make_rendered, caplog, damage  # noqa: ANN001
+) -> None:
+    root, found, folder = made
+    damage(folder)
+    with caplog.at_level(logging.WARNING):
+        cache = ObjectCache(root, chain)
+        again = cache.get(make_rendered(1), TARGET)
+    assert (again.cached, again.digest) == (False, found.digest)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert str(folder) in caplog.text
+    assert cache.counters.damaged == 1
+    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == 2
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> None:  # noqa: ANN001
+    root, found, folder = made
+    other = ObjectCache(root, chain).get(make_rendered(2), TARGET)
+    shutil.rmtree(folder)
+    shutil.copytree(Path(other.path).parent, folder)
+    again = ObjectCache(root, chain).get(make_rendered(1), TARGET)
+    assert (again.cached, again.digest) == (False, found.digest)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
+def test_another_schema_is_ignored_with_a_message(
+    made, chain, counting_compiler, make_rendered, caplog, schema: int  # noqa: ANN001
+) -> None:
+    root, _, folder = made
+    record = msgspec.json.decode((folder / "object.json").read_bytes())
+    # a later version may hold anything: none of it may be looked at
+    (folder / "object.json").write_bytes(msgspec.json.encode(record | {"schema": schema, "entry": {"new": 1}}))
+    with caplog.at_level(logging.WARNING):
+        assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert f"schema {schema}" in caplog.text
+    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == 2
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
+def test_a_root_that_others_may_write_to_is_refused(
+    made, chain, counting_compiler, make_rendered, mode: int  # noqa: ANN001
+) -> None:
+    root, _, _ = made
+    root.chmod(mode)
+    with pytest.raises(CacheError, match="written by others") as caught:
+        ObjectCache(root, chain)
+    assert "AOT_TUNE_TRUST_CACHE" in caught.value.fix
+    assert ObjectCache(root, chain, required=False).root is None
+    assert ObjectCache(root, chain, trusted=True).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == 1
+
+
+@pytest.mark.parametrize("place", [".", *FILES])
+def test_an_entry_that_others_may_write_to_is_not_used(
+    made, chain, counting_compiler, make_rendered, caplog, place: str  # noqa: ANN001
+) -> None:
+    root, _, folder = made
+    (folder / place).chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert "written by others" in caplog.text
+    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == 2
+
+
+@pytest.mark.parametrize("place", ["", "object.o", "object.json"])
+def test_what_belongs_to_another_user_is_not_used(
+    made, chain, counting_compiler, make_rendered, caplog, monkeypatch, place: str  # noqa: ANN001
+) -> None:
+    """A poisoned entry: whole, with valid checksums, but somebody else's."""
+    root, _, folder = made
+    owner = os.geteuid()
+    if owner == 0:
+        os.chown(folder / place, 12345, -1)
+    else:  # only root can give files away: see the cache with another user's eyes instead
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+        with pytest.raises(CacheError, match="belongs to user"):
+            ObjectCache(root, chain)
+        return
+    with caplog.at_level(logging.WARNING):
+        assert not ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert "belongs to user 12345" in caplog.text
+    assert ObjectCache(root, chain).get(make_rendered(1), TARGET).cached
+    assert counting_compiler[1]() == 2
+
+
+def test_a_root_of_another_user_is_refused(made, chain, monkeypatch) -> None:  # noqa: ANN001
+    root, _, _ = made
+    monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    with pytest.raises(CacheError, match="belongs to user"):
+        ObjectCache(root, chain)
+
+
+def test_the_cache_is_private_whatever_the_umask(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    before = os.umask(0)
+    try:
+        found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "c", *(tmp_path / "c").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert found.status == "ok"
+
+
+def test_no_pickle_no_shell_no_eval() -> None:
+    package = Path(__file__).resolve().parents[2] / "aot_tune"
+    for folder in ("compile", "database"):
+        for path in (package / folder).glob("*.py"):
+            text = path.read_text()
+            for word in ("pickle", "shell=True", "marshal", "os.system", " eval(", " exec("):
+                assert word not in text, f"{path}: {word}"

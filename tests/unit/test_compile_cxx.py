@@ -1,0 +1,165 @@
+"""The C++ toolchain: targets, identity, objects that do not depend on where they are made, and linking."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
+from aot_tune.compile.cxx import CxxToolchain, cpu_level
+from aot_tune.errors import ToolchainError
+
+V1 = "lm fpu sse sse2"
+V2 = f"{V1} cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
+V3 = f"{V2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+LAUNCH = 'extern "C" __attribute__((visibility("default")))'
+
+
+def cpuinfo(*flags: str) -> str:
+    return "\n".join(f"processor\t: {n}\nflags\t\t: {f}\n" for n, f in enumerate(flags))
+
+
+@pytest.mark.parametrize(("flags", "level"), [(V1, 1), (V2, 2), (V3, 3), (V4, 4)])
+def test_levels(flags: str, level: int) -> None:
+    assert cpu_level(cpuinfo(flags)) == level
+
+
+@pytest.mark.parametrize("flag", sorted(set(V4.split()) - set(V1.split())))
+def test_a_level_needs_every_flag(flag: str) -> None:
+    without = " ".join(f for f in V4.split() if f != flag)
+    assert cpu_level(cpuinfo(without)) == next(n for n, v in enumerate((V2, V3, V4), 1) if flag in v.split())
+
+
+def test_the_weakest_cpu_decides_and_other_machines_have_none() -> None:
+    assert cpu_level(cpuinfo(V4, V3)) == 3
+    assert cpu_level("processor: 0\nFeatures: fp asimd\n") == 0
+    assert CxxToolchain(cpuinfo=Path("/nowhere")).native() == ()
+
+
+def test_targets_by_level() -> None:
+    chain = toolchain_for("cxx")
+    names = [t.name for t in chain.targets()]
+    assert names == ["cpu-x86-64", "cpu-x86-64-v2", "cpu-x86-64-v3", "cpu-x86-64-v4"]
+    assert chain.baseline().name == "cpu-x86-64"
+    assert [t.facts["vector_bytes"] for t in chain.targets()] == [16, 16, 32, 64]
+    assert [t.facts["registers"] for t in chain.targets()] == [16, 16, 16, 32]
+    assert chain.native() == chain.targets()[: len(chain.native())]
+    assert [t for t in native_targets() if t.family == "cpu"] == list(chain.native())
+
+
+def test_unknown_names_are_met_with_near_ones() -> None:
+    assert "cxx" in toolchains()
+    with pytest.raises(ToolchainError, match="cpu-x86-64-v3"):
+        target_by_name("cpu-x86_64-v3")
+    with pytest.raises(ToolchainError, match="'cxx'"):
+        toolchain_for("cx")
+
+
+def test_no_compiler_says_how_to_point_to_one(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        toolchain_for("cxx", {"PATH": str(tmp_path)}).identity()
+    assert "CXX" in caught.value.fix
+    assert "CMAKE_CXX_COMPILER" in caught.value.fix
+    with pytest.raises(ToolchainError, match="/nowhere/g"):
+        toolchain_for("cxx", {"PATH": "/usr/bin:/bin", "CXX": "/nowhere/g++"}).identity()
+
+
+def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -> None:
+    path = "/usr/local/bin:/usr/bin:/bin"
+    plain = toolchain_for("cxx", {"PATH": path}).identity()
+    assert "/" not in "".join(plain.values())
+    assert {"version", "driver", "machine", "cc1plus", "as"} <= plain.keys()
+    (tmp_path / "my c++").symlink_to(Path(subprocess.check_output(["which", "g++"], text=True).strip()))
+    assert toolchain_for("cxx", {"PATH": path, "CXX": str(tmp_path / "my c++")}).identity() == plain
+
+
+def test_another_compiler_has_another_identity(counting_compiler) -> None:  # noqa: ANN001
+    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
+    assert wrapped.identity() != toolchain_for("cxx", environ).identity()
+
+
+def test_arguments_in_cxx_are_part_of_the_recipe() -> None:
+    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    target = target_by_name("cpu-x86-64")
+    plain, more = (toolchain_for("cxx", environ | {"CXX": cxx}).recipe(target) for cxx in ("g++", "g++ -DX=1"))
+    assert plain != more
+    assert "-DX=1" in more["flags"]  # type: ignore[operator]
+    with_path = toolchain_for("cxx", environ | {"CPATH": "/opt/include"}).recipe(target)
+    assert with_path["environment"] == {"CPATH": "/opt/include"}
+
+
+@pytest.mark.parametrize("folder", ["a", "deep/er π $x"])
+def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path, folder: str) -> None:
+    source = f'{LAUNCH} const char* where() {{ return __FILE__ __DATE__ __TIME__; }}\nstatic int n;\nint* p() {{ return &n; }}\n'
+    digests = set()
+    for place in (tmp_path / "first", tmp_path / folder):
+        place.mkdir(parents=True)
+        outcome = toolchain_for("cxx").compile(source, target_by_name("cpu-x86-64-v3"), place / "object.o", 60)
+        assert outcome.status == "ok", outcome.log
+        data = (place / "object.o").read_bytes()
+        assert str(tmp_path).encode() not in data
+        digests.add(hashlib.sha256(data).hexdigest())
+    assert len(digests) == 1
+
+
+def test_resources_and_includes(tmp_path: Path) -> None:
+    source = f"#include <cmath>\n{LAUNCH} float f(float x) {{ volatile float big[1000]; big[1] = x; return std::exp(big[1]); }}\n"
+    outcome = toolchain_for("cxx").compile(source, target_by_name("cpu-x86-64"), tmp_path / "object.o", 60)
+    assert outcome.resources["stack"] >= 3800
+    assert 10 < outcome.resources["text"] < 1000
+    assert outcome.resources["memory"] > 1 << 20
+    assert any(path.endswith("/cmath") for path in outcome.includes)
+    assert "candidate.cpp" not in outcome.includes
+
+
+def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
+    source = f"{LAUNCH} void f(float* x) {{ for (int i = 0; i < 1024; ++i) x[i] = x[i] * 3.0f + 1.0f; }}\n"
+    listing = {}
+    for target in toolchain_for("cxx").targets():
+        out = tmp_path / f"{target.name}.o"
+        assert toolchain_for("cxx").compile(source, target, out, 60).status == "ok"
+        listing[target.level] = subprocess.check_output(["objdump", "-d", str(out)], text=True)
+    assert "vfmadd" in listing[3]
+    assert "vfmadd" in listing[4]
+    assert not any("ymm" in listing[n] or "vfmadd" in listing[n] for n in (1, 2))
+    assert "zmm" not in listing[3]
+
+
+def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+    chain, objects, symbols = toolchain_for("cxx"), [], []
+    for number in (3, 5):
+        rendered = make_rendered(number)
+        out = tmp_path / f"{number}.o"
+        assert chain.compile(rendered.source, target_by_name("cpu-x86-64"), out, 60).status == "ok"
+        objects.append(out)
+        symbols.append(rendered.symbol)
+    chain.link_shared(objects, tmp_path / "both.so")
+    library = ctypes.CDLL(str(tmp_path / "both.so"))
+    values = (ctypes.c_float * 4)(1, 2, 3, 4)
+    assert all(getattr(library, f"{s}_launch")(values, 4) == 0 for s in symbols)
+    assert list(values) == [9, 10, 11, 12]
+
+
+def test_openmp_works_when_linked(tmp_path: Path) -> None:
+    chain = toolchain_for("cxx")
+    source = (
+        f"#include <omp.h>\n{LAUNCH} int f() {{ int n = 0;\n#pragma omp parallel num_threads(2) reduction(+ : n)\n"
+        "n += 1; return n; }\n"
+    )
+    assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "o.o", 60).status == "ok"
+    chain.link_shared([tmp_path / "o.o"], tmp_path / "o.so")
+    assert ctypes.CDLL(str(tmp_path / "o.so")).f() == 2
+
+
+def test_undefined_symbols_are_found_by_the_linker(tmp_path: Path) -> None:
+    chain = toolchain_for("cxx")
+    source = f'extern "C" int nowhere();\n{LAUNCH} int f() {{ return nowhere(); }}\n'
+    assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "o.o", 60).status == "ok"
+    with pytest.raises(ToolchainError, match="undefined reference to `nowhere'"):
+        chain.link_shared([tmp_path / "o.o"], tmp_path / "o.so")

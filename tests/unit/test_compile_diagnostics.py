@@ -1,0 +1,66 @@
+"""From compiler output to the line that matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from aot_tune.compile.diagnostics import first_error, is_lasting
+
+LINES = [("gemm/packed.cpp.j2", 10), ("common/simd.h.j2", 3), ("gemm/packed.cpp.j2", 12), ("", 0)]
+
+
+def test_first_error_is_placed_in_its_template() -> None:
+    log = (
+        "candidate.cpp: In function 'int f()':\n"
+        "candidate.cpp:1:5: warning: unused variable 'i'\n"
+        "candidate.cpp:2:9: error: 'lane' was not declared in this scope\n"
+        "candidate.cpp:3:1: error: expected '}'\n"
+    )
+    assert first_error(log, LINES) == "common/simd.h.j2:3: error: 'lane' was not declared in this scope"
+
+
+def test_lines_beyond_the_map_keep_the_name_of_the_source() -> None:
+    assert first_error("candidate.cpp:77:1: error: x", LINES) == "candidate.cpp:77: error: x"
+    assert first_error("candidate.cpp:4:1: error: x", LINES) == "candidate.cpp:4: error: x"
+
+
+def test_an_error_in_a_header_names_who_asked() -> None:
+    log = (
+        "In file included from candidate.cpp:1:\n"
+        "candidate.cpp:3:7:   required from here\n"
+        "/usr/include/c++/12/array:61:22: error: size of array is too large\n"
+    )
+    want = "/usr/include/c++/12/array:61: error: size of array is too large (from gemm/packed.cpp.j2:12)"
+    assert first_error(log, LINES) == want
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("candidate.cpp:1:10: fatal error: omp.h: No such file or directory", "libgomp"),
+        ("g++: fatal error: Killed signal terminated program cc1plus", "AOT_TUNE_JOBS"),
+        ("cc1plus: error: bad value ('x86-64-v4') for '-march=' switch", "g++ 11"),
+        ("as: object.o: No space left on device\ncandidate.cpp: fatal error: error writing: No space left", "disk space"),
+    ],
+)
+def test_known_causes_come_with_a_remedy(log: str, words: str) -> None:
+    assert words in first_error(log, LINES)
+
+
+def test_linker_and_silent_failures() -> None:
+    assert "undefined reference to `f'" in first_error("ld: o.o: in function g\nld: undefined reference to `f'\nexit 1")
+    assert "said nothing" in first_error("\n  \n")
+
+
+def test_one_line_only() -> None:
+    flood = "".join(f"candidate.cpp:1:1: warning: number {n}\n" for n in range(5000))
+    found = first_error(flood + "candidate.cpp:1:1: error: here", LINES)
+    assert found == "gemm/packed.cpp.j2:10: error: here"
+
+
+def test_lasting() -> None:
+    assert is_lasting("candidate.cpp:1:1: error: no")
+    assert not is_lasting("g++: fatal error: Killed signal terminated program cc1plus")
+    assert not is_lasting("candidate.cpp:1:1: internal compiler error: Segmentation fault\nerror: x")
+    assert not is_lasting("cc1plus: error: No space left on device")
+    assert not is_lasting("")

@@ -1,0 +1,124 @@
+"""Running a compiler: bounded, clean, and gone when it should be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile.run import compiler_environment, key_environment, run
+from aot_tune.errors import ToolchainError
+
+PLAIN = {"PATH": os.environ["PATH"]}
+
+
+def python(code: str, tmp_path: Path, timeout: float = 30.0, memory: int | None = None):  # noqa: ANN201
+    return run([sys.executable, "-c", code], folder=tmp_path, environ=PLAIN, timeout=timeout, memory=memory)
+
+
+def gone(pid: int, seconds: float = 2.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_code_and_folder(tmp_path: Path) -> None:
+    done = python("import os, sys; print(os.getcwd()); print('two', file=sys.stderr); sys.exit(3)", tmp_path)
+    assert done.code == 3
+    assert set(done.output.split()) == {str(tmp_path), "two"}
+    assert not done.timed_out
+    assert done.memory > 1 << 20
+
+
+def test_a_flood_is_cut_in_the_middle(tmp_path: Path) -> None:
+    done = python("print('first')\nfor _ in range(30000): print('x' * 99)\nprint('last')", tmp_path)
+    assert len(done.output) < 80_000
+    assert done.output.startswith("first\n")
+    assert done.output.endswith("last\n")
+    assert "bytes left out" in done.output
+
+
+def test_a_timeout_kills_the_whole_group(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\nprint(os.getpid() if child == 0 else child, flush=True)\ntime.sleep(600)"
+    )
+    began = time.monotonic()
+    done = python(code, tmp_path, timeout=0.7)
+    assert done.timed_out
+    assert time.monotonic() - began < 3
+    assert all(gone(int(pid)) for pid in done.output.split())
+
+
+def test_what_the_program_leaves_running_is_killed(tmp_path: Path) -> None:
+    code = "import os, time\npid = os.fork()\nif pid == 0: time.sleep(600)\nprint(pid, flush=True)"
+    done = python(code, tmp_path)
+    assert done.code == 0
+    assert gone(int(done.output))
+
+
+def test_busy_tells_work_from_waiting(tmp_path: Path) -> None:
+    assert python("import time; time.sleep(60)", tmp_path, timeout=1.0).busy < 0.5
+    assert python("while True: pass", tmp_path, timeout=1.0).busy > 0.3
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    code = "import time; time.sleep(0.3); x = bytearray(3 << 30); print('got it')"
+    assert "MemoryError" in python(code, tmp_path, memory=1 << 30).output
+
+
+def test_death_by_signal_is_negative(tmp_path: Path) -> None:
+    assert python("import os; os.kill(os.getpid(), 11)", tmp_path).code == -signal.SIGSEGV
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="cannot be started"):
+        run(["/nowhere/g++"], folder=tmp_path, environ=PLAIN, timeout=1)
+
+
+def test_environment_is_an_allow_list(tmp_path: Path) -> None:
+    odd = {
+        "PATH": "/bin",
+        "LD_PRELOAD": "evil.so",
+        "PYTHONPATH": "/x",
+        "GCC_COMPARE_DEBUG": "1",
+        "CPATH": "/opt/include",
+        "LANG": "de_DE.UTF-8",
+        "TMPDIR": "/missing",
+    }
+    environ = compiler_environment(odd, tmp_path)
+    assert environ == {
+        "PATH": "/bin",
+        "CPATH": "/opt/include",
+        "LC_ALL": "C",
+        "TMPDIR": str(tmp_path),
+        "SOURCE_DATE_EPOCH": "0",
+    }
+    assert key_environment(odd) == {"CPATH": "/opt/include"}
+
+
+def test_nothing_lives_on_when_the_caller_is_killed(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.compile.run import run\n"
+        "child = 'import os, time\\nos.fork()\\nopen(str(os.getpid()), \"w\").close()\\ntime.sleep(600)'\n"
+        "run([sys.executable, '-c', child], folder=Path(sys.argv[1]), environ={}, timeout=600)\n"
+    )
+    process = start_python(code, tmp_path)
+    deadline = time.monotonic() + 20
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pids = [int(p.name) for p in tmp_path.iterdir()]
+    assert len(pids) == 2
+    process.kill()
+    process.wait()
+    assert all(gone(pid) for pid in pids)
