@@ -28,8 +28,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_MODE",
         "auto",
-        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again; `replay` uses the "
-        "database only and fails on a miss; `generic` does not tune",
+        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again; `replay` "
+        "uses the database only and fails on a miss; `generic` does not tune",
         ("auto", "tune", "replay", "generic"),
     ),
     Option(
@@ -52,10 +52,16 @@ OPTIONS: tuple[Option, ...] = (
         ("rw", "ro", "fresh", "off"),
     ),
     Option("AOT_TUNE_CACHE_DIR", "", "where they are; empty is `$XDG_CACHE_HOME/aot_tune`, else `~/.cache/aot_tune`"),
-    Option("AOT_TUNE_JOBS", "", "compilers that run at once; empty asks `CMAKE_BUILD_PARALLEL_LEVEL`, `MAX_JOBS`, "
-           "then the cores and memory of the machine"),
+    Option(
+        "AOT_TUNE_JOBS",
+        "",
+        "compilers that run at once; empty asks `CMAKE_BUILD_PARALLEL_LEVEL`, `MAX_JOBS`, "
+        "then the cores and memory of the machine",
+    ),
     Option("AOT_TUNE_THREADS", "", "threads that CPU candidates and baselines may use; empty is all usable cores"),
-    Option("AOT_TUNE_STRICT", "0", "1 makes replay fail where an object is not bit-equal to the recorded one", ("0", "1")),
+    Option(
+        "AOT_TUNE_STRICT", "0", "1 makes replay fail where an object is not bit-equal to the recorded one", ("0", "1")
+    ),
     Option(
         "AOT_TUNE_NO_SURVIVOR",
         "fail",

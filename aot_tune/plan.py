@@ -204,4 +204,3 @@ def read_plan(directory: Path) -> tuple[Plan, Paths]:
             f"{directory} holds no plan of this version", why=str(error), fix="configure the build again with CMake"
         ) from error
     return plan, paths
-

@@ -6,9 +6,9 @@
         measured = bench.screen(prepared, path, symbol, candidate, object_digest, requires, best_ns)
         finals = bench.race(prepared, [Entry(candidate=..., shared_object=..., symbol=..., object_digest=...)])
 
-Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the operator
-is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them with
-`paired_gain(old.final, new.final)`. Baselines appear in races as `baseline:<name>`.
+Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the
+operator is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them
+with `paired_gain(old.final, new.final)`. Baselines appear in races as `baseline:<name>`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from aot_tune.bench.records import (
     digest_of,
 )
 from aot_tune.bench.sandbox import features
+from aot_tune.bench.timing import paired_gain, spread
 
 __all__ = [
     "STATUSES",
@@ -47,6 +48,8 @@ __all__ = [
     "digest_of",
     "features",
     "identify",
+    "paired_gain",
+    "spread",
 ]
 
 

@@ -39,8 +39,8 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline | str:
     try:
         module = importlib.import_module(baseline.requires)
         convert = importlib.import_module(baseline.requires.partition(".")[0]).from_dlpack
-    except (ImportError, AttributeError) as error:
-        return f"{baseline.requires} cannot be used here: {error}"
+    except (ImportError, AttributeError) as missing:
+        return f"{baseline.requires} cannot be used here: {missing}"
     functions = []
     for calls in state.rotation():
         call = call_of(operator, state.check, calls.views, convert)

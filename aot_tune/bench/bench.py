@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from aot_tune.bench import messages
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.family import family
 from aot_tune.bench.pool import Pool
-from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.race import Entry, Race
-from aot_tune.bench.records import CandidateLike, Check, Device, Measurement, Policy, Prepared, digest_of
+from aot_tune.bench.records import CandidateLike, Check, Device, Measurement, Policy, Prepared, Status, digest_of
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.spec import Expr, Operator, Problem
 
@@ -47,8 +48,10 @@ class Bench:
         self.pool = Pool(device, policy, scratch.resolve(), threads, log)
         self._prepared: dict[str, Prepared] = {}
         self._operators: dict[str, Operator] = {}
+        self._sources: dict[str, str] = {}
+        self._fitted: dict[tuple[str, ...], list[Prepared]] = {}
         self._checked: dict[tuple[str, str], messages.Checked] = {}
-        self._strikes: dict[str, tuple[int, Died]] = {}
+        self._strikes: dict[str, tuple[int, DiedError]] = {}
 
     def __enter__(self) -> Bench:
         self.pool.__enter__()
@@ -59,7 +62,9 @@ class Bench:
     ) -> None:
         self.pool.__exit__(kind, error, trace)
 
-    def prepare(self, operator_folder: Path, operator: Operator, problem: Problem, *, special: bool = False) -> Prepared:
+    def prepare(
+        self, operator_folder: Path, operator: Operator, problem: Problem, *, special: bool = False
+    ) -> Prepared:
         """Compute reference results and tolerances of a problem, once.
 
         Raises:
@@ -67,15 +72,17 @@ class Bench:
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=problem, special=special)
-        source = (operator_folder / "operator.py").read_bytes().hex()
-        key = digest_of([operator.name, source, check, self.policy.seed, self.policy.version])[:24]
+        folder = str(operator_folder.resolve())
+        if folder not in self._sources:
+            self._sources[folder] = (operator_folder / "operator.py").read_text()
+        key = digest_of([operator.name, self._sources[folder], check, self.policy.seed])[:24]
         if key in self._prepared:
             return self._prepared[key]
-        folder = self.pool.references / key
-        request = messages.Reference(operator_folder=str(operator_folder.resolve()), check=check, folder=str(folder))
+        files = self.pool.references / key
+        request = messages.Reference(operator_folder=folder, check=check, folder=str(files))
         try:
             reply = self.pool.request(self.pool.frameworks(), request, self.policy.deadlines.prepare)
-        except Died as death:
+        except DiedError as death:
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Referred):
             raise AotTuneError(
@@ -84,17 +91,29 @@ class Bench:
                 fix=f"mend `reference` in {operator_folder / 'operator.py'}",
             )
         prepared = Prepared(
-            key=key, operator=operator.name, operator_folder=request.operator_folder, check=check, folder=str(folder),
-            digests=reply.digests, seconds=reply.seconds,
-        )  # fmt: skip
+            key=key,
+            operator=operator.name,
+            operator_folder=folder,
+            check=check,
+            folder=str(files),
+            digests=reply.digests,
+            seconds=reply.seconds,
+        )
         self._prepared[key] = prepared
         self._operators[operator.name] = operator
         return prepared
 
     def screen(
-        self, prepared: Prepared, shared_object: Path, symbol: str, candidate: CandidateLike, object_digest: str,
-        requires: Sequence[Expr] = (), best_ns: float | None = None, tune_checks: bool = True,
-    ) -> Measurement:  # fmt: skip
+        self,
+        prepared: Prepared,
+        shared_object: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        object_digest: str,
+        requires: Sequence[Expr] = (),
+        best_ns: float | None = None,
+        tune_checks: bool = True,
+    ) -> Measurement:
         """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
 
         `requires` are the candidate's guards with its pinned dims; `best_ns` is the best time so far on the problem.
@@ -108,9 +127,15 @@ class Bench:
         )
 
     def verify(
-        self, prepared: Prepared, shared_object: Path, symbol: str, candidate: CandidateLike, object_digest: str,
-        requires: Sequence[Expr] = (), tune_checks: bool = True,
-    ) -> Measurement:  # fmt: skip
+        self,
+        prepared: Prepared,
+        shared_object: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        object_digest: str,
+        requires: Sequence[Expr] = (),
+        tune_checks: bool = True,
+    ) -> Measurement:
         """As `screen`, without times: for variants that were replayed or linked."""
         return self._measure(
             prepared, shared_object, symbol, candidate, object_digest, requires, None, tune_checks, timed=False
@@ -134,9 +159,13 @@ class Bench:
     def measurement(self, prepared: Prepared, candidate: str, digest: str, **fields: object) -> Measurement:
         """A measurement of this device and policy."""
         return Measurement(
-            candidate=candidate, object=digest, problem=prepared.problem, device=self.device.digest,
-            policy=self.policy.digest, **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+            candidate=candidate,
+            object=digest,
+            problem=prepared.problem,
+            device=self.device.digest,
+            policy=self.policy.digest,
+            **fields,  # type: ignore[arg-type]
+        )
 
     def floor_ns(self, prepared: Prepared) -> float:
         """A time per call below which a measurement cannot be true."""
@@ -145,12 +174,12 @@ class Bench:
         nbytes = operator.compulsory_bytes(prepared.problem)
         return family(self.device.family).floor_ns(self.device, flops, nbytes)
 
-    def struck(self, digest: str) -> Died | None:
+    def struck(self, digest: str) -> DiedError | None:
         """What an object did that has killed as many workers as it may."""
-        count, death = self._strikes.get(digest, (0, Died("ok", "")))
+        count, death = self._strikes.get(digest, (0, DiedError("ok", "")))
         return death if count >= self.policy.strikes else None
 
-    def strike(self, digest: str, death: Died) -> None:
+    def strike(self, digest: str, death: DiedError) -> None:
         """Count a worker that an object killed."""
         self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)
 
@@ -158,21 +187,32 @@ class Bench:
         """Name problems to a worker that does not know them.
 
         Raises:
-            Died: when the worker dies of it.
+            DiedError: when the worker dies of it.
         """
         for prepared in problems:
             if prepared.key not in worker.known:
                 work = messages.Work(
-                    key=prepared.key, operator_folder=prepared.operator_folder, check=prepared.check,
+                    key=prepared.key,
+                    operator_folder=prepared.operator_folder,
+                    check=prepared.check,
                     folder=prepared.folder,
-                )  # fmt: skip
+                )
                 _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
                 worker.known.add(prepared.key)
 
     def _measure(
-        self, prepared: Prepared, path: Path, symbol: str, candidate: CandidateLike, digest: str,
-        requires: Sequence[Expr], best_ns: float | None, tune_checks: bool, *, timed: bool,
-    ) -> Measurement:  # fmt: skip
+        self,
+        prepared: Prepared,
+        path: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        digest: str,
+        requires: Sequence[Expr],
+        best_ns: float | None,
+        tune_checks: bool,
+        *,
+        timed: bool,
+    ) -> Measurement:
         struck = self.struck(digest)
         if struck is not None:
             reason = f"not run again, it has killed {self.policy.strikes} workers: {struck.reason}"
@@ -184,7 +224,7 @@ class Bench:
         try:
             with phases("prepare"):
                 self._make_buffers(worker, prepared, checks)
-        except Died as death:
+        except DiedError as death:
             raise WorkerError(f"a worker cannot hold problem '{prepared.problem.id}'", why=death.reason) from None
         try:
             with phases("load"):
@@ -196,7 +236,7 @@ class Bench:
             with phases("unload"):
                 self.pool.request(worker, messages.Unload(handle=digest), self.policy.deadlines.load)
             return measured
-        except Died as death:
+        except DiedError as death:
             self.strike(digest, death)
             return run.ended(death.status, death.reason)
 
@@ -207,12 +247,14 @@ class Bench:
             self.pool.request(worker, messages.Prepare(key=prepared.key), self.policy.deadlines.prepare)
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
-        operator = self._operators[prepared.operator]
-        found = derived_checks(
-            operator, requires, special=self.policy.special_values, most_bytes=self.policy.check_bytes
-        )
-        folder = Path(prepared.operator_folder)
-        return [self.prepare(folder, operator, c.problem, special=c.special) for c in found]
+        operator, folder = self._operators[prepared.operator], prepared.operator_folder
+        key = (folder, *(r.key() for r in requires))
+        if key not in self._fitted:
+            found = derived_checks(
+                operator, requires, special=self.policy.special_values, most_bytes=self.policy.check_bytes
+            )
+            self._fitted[key] = [self.prepare(Path(folder), operator, c.problem, special=c.special) for c in found]
+        return self._fitted[key]
 
     def _judge(
         self, run: _Run, worker: Worker, checks: Sequence[Prepared], best_ns: float | None, timed: bool
@@ -230,7 +272,7 @@ class Bench:
             reply = self.pool.request(worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
         if not isinstance(reply, messages.Checked):
             return run.ended(*_failure(reply))
-        facts = {"error": reply.error, "bitwise": reply.bitwise}
+        facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
         if reply.status != "ok" or not timed:
             return run.ended(reply.status, reply.reason, **facts)
         if min(reply.runs) > self.policy.long_ns:
@@ -278,7 +320,7 @@ class _Run:
         self.bench, self.prepared, self.candidate, self.digest = bench, prepared, candidate, digest
         self.phases = phases
 
-    def ended(self, status: str, reason: str = "", **fields: object) -> Measurement:
+    def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
         """A measurement with this status."""
         return self.bench.measurement(
             self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
@@ -297,12 +339,10 @@ class _Run:
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
         elif status == "ok" and timing.leak > policy.leak_bytes:
             status, reason = "oom", f"grows by {timing.leak} bytes per call"
-        return self.ended(
-            status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts
-        )
+        return self.ended(status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts)
 
 
-def _failure(reply: messages.Reply) -> tuple[str, str]:
+def _failure(reply: messages.Reply) -> tuple[Status, str]:
     if isinstance(reply, messages.Failure):
         return reply.status, reply.reason
     return "failed", f"an answer of the wrong kind: {reply!r:.200}"

@@ -1,8 +1,8 @@
 """Memory for tensors with guards around it: canaries that show a write, and pages that stop any access.
 
 A region is laid out as [no access][canaries][storage][canaries][no access]. Placement decides which side touches the
-pages without access: `inside` neither, so that a stray write is found and named; `end` and `start` one of them, so that a
-stray read stops the process too.
+pages without access: `inside` neither, so that a stray write is found and named; `end` and `start` one of them, so that
+a stray read stops the process too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ _FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-)  # fmt: skip
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _memory(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")
 
 
 class Region:
@@ -58,8 +67,8 @@ class Region:
         self.size, self.placement = size, placement
         body = -(-(size + 3 * 64 + stagger) // _PAGE) * _PAGE + (0 if placement != "inside" else 2 * _PAGE)
         self._length = body + 2 * _PAGE
-        address = _libc.mmap(None, self._length, _PROT_NONE, _PRIVATE_ANONYMOUS, -1, 0)
-        if address in (None, _FAILED):
+        address: int | None = _libc.mmap(None, self._length, _PROT_NONE, _PRIVATE_ANONYMOUS, -1, 0)
+        if address is None or address == _FAILED:
             raise MemoryError(f"no {self._length} bytes of address space")
         self._base: int = address
         self._low, self._high = address + _PAGE, address + _PAGE + body
@@ -74,7 +83,7 @@ class Region:
         self._canary = bytes([CANARY]) * max(self._before, self._after)
         ctypes.memset(self._low, CANARY, self._before)
         ctypes.memset(self.address + size, CANARY, self._after)
-        self._memory = (ctypes.c_uint8 * max(size, 1)).from_address(self.address)
+        self._memory = _memory(self.address, max(size, 1))
 
     def _place(self, origin: int, alignment: int, stagger: int) -> int:
         wanted = 0 if alignment >= 64 else alignment  # of an address modulo 64
@@ -97,7 +106,8 @@ class Region:
     def flat(self, dtype: Any) -> NDArray[Any]:
         """The storage as elements."""
         width = np.dtype(dtype).itemsize
-        return np.frombuffer(self._memory, dtype=dtype, count=self.size // width)
+        found: NDArray[Any] = np.frombuffer(self._memory, dtype=dtype, count=self.size // width)
+        return found
 
     def view(self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> NDArray[Any]:
         """A tensor in the storage; `strides` in elements, `first` is the index of its first element."""
@@ -119,7 +129,7 @@ class Region:
             ("past its end", self.address + self.size, self._after),
         ):
             if length and _libc.memcmp(address, self._canary, length) != 0:
-                zone = np.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=np.uint8)
+                zone = np.frombuffer(_memory(address, length), dtype=np.uint8)
                 hit = np.flatnonzero(zone != CANARY)
                 nearest = int(hit[0]) if name == "past its end" else int(length - 1 - hit[-1])
                 return f"{hit.size} bytes written {nearest} bytes {name}"

@@ -23,10 +23,10 @@ def derived_checks(
 ) -> list[Check]:
     """Problems to verify an object on beside the one it is tuned for.
 
-    They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast and
-    strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards and
-    pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of more than
-    `most_bytes` are left out, but never all of them.
+    They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
+    and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
+    and pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of more
+    than `most_bytes` are left out, but never all of them.
     """
     tensors = {t.name: t for t in operator.tensors}
     found: dict[str, Check] = {}
@@ -118,7 +118,9 @@ def _fits(
         yield near
     for multiple in _MULTIPLES:
         for names in (*((n,) for n in operator.dims if n not in pinned), tuple(operator.dims)):
-            dims = {n: -(-e // multiple) * multiple if n in names and n not in pinned else e for n, e in near.dims.items()}
+            dims = {
+                n: -(-e // multiple) * multiple if n in names and n not in pinned else e for n, e in near.dims.items()
+            }
             rounded = msgspec.structs.replace(near, dims=dims, strides={})
             if _allowed(operator, rounded, requires):
                 yield rounded

@@ -45,7 +45,7 @@ class Family(Protocol):
     def floor_ns(self, device: Device, flops: int, nbytes: int) -> float:
         """A time that no honest call can beat, from generous estimates of the device's peaks."""
 
-    def session(self, threads: int, policy: Policy, role: Role) -> Session:
+    def session(self, policy: Policy, role: Role) -> Session:
         """The worker's side; called in the worker."""
 
 

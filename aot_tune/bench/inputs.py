@@ -78,6 +78,7 @@ def call_of(
     operator: Operator, check: Check, arrays: Mapping[str, Any], convert: Callable[[Any], Any] = lambda a: a
 ) -> Call:
     """The arguments as references and baselines take them; absent tensors are None."""
-    attributes = {a.name: a.choices[i] for a, i in zip(operator.attributes, attribute_indices(operator, check).values())}
+    indices = attribute_indices(operator, check)
+    attributes = {a.name: a.choices[indices[a.name]] for a in operator.attributes}
     tensors = {t.name: convert(arrays[t.name]) if t.name in arrays else None for t in operator.tensors}
     return Call(**tensors, **scalar_values(operator), **attributes)

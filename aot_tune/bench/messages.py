@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Union
-
 import msgspec
 
 from aot_tune.bench.records import Check, Status
@@ -38,7 +36,7 @@ __all__ = [
 ]
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):
     pass
 
 
@@ -121,9 +119,7 @@ class Turn(_Message):
     fresh: bool = False
 
 
-Request = Union[
-    Quit, Ping, Work, Prepare, Reference, Load, Unload, Verify, Bench, Baseline, Turn
-]
+Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Bench | Baseline | Turn
 
 
 class Hello(_Message):
@@ -198,7 +194,7 @@ class Failure(_Message):
     status: Status = "failed"
 
 
-Reply = Union[Hello, Pong, Progress, Done, Empty, Referred, Checked, Timed, Failure]
+Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
 
 PROTOCOL = 1
 """Version of these messages, sent in Hello."""
@@ -230,6 +226,3 @@ def decode_reply(data: bytes) -> Reply:
     """
     reply: Reply = _replies.decode(data)
     return reply
-
-
-

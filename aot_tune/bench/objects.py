@@ -18,8 +18,11 @@ _CPU = 1  # kDLCPU
 _RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")
 _RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
 _SCALARS: dict[str, Any] = {
-    "f32": ctypes.c_float, "f64": ctypes.c_double, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-}  # fmt: skip
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+}
 
 
 class LoadError(AotTuneError):

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from aot_tune.bench import messages, processes, sandbox
 from aot_tune.bench.family import Role
-from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.records import Device, Policy
 from aot_tune.errors import WorkerError
 
@@ -24,9 +24,14 @@ class Pool:
     """A context manager; nothing of it is kept in the module, so several can be open in one process."""
 
     def __init__(
-        self, device: Device, policy: Policy, scratch: Path, threads: int, log: Callable[[str], None],
+        self,
+        device: Device,
+        policy: Policy,
+        scratch: Path,
+        threads: int,
+        log: Callable[[str], None],
         interpreter: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.device, self.policy, self.threads = device, policy, threads
         self.token = secrets.token_hex(16)
         self.references = scratch / "references"
@@ -62,9 +67,16 @@ class Pool:
         self._count += 1
         shared = self.references if role == "framework" else None
         return Worker(
-            self.device, self.policy, role, self.threads, self._folder / str(self._count), self.token, self._log,
-            shared, self._interpreter,
-        )  # fmt: skip
+            self.device,
+            self.policy,
+            role,
+            self.threads,
+            self._folder / str(self._count),
+            self.token,
+            self._log,
+            shared,
+            self._interpreter,
+        )
 
     def workers(self) -> list[Worker]:
         """Those that are alive."""
@@ -114,11 +126,11 @@ class Pool:
         """Ask a worker; when it dies of it, sweep what it left behind.
 
         Raises:
-            Died: as `Worker.request` does.
+            DiedError: as `Worker.request` does.
         """
         try:
             return worker.request(request, seconds)
-        except Died as death:
+        except DiedError as death:
             self.deaths += 1
             self.sweep()
             self._clear(worker)

@@ -22,13 +22,13 @@ from aot_tune.bench.records import Device, Policy, Status
 from aot_tune.bench.setup import Setup
 from aot_tune.errors import WorkerError
 
-__all__ = ["Died", "Output", "Worker"]
+__all__ = ["DiedError", "Output", "Worker"]
 
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _HALF = 32 << 10
 
 
-class Died(Exception):
+class DiedError(Exception):
     """A worker died, or was killed, before it answered."""
 
     def __init__(self, status: Status, reason: str) -> None:
@@ -69,9 +69,17 @@ class Worker:
     """
 
     def __init__(
-        self, device: Device, policy: Policy, role: Role, threads: int, folder: Path, token: str,
-        log: Callable[[str], None], shared: Path | None = None, interpreter: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        device: Device,
+        policy: Policy,
+        role: Role,
+        threads: int,
+        folder: Path,
+        token: str,
+        log: Callable[[str], None],
+        shared: Path | None = None,
+        interpreter: tuple[str, ...] = (),
+    ) -> None:
         self.device, self.policy, self.role, self.threads = device, policy, role, threads
         self.state: State = "NEW"
         self.output = Output()
@@ -93,18 +101,30 @@ class Worker:
         self._replies, to_write = os.pipe()
         self._printed, printing = os.pipe()
         setup = Setup(
-            family=self.device.family, role=self.role, threads=self.threads, policy=self.policy, parent=os.getpid(),
-            requests=to_read, replies=to_write, scratch=str(self.folder), shared=str(self._shared or ""),
-        )  # fmt: skip
+            family=self.device.family,
+            role=self.role,
+            threads=self.threads,
+            policy=self.policy,
+            parent=os.getpid(),
+            requests=to_read,
+            replies=to_write,
+            scratch=str(self.folder),
+            shared=str(self._shared or ""),
+        )
         env = sandbox.environment(os.environ, sys.path, self.folder)
         env |= dict(family(self.device.family).environment(self.threads, self.role))
         env[processes.TOKEN] = self._token
         try:
             self._process = subprocess.Popen(
                 [*self._command, msgspec.json.encode(setup).decode()],
-                stdin=subprocess.DEVNULL, stdout=printing, stderr=printing, pass_fds=(to_read, to_write),
-                cwd=self.folder, env=env, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=printing,
+                stderr=printing,
+                pass_fds=(to_read, to_write),
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
+            )
         except OSError as error:
             for descriptor in (self._requests, self._replies, self._printed):
                 os.close(descriptor)
@@ -125,7 +145,7 @@ class Worker:
         """Wait for the worker's Hello.
 
         Raises:
-            WorkerError: when it does not come in time, or from another device or protocol; with what the worker printed.
+            WorkerError: when it does not come in time, or from another device or protocol; with what it printed.
         """
         self.start()
         if self.state != "STARTING":
@@ -134,7 +154,7 @@ class Worker:
         fix = "run the command that is shown under `why`, or raise the handshake deadline"
         try:
             hello = self._wait(time.monotonic() + seconds, seconds)
-        except Died as death:
+        except DiedError as death:
             said = self.output.text().strip()[-2000:] or "it printed nothing"
             raise WorkerError(f"a worker never answered: {death.reason}", why=said, fix=fix) from None
         if not isinstance(hello, messages.Hello) or hello.abi != messages.PROTOCOL:
@@ -153,11 +173,11 @@ class Worker:
         """Send a request and wait for its answer.
 
         Raises:
-            Died: when the worker dies or is killed at the deadline; says by what, where, and what it printed last.
+            DiedError: when the worker dies or is killed at the deadline; says by what, where, and what it printed last.
         """
         self.wait_ready()
         if self.state != "READY":
-            raise Died("no-result", "the worker is gone")
+            raise DiedError("no-result", "the worker is gone")
         self._resident = 0
         self.state, self._place, self.output = "BUSY", type(request).__name__.lower(), Output()
         deadline = time.monotonic() + seconds
@@ -172,7 +192,7 @@ class Worker:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
-                raise Died("timeout", f"no answer within {seconds:g} s at {self._place}{self._said()}")
+                raise DiedError("timeout", f"no answer within {seconds:g} s at {self._place}{self._said()}")
             ready = {key.data for key, _ in self._selector.select(left)}
             if "output" in ready:
                 self._drain_output()
@@ -218,7 +238,7 @@ class Worker:
         said = self.output.last_lines()
         return f"; it printed: {said}" if said else ""
 
-    def _bury(self) -> Died:
+    def _bury(self) -> DiedError:
         """Reap a worker that died by itself, with its group, and say what it died of."""
         code, peak = self._finish()
         said = self.output.text()
@@ -227,11 +247,11 @@ class Worker:
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             if -code == signal.SIGKILL or "bad_alloc" in said or near_limit:
-                return Died("oom", f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}")
-            return Died("crashed", f"{name}{place}{self._said()}")
+                return DiedError("oom", f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}")
+            return DiedError("crashed", f"{name}{place}{self._said()}")
         if "MemoryError" in said or near_limit:
-            return Died("oom", f"ended with status {code}{place} at {peak >> 20} MiB resident{self._said()}")
-        return Died("no-result", f"ended with status {code}{place} before it answered{self._said()}")
+            return DiedError("oom", f"ended with status {code}{place} at {peak >> 20} MiB resident{self._said()}")
+        return DiedError("no-result", f"ended with status {code}{place} before it answered{self._said()}")
 
     def kill(self) -> None:
         """Kill the worker's group by the ladder of the deadlines, reap it, and close its pipes. Idempotent."""

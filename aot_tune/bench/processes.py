@@ -7,35 +7,34 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = ["TOKEN", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
 
-TOKEN = "AOT_TUNE_BENCH_TOKEN"
+TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and everything that descends from them."""
 
 
-def _stat(path: str) -> tuple[str, list[str]]:
+def _stat(path: Path) -> tuple[str, list[str]]:
     """Name and further fields of a stat file: state first, then the parent."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        name, _, rest = file.read().rpartition(")")
+    name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
     return name, rest.split()
 
 
 def children_of(parent: int) -> list[int]:
     """Processes whose parent is `parent`, zombies included."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError):
-                if int(_stat(f"/proc/{entry}/stat")[1][1]) == parent:
-                    found.append(int(entry))
+                if int(_stat(entry / "stat")[1][1]) == parent:
+                    found.append(int(entry.name))
     return found
 
 
 def _is_marked(pid: int, token: str) -> bool:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{TOKEN}={token}".encode() in file.read().split(b"\0")
+        return f"{TOKEN}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
@@ -79,9 +78,9 @@ def running_threads(pid: int) -> int:
     """Threads of a process that run or wait for a core."""
     count = 0
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError, IndexError):
-                count += _stat(f"/proc/{pid}/task/{thread}/stat")[1][0] == "R"
+                count += _stat(thread / "stat")[1][0] == "R"
     return count
 
 

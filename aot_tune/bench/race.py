@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aot_tune.bench import messages, timing
-from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.records import CandidateLike, Measurement, Prepared, Status
 from aot_tune.spec import Baseline
 
@@ -96,7 +96,7 @@ class Race:
         request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)
-        except Died as death:
+        except DiedError as death:
             self._strike(runner, death)
             raise
         if isinstance(reply, messages.Failure):
@@ -107,14 +107,14 @@ class Race:
         while True:
             try:
                 worker = self._worker(runner)
-            except Died:
+            except DiedError:
                 continue  # loading another entry killed the worker; that one is out now
             break
         if runner.status != "ok":
             return None
         try:
             reply = self._pool.request(worker, request, seconds)
-        except Died as death:
+        except DiedError as death:
             self._strike(runner, death)
             return None
         if isinstance(reply, messages.Failure):
@@ -122,7 +122,7 @@ class Race:
             return None
         return reply
 
-    def _strike(self, runner: _Runner, death: Died) -> None:
+    def _strike(self, runner: _Runner, death: DiedError) -> None:
         runner.out(death.status, death.reason)
         self._loaded_in = None
         if runner.entry is not None:
@@ -154,7 +154,7 @@ class Race:
             name = runner.name.partition(":")[2]
             request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
             reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
-        except Died as death:
+        except DiedError as death:
             runner.out(death.status, death.reason)
             return
         if isinstance(reply, messages.Checked):
@@ -215,14 +215,14 @@ class Race:
                 try:
                     unload = messages.Unload(handle=runner.handle)
                     self._pool.request(self._loaded_in, unload, self._policy.deadlines.load)
-                except Died as death:
+                except DiedError as death:
                     self._strike(runner, death)
                     break
         for runner in self._baselines:
             try:
                 unload = messages.Unload(handle=runner.handle)
                 self._pool.request(self._pool.frameworks(), unload, self._policy.deadlines.load)
-            except Died:
+            except DiedError:
                 break
 
     def _result(self, runner: _Runner) -> Measurement:
@@ -231,6 +231,14 @@ class Race:
         if final and runner.entry is not None and statistics.median(final) < self._bench.floor_ns(self._prepared):
             status, reason = "suspicious", f"{statistics.median(final):.1f} ns per call is below the device's floor"
         return self._bench.measurement(
-            self._prepared, runner.name, runner.digest, status=status, reason=reason, final=final,
-            race=self._race if final else None, error=runner.error, bitwise=runner.bitwise, overhead=runner.overhead,
-        )  # fmt: skip
+            self._prepared,
+            runner.name,
+            runner.digest,
+            status=status,
+            reason=reason,
+            final=final,
+            race=self._race if final else None,
+            error=runner.error,
+            bitwise=runner.bitwise,
+            overhead=runner.overhead,
+        )

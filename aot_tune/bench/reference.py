@@ -1,17 +1,16 @@
 """Reference results in float64, and the tolerance that the same computation in the tensors' own dtype suggests.
 
-The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy with
-strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two numbers
-per output are taken: `relative`, the largest e / |v| among the larger half of the values, and `absolute`, the largest
-e - relative * |v| of all. A result may be off by `operator.tolerance * (absolute + relative * |v|)`. Neither number is less
-than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical value, absolute.
-Small problems are drawn anew until their errors are a fair sample.
+The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy
+with strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two
+numbers per output are taken: `relative`, the largest e / |v| among the larger half of the values, and `absolute`, the
+largest e - relative * |v| of all. A result may be off by `operator.tolerance * (absolute + relative * |v|)`. Neither
+number is less than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical
+value, absolute. Small problems are drawn anew until their errors are a fair sample.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
     for file in partial.iterdir():
         file.chmod(0o444)
-    os.rename(partial, folder)
+    partial.rename(folder)
 
 
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[np.float64]]]:
@@ -140,7 +139,7 @@ def _near(
 def _run(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
-    """Run the reference; its results as float64 in the declared shapes, after rounding to the outputs' dtypes unless wide."""
+    """Run the reference; its results as float64, unless wide rounded to the outputs' dtypes before."""
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     call = call_of(operator, check, arrays)
     for scalar in operator.scalars:
@@ -194,5 +193,3 @@ def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:
     """Whether two runs disagree on where NaN and infinities are: then the definition does not say."""
     same = np.array_equal(np.isnan(exact), np.isnan(near)) and np.array_equal(np.isinf(exact), np.isinf(near))
     return not same
-
-

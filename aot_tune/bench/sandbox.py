@@ -1,8 +1,8 @@
 """Accident containment for workers: Landlock, resource limits, parent-death signal. Not a security boundary.
 
-A worker may read everything and write only its scratch folder, `/dev/null`, `/dev/shm` and what its device family names;
-TCP is denied and signals to processes outside are denied where the kernel can. All of it is inherited by threads and
-children made later, so it is set up before anything else is imported.
+A worker may read everything and write only its scratch folder, `/dev/null`, `/dev/shm` and what its device family
+names; TCP and signals to processes outside are denied where the kernel can. All of it is inherited by threads and
+children made later, so it is set up before the worker makes any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["environment", "features", "landlock_abi", "limit", "memory_limit", "restrict", "set_subreaper", "tie_to_parent"]
+__all__ = [
+    "environment",
+    "features",
+    "landlock_abi",
+    "limit",
+    "memory_limit",
+    "restrict",
+    "set_subreaper",
+    "tie_to_parent",
+]
 
 # Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>; the system calls have these numbers on all
 # architectures that are younger than Linux 5.1's unified table, x86-64 and aarch64 among them.
@@ -52,7 +61,7 @@ def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: P
     PYTHONPATH, LD_PRELOAD and the like are not handed on.
     """
     env = {name: given[name] for name in _KEPT if name in given}
-    env["PYTHONPATH"] = os.pathsep.join(p for p in import_path if p and os.path.exists(p))
+    env["PYTHONPATH"] = os.pathsep.join(p for p in import_path if p and Path(p).exists())
     env |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
     env |= {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
     return env
@@ -96,8 +105,7 @@ def memory_limit(allowance: int | None) -> None:
 
 
 def _data_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[5]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def _lower(what: int, value: int) -> None:

@@ -160,9 +160,7 @@ class CpuSession:
             state = self._state(key)
             try:
                 with self._confined():
-                    verdict = verify(
-                        loaded, state, self._policy, request.quick, lambda p: emit(_progress(p))
-                    )
+                    verdict = verify(loaded, state, self._policy, request.quick, lambda p: emit(_progress(p)))
             except WorkspaceError as error:
                 return messages.Checked(status="skipped", reason=str(error))
             worst, runs = max(worst, verdict.error), verdict.runs
@@ -275,5 +273,3 @@ class _Growth:
         later = self.calls - self._since
         grown = timing.resident_bytes() - self._begin
         return grown // later if later > 0 and grown > 1 << 20 else 0
-
-

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from aot_tune.bench.buffers import PLACEMENTS, Placement, Region
 from aot_tune.bench.inputs import attribute_indices, fill, scalar_values, storage_extent
 from aot_tune.bench.objects import Arguments
-from aot_tune.bench.reference import Truth, read_truth
 from aot_tune.bench.records import Check, Policy
+from aot_tune.bench.reference import Truth, read_truth
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "ProblemState"]

@@ -8,6 +8,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from aot_tune.bench.records import Policy
@@ -83,7 +84,7 @@ def group_size(call_ns: float, sample_ns: float) -> int:
 def screen(
     sample: Callable[[int], float], policy: Policy, best_ns: float | None, have: Sequence[float] = ()
 ) -> list[float]:
-    """Samples of a screen: one call to warm up, two samples, and more unless both are well above the best.
+    """Samples of a screen: a call to warm up (a whole sample of short calls), two samples, and more unless both are slow.
 
     `have` are samples that exist already (calls so long that they were timed while they were verified).
     """
@@ -91,8 +92,9 @@ def screen(
     calls = 1
     if len(samples) < 2:
         calls = group_size(sample(1), policy.sample_ns)
-        if calls > 1:  # the first call pays for what later ones find ready
+        if calls > 1:  # the first call pays for what later ones find ready, and an idle core takes a while to wake
             calls = group_size(sample(min(calls, 8)), policy.sample_ns)
+            calls = group_size(sample(calls), policy.sample_ns)
         samples += [sample(calls) for _ in range(2 - len(samples))]
     if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
         return samples
@@ -103,9 +105,9 @@ def screen(
     return samples
 
 
-
-
-def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns) -> float:
+def measure_empty(
+    function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns
+) -> float:
     """ns of calling a function that does nothing with such arguments: the median of 15 samples."""
     sampler = Sampler(function, [arguments], clock)
     return statistics.median(sampler.sample(64) for _ in range(15))
@@ -113,8 +115,7 @@ def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...], cloc
 
 def resident_bytes() -> int:
     """Resident memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def quiet_collector() -> None:

@@ -86,7 +86,9 @@ def verify(
                     first = {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
         except LaunchError as error:
             calls.restore(policy.seed)
-            return Verdict(status="failed", reason=f"{error.what} (problem '{state.check.problem.id}')", runs=tuple(runs))
+            return Verdict(
+                status="failed", reason=f"{error.what} (problem '{state.check.problem.id}')", runs=tuple(runs)
+            )
         finally:
             if workspace is not None:
                 workspace.close()
@@ -153,12 +155,14 @@ def _written_gap(tensor: Tensor, calls: CallSet) -> str:
     view.view(np.dtype(f"u{view.itemsize}"))[...] = np.iinfo(f"u{view.itemsize}").max
     hit = np.flatnonzero(region.bytes() != 0xFF)
     view[...] = kept
-    return f"oob: {hit.size} bytes between the rows of {tensor.name!r} were written, first {int(hit[0])}" if hit.size else ""
+    return (
+        f"oob: {hit.size} bytes between the rows of {tensor.name!r} were written, first {int(hit[0])}"
+        if hit.size
+        else ""
+    )
 
 
-def compare(
-    tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds: Bounds
-) -> tuple[str, float]:
+def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds: Bounds) -> tuple[str, float]:
     """Compare an output with the truth; NaN and infinities must be where the truth has them.
 
     Returns what is wrong with the worst element, or an empty text, and the largest error in tolerances.

@@ -29,11 +29,11 @@ def main(arguments: list[str]) -> int:
     for descriptor in (setup.requests, setup.replies):
         os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends
-    scratch = os.getcwd()
-    sys.path[:] = [p for p in sys.path if p and os.path.abspath(p) != scratch]
+    scratch = Path.cwd()
+    sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != scratch]
     kind = family(setup.family)
     notes = _confine(setup, kind.writable())
-    session = kind.session(setup.threads, setup.policy, setup.role)
+    session = kind.session(setup.policy, setup.role)
     hello = messages.Hello(
         pid=os.getpid(),
         abi=messages.PROTOCOL,
@@ -51,7 +51,7 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
     sandbox.set_subreaper(True)
     frameworks = setup.role == "framework"
     sandbox.limit(1 << 40 if frameworks else setup.policy.output_bytes)
-    writable = [Path(setup.scratch), Path("/dev/null"), Path("/dev/shm"), *more]
+    writable = [Path(setup.scratch), Path("/dev/null"), Path("/dev/shm"), *more]  # noqa: S108
     if setup.shared:
         writable.append(Path(setup.shared))
     note = sandbox.restrict(writable)

@@ -26,7 +26,9 @@ def add_commands(commands: Any) -> None:
     explain.add_argument("--module", default="aot_tune.ops", help="Python module of the library")
     explain.set_defaults(run=_explain)
 
-    doctor = commands.add_parser("doctor", help="what this machine offers", description="Show what a build would find here.")
+    doctor = commands.add_parser(
+        "doctor", help="what this machine offers", description="Show what a build would find here."
+    )
     doctor.set_defaults(run=_doctor)
 
     options = commands.add_parser("options", help="the options of a build", description="Print the table of options.")

@@ -44,7 +44,9 @@ def read_report(path: Path) -> Report:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except (OSError, msgspec.DecodeError) as error:
-        raise BuildError(f"{path} is not a report of this version", why=str(error), fix="build the library again") from error
+        raise BuildError(
+            f"{path} is not a report of this version", why=str(error), fix="build the library again"
+        ) from error
 
 
 def _report(given: argparse.Namespace) -> int:

@@ -11,7 +11,10 @@ SOURCE_NAME = "candidate.cpp"
 """The name under which every source is compiled, so that objects do not depend on where."""
 
 _PLACE = re.compile(re.escape(SOURCE_NAME) + r":(\d+)(?::\d+)?")
-_ERROR = re.compile(r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? )?.*?(?P<text>(?:fatal )?error: .*)$")
+_ERROR = re.compile(
+    r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? )?.*?"
+    r"(?P<text>(?:fatal |internal compiler )?error: .*)$"
+)
 _TRANSIENT = (
     "killed signal terminated program",
     "no space left on device",

@@ -127,12 +127,15 @@ def _kill(group: int) -> None:
 
 
 def _limit(pid: int, memory: int | None) -> None:
+    """Bound a process and all that it has started by now; what these start later inherits the bounds."""
     with contextlib.suppress(OSError):  # a program that has ended already
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         if memory is not None:
             hard = resource.prlimit(pid, resource.RLIMIT_AS)[1]
             wanted = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
             resource.prlimit(pid, resource.RLIMIT_AS, (wanted, hard))
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            _limit(int(child), memory)
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, bool]:

@@ -9,7 +9,7 @@ import msgspec
 
 from aot_tune.bench.records import Device, Measurement, Status
 from aot_tune.compile.records import CompileStatus
-from aot_tune.database.records import CandidateRecord, OperatorDatabase, canonical_database, rounded, spread
+from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database, rounded, spread
 from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate
 from aot_tune.spec import ConfigValue, Problem
@@ -320,6 +320,8 @@ def _measurement(
     if problem is None:
         raise DatabaseError(f"{where}: no line above has the problem {line.problem!r}", fix=_RESTORE)
     record = candidates.get(line.candidate)
+    if record is None and not line.candidate.startswith(BASELINE):
+        raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=_RESTORE)
     found = Measurement(
         candidate=line.candidate,
         object=record.object if record is not None else "",

@@ -23,7 +23,7 @@ def check_library(spec: LibrarySpec) -> None:
     Raises:
         ManifestError: naming the operator, table and variant that do not fit.
     """
-    for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.module)):
+    for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.face)):
         check_identifier(name, what)
     if not spec.operators:
         raise ManifestError(f"library {spec.name!r} has no operator", fix="name at least one operator")

@@ -45,17 +45,17 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     check_library(spec)
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
-    module_exports = _version_script([f"PyInit_{spec.module}"])
-    manifest = render_manifest(spec, {spec.header: header, "module.cpp": module, f"{spec.module}.pyi": stub})
+    module_exports = _version_script([f"PyInit_{spec.face}"])
+    manifest = render_manifest(spec, {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub})
     files = {
         spec.header: header,
         "dispatch.cpp": render_dispatch(spec, manifest),
         "module.cpp": module,
-        f"{spec.module}.pyi": stub,
+        f"{spec.face}.pyi": stub,
         "exports.map": exports,
         "module.map": module_exports,
         "manifest.json": manifest,
-        f"{spec.library}.pc": _pkg_config(spec),
+        f"{spec.prefix}_{spec.name}.pc": _pkg_config(spec),
     }
     for name, text in files.items():
         _write(out_dir / name, text.encode())
@@ -64,12 +64,12 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         header=str(out_dir / spec.header),
         dispatch=str(out_dir / "dispatch.cpp"),
         module=str(out_dir / "module.cpp"),
-        stub=str(out_dir / f"{spec.module}.pyi"),
+        stub=str(out_dir / f"{spec.face}.pyi"),
         archive=str(out_dir / "variants.a"),
         library_exports=str(out_dir / "exports.map"),
         module_exports=str(out_dir / "module.map"),
         manifest=str(out_dir / "manifest.json"),
-        pkg_config=str(out_dir / f"{spec.library}.pc"),
+        pkg_config=str(out_dir / f"{spec.prefix}_{spec.name}.pc"),
     )
 
 

@@ -24,7 +24,7 @@ def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
         "library": spec.name,
         "prefix": spec.prefix,
         "header": spec.header,
-        "module": spec.module,
+        "module": spec.face,
         "mode": spec.mode,
         "devices": [dict(d) for d in spec.devices],
         "policy": dict(spec.policy),

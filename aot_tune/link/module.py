@@ -64,7 +64,7 @@ def render_module(spec: LibrarySpec) -> str:
     operators = "\n".join(f"    {_entry(table.operator)}," for table in spec.operators)
     names = ", ".join(t.operator.name for t in spec.operators)
     return f"""\
-// The Python module {spec.module} of lib{spec.library}.so. Written by aot_tune.
+// The Python module {spec.face} of lib{spec.library}.so. Written by aot_tune.
 #include "binding.h"
 #include "{spec.header}"
 
@@ -77,12 +77,12 @@ constexpr Operator kOperators[] = {{
 
 }}  // namespace
 
-const Library kLibrary = {{"{spec.module}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
+const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
                           {spec.prefix}_manifest}};
 
 }}  // namespace aot_tune::python
 
-extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.module}(void) {{
+extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.face}(void) {{
   using namespace aot_tune::python;
   using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
   const auto method = [](Fast function) {{
@@ -211,7 +211,7 @@ def _shape(op: Operator) -> str:
 def render_stub(spec: LibrarySpec) -> str:
     """The module's .pyi."""
     parts = [
-        f'"""Stub of the module {spec.module}. Written by aot_tune."""\n',
+        f'"""Stub of the module {spec.face}. Written by aot_tune."""\n',
         "from typing import Any, Literal\n",
         "# Anything that DLPack reads: numpy.ndarray, torch.Tensor, ...",
         "Tensor = Any\n",

@@ -92,7 +92,9 @@ class OperatorTable:
 
 @dataclass(frozen=True, kw_only=True)
 class LibrarySpec:
-    """A library: `lib<prefix>_<name>.so`, header `header`, Python extension module `module`.
+    """A library: `lib<output>.so`, header `header`, Python extension module `module`.
+
+    An empty `output` stands for `<prefix>_<name>`, an empty `module` for `name`.
 
     `devices` describes the devices that were measured on, `policy` how; `tools` the versions that made the objects.
     They are written to the manifest as they are, so they hold no paths, host names or times.
@@ -103,6 +105,7 @@ class LibrarySpec:
     prefix: str = "aot_tune"
     header: str = "aot_tune/ops.h"
     module: str = "ops"
+    output: str = ""
     mode: str = "auto"
     devices: tuple[Mapping[str, object], ...] = ()
     policy: Mapping[str, object] = field(default_factory=dict)
@@ -111,7 +114,12 @@ class LibrarySpec:
     @property
     def library(self) -> str:
         """The base name of the shared library, without `lib` and `.so`."""
-        return f"{self.prefix}_{self.name}"
+        return self.output or f"{self.prefix}_{self.name}"
+
+    @property
+    def face(self) -> str:
+        """The name of the Python module."""
+        return self.module or self.name
 
 
 def family_of(target: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from aot_tune.errors import BuildError
+from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.recorded import recorded_evidence
@@ -37,6 +38,7 @@ def build(directory: Path) -> None:
 
 
 def _build(session: Session, plan: Plan, directory: Path) -> None:
+    evidence: dict[str, list[Evidence]]
     if plan.options.mode == "generic":
         evidence = {name: [] for name in session.operators}
     elif plan.options.mode == "replay":
@@ -54,7 +56,7 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     sys.stdout.flush()
 
 
-def _replay(session: Session) -> dict[str, list]:  # type: ignore[type-arg]
+def _replay(session: Session) -> dict[str, list[Evidence]]:
     if not session.databases or not session.targets:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",

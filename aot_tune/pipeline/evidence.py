@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from aot_tune.bench import Measurement
 from aot_tune.compile import Object
 from aot_tune.render import Candidate, Rendered, requirements
-from aot_tune.select import Costs
-from aot_tune.spec import Expr, Operator, Problem, Target, all_of
+from aot_tune.select import Costs, Selection
+from aot_tune.spec import Expr, Facts, Operator, Problem, Target, all_of
 
-__all__ = ["Entry", "Evidence", "is_baseline", "spread", "tie_band"]
+__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "spread", "tie_band"]
 
 
 @dataclass
@@ -92,6 +92,20 @@ class Evidence:
                 limit = times[best] * (1 + tie_band(row[best]))
                 found[problem] = {c: times[best] if row[c].final and t <= limit else t for c, t in times.items()}
         return found
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A target's selection beside the evidence and the costs that it was made from."""
+
+    evidence: Evidence
+    selection: Selection
+    costs: Costs
+
+
+def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
+    """Whether the guards of a candidate hold for facts."""
+    return all_of(evidence.entries[candidate].requires, facts)
 
 
 def is_baseline(candidate: str) -> bool:

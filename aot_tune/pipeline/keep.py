@@ -8,8 +8,7 @@ from pathlib import Path
 from aot_tune.compile import Object
 from aot_tune.database import OperatorDatabase, make_database, merge, operator_digest, save_database
 from aot_tune.errors import BuildError, DatabaseError
-from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.finish import Chosen
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.render import Rendered
 
@@ -20,7 +19,8 @@ def compile_kept(session: Session, chosen: Mapping[str, Sequence[Chosen]], gener
     """Compile the kept variants that have no object yet, and every generic one.
 
     Raises:
-        BuildError: when a kept or generic variant does not compile, or strict replay finds another object than recorded.
+        BuildError: when a kept or generic variant does not compile.
+        DatabaseError: when strict replay finds another object than the recorded one.
     """
     kept = [one.evidence.entries[c] for found in chosen.values() for one in found for c in one.selection.kept]
     session.compile([*generics.values(), *kept], "kept variants")
@@ -37,7 +37,7 @@ def compile_kept(session: Session, chosen: Mapping[str, Sequence[Chosen]], gener
             raise DatabaseError(
                 f"{entry.candidate.operator}: {entry.candidate.label} compiles to another object than the recorded one",
                 why=f"recorded {expected[:12]}, here {entry.digest[:12]} by {session.toolchain_text(entry)}",
-                fix=f"use the recorded toolchain ({_recorded_toolchain(session, entry)}) or leave out AOT_TUNE_STRICT=1",
+                fix=f"use the recorded toolchain ({_recorded_toolchain(session, entry)}), or leave out AOT_TUNE_STRICT",
             )
     rebuilt = sum(e.rebuilt for e in kept)
     if rebuilt:
@@ -74,7 +74,9 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         for one in found:
             database = _database(session, session.operators[name], one)
             if database is not None:
-                same = [d for d in session.databases if d.operator == name and d.device.digest == database.device.digest]
+                same = [
+                    d for d in session.databases if d.operator == name and d.device.digest == database.device.digest
+                ]
                 save_database(folder, merge(same[0], database) if same else database)
 
 

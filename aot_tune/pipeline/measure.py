@@ -111,7 +111,7 @@ class Measurer:
         return measurement
 
     def _race(self, one: _OneProblem, evidence: Evidence, tried: list[Entry]) -> list[Measurement]:
-        row = evidence.measurements[one.problem.id] if one.problem.id in evidence.measurements else {}
+        row = evidence.measurements.get(one.problem.id, {})
         times = {c: m.ns for c, m in row.items() if m.ns is not None}
         finalists = sorted(
             (e for e in tried if e.candidate.id in times), key=lambda e: (times[e.candidate.id], e.candidate.id)
@@ -128,7 +128,10 @@ class Measurer:
             return known
         entrants = [
             Entrant(
-                candidate=e.candidate, shared_object=self._shared_object(e), symbol=e.rendered.symbol, object_digest=e.digest
+                candidate=e.candidate,
+                shared_object=self._shared_object(e),
+                symbol=e.rendered.symbol,
+                object_digest=e.digest,
             )
             for e in finalists
         ]
@@ -161,7 +164,9 @@ class Measurer:
         if entry.digest not in self._linked:
             assert self._scratch is not None or self.bench is not None
             path = Path(str(self._scratch)) / f"{entry.digest[:24]}.so"
-            toolchain_for(entry.candidate.backend, self._session.environment).link_shared([Path(entry.object.path)], path)
+            toolchain_for(entry.candidate.backend, self._session.environment).link_shared(
+                [Path(entry.object.path)], path
+            )
             self._linked[entry.digest] = path
         return self._linked[entry.digest]
 

@@ -72,8 +72,15 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
         entry.recorded = record.object
         if record.status != "ok":  # it would fail again
             entry.object = Object(
-                key="", path="", digest="", symbol=entry.rendered.symbol, source=record.source,
-                target=record.candidate.target, status=record.status, error=record.error, cached=True,
+                key="",
+                path="",
+                digest="",
+                symbol=entry.rendered.symbol,
+                source=record.source,
+                target=record.candidate.target,
+                status=record.status,
+                error=record.error,
+                cached=True,
             )
 
 
@@ -83,7 +90,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     The most fitting is that of this very device, then that of a device with the same name, then any of the family.
 
     Raises:
-        DatabaseError: when no database has the operator on the target, or it lacks problems of the workload; lists them.
+        DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
     database = _most_fitting(session, operator, target)
     missing = missing_problems(database, operator.workload, target.name)
@@ -91,7 +98,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         raise DatabaseError(
             f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
             why="\n       ".join(p.id for p in missing[:20]),
-            fix="tune on the device, run `aot-tune record tuning`, and commit the result; or build with AOT_TUNE_MODE=auto",
+            fix="tune on the device, run `aot-tune record tuning`, commit the result; or use AOT_TUNE_MODE=auto",
         )
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
     for measurement in database.measurements:

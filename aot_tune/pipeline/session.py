@@ -90,7 +90,9 @@ class Session:
                 continue
             strategy = Listed(kernel.configs(target.facts), kernel.order, EFFORT_LIMITS[self.options.effort])
             for config in strategy.ask(strategy.size):
-                for pinned_to in operator.workload if any(config.get(p) for p in kernel.pins) else operator.workload[:1]:
+                for pinned_to in (
+                    operator.workload if any(config.get(p) for p in kernel.pins) else operator.workload[:1]
+                ):
                     candidate = candidate_for(operator, kernel, config, target, pinned_to)
                     if candidate.id not in found:
                         found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))

@@ -77,7 +77,7 @@ def _compile(
 
 
 def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
-    """The entries whose compiling fits in two fifths of the budget, generic ones first, then each kernel's best guesses.
+    """The entries whose compiling fits in two fifths of the budget, each kernel's best guesses first.
 
     The time of a compile is learned from the generic variants; those are always built.
     """
@@ -117,4 +117,3 @@ def _ticker(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> C
         session.progress.count("tried", done, total, note, since=start)
 
     return tick
-

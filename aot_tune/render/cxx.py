@@ -9,7 +9,7 @@ from aot_tune.errors import RenderError, did_you_mean
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import AddTensor, Operator, Tensor
 
-__all__ = ["CxxFunctions", "SYMBOL"]
+__all__ = ["SYMBOL", "CxxFunctions"]
 
 SYMBOL = "AOT_TUNE_SYMBOL"
 """Stands for the candidate's symbol until the digest of the source is known."""
@@ -162,9 +162,7 @@ class CxxFunctions:
             return f"vload<{lanes}>({self.address(tensor, indices)})"
         return f"vload_partial<{lanes}>({self.address(tensor, indices)}, {count})"
 
-    def store(
-        self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None
-    ) -> str:
+    def store(self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None) -> str:
         """A statement that stores `value` at `indices`."""
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
@@ -293,5 +291,3 @@ class CxxFunctions:
 
 def _scalar_type(name: str) -> str:
     return {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}[name]
-
-

@@ -1,4 +1,4 @@
-"""The template engine: sandboxed, strict about names, confined to its roots, and able to say where each line came from."""
+"""The template engine: sandboxed, strict about names, confined to its roots, able to say where each line came from."""
 
 from __future__ import annotations
 
@@ -124,8 +124,7 @@ def map_lines(marked: str) -> tuple[str, list[SourceLine]]:
         if leading:  # of several in a row, the last one stands before the text
             origin = list(_marks(leading.group()))[-1]
         origins.append(origin)
-        for origin in _marks(line):
-            pass
+        origin = [origin, *_marks(line)][-1]
         text.append(_MARK.sub("", line).rstrip())
     return "\n".join(text), origins
 

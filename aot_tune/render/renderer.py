@@ -53,10 +53,14 @@ class Renderer:
         try:
             text = hooks.finalize(self._environment.render(kernel.template, names))
         except RenderError as error:
-            what = error.what if kernel.template in error.what or ".j2:" in error.what else (
-                f"{kernel.template}: {error.what}"
+            what = (
+                error.what
+                if kernel.template in error.what or ".j2:" in error.what
+                else (f"{kernel.template}: {error.what}")
             )
-            raise RenderError(f"{what} (kernel {operator.name}/{candidate.label})", why=error.why, fix=error.fix) from error
+            raise RenderError(
+                f"{what} (kernel {operator.name}/{candidate.label})", why=error.why, fix=error.fix
+            ) from error
         for function in ("workspace", "launch"):
             if not hooks.opened(f"kernel_signature_{function}"):
                 raise RenderError(

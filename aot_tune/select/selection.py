@@ -45,9 +45,7 @@ def select(
     )
 
 
-def _regret(
-    nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]
-) -> float:
+def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]) -> float:
     """Time of what dispatch picks over the best time, less 1; what was not timed counts as the slowest that was."""
     for candidate in rank(nodes, facts):
         if serves(candidate, facts):

@@ -75,17 +75,17 @@ def _best_split(
 ) -> tuple[float, str, int] | None:
     best: tuple[float, str, int] | None = None
     regret = {p: {c: _regret(costs[p], c, kept) for c in kept} for p in problems}
-    for fact in sorted(facts[problems[0]]):
+    for fact in sorted(f for f in facts[problems[0]] if not f.startswith("alignment.")):
         ordered = sorted(problems, key=lambda p: (facts[p][fact], p))
         prefix = _running_best(ordered, regret, kept)
         suffix = _running_best(ordered[::-1], regret, kept)[::-1]
         for i in range(1, len(ordered)):
             low, high = facts[ordered[i - 1]][fact], facts[ordered[i]][fact]
-            if low == high:
-                continue
+            if low == high or (fact.startswith("stride.") and not low <= 1 < high):
+                continue  # of a stride, only whether it is 1 says something about other shapes
             total = prefix[i - 1] + suffix[i]
             if best is None or total < best[0] - 1e-12:
-                best = (total, fact, _between(low, high))
+                best = (total, fact, 1 if fact.startswith("stride.") else _between(low, high))
     return best
 
 

@@ -21,8 +21,9 @@ from aot_tune.spec.expr import (
     target,
 )
 from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter
-from aot_tune.spec.operator import Baseline, Call, Operator, row_major
+from aot_tune.spec.operator import Baseline, Call, Operator
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
+from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Generator, Scalar, Tensor, normal, uniform
 
@@ -51,6 +52,7 @@ __all__ = [
     "alignment",
     "all_of",
     "attribute",
+    "canonical_strides",
     "ceildiv",
     "dim",
     "dims",

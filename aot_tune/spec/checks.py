@@ -9,6 +9,7 @@ from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr
 from aot_tune.spec.names import check_identifier
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
     from aot_tune.spec.operator import Operator
@@ -143,7 +144,8 @@ def _check_kernels(op: Operator, where: str) -> None:
             for name in pinned:
                 if name not in op.dims:
                     raise SpecError(
-                        f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}", fix=did_you_mean(name, op.dims)
+                        f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}",
+                        fix=did_you_mean(name, op.dims),
                     )
         for parameter in kernel.parameters:
             if parameter.name in arguments:
@@ -166,6 +168,16 @@ def check_problem(op: Operator, problem: Problem) -> None:
     for name in problem.dims:
         if name not in op.dims:
             raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+    _check_problem_tensors(op, problem, where)
+    choices = {a.name: a.choices for a in op.attributes}
+    for name, value in problem.attributes.items():
+        if name not in choices:
+            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
+        if value not in choices[name]:
+            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))
+
+
+def _check_problem_tensors(op: Operator, problem: Problem, where: str) -> None:
     tensors = {t.name: t for t in op.tensors}
     for name in (*problem.order, *problem.strides, *problem.present, *problem.alignment):
         if name not in tensors:
@@ -181,11 +193,5 @@ def check_problem(op: Operator, problem: Problem) -> None:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
     for name, alignment in problem.alignment.items():
         size = tensors[name].dtype.itemsize
-        if alignment < size or alignment > 64 or alignment & (alignment - 1):
+        if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
             raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")
-    choices = {a.name: a.choices for a in op.attributes}
-    for name, value in problem.attributes.items():
-        if name not in choices:
-            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
-        if value not in choices[name]:
-            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))

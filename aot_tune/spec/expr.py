@@ -16,8 +16,8 @@ __all__ = [
     "Expr",
     "ExprLike",
     "Facts",
-    "all_of",
     "alignment",
+    "all_of",
     "as_expr",
     "attribute",
     "ceildiv",
@@ -59,7 +59,7 @@ _CPP = {"//": "/", "and": "&&", "or": "||"}
 class Expr:
     """A node: a fact (`kind` "fact"), a constant, or an operation on other nodes.
 
-    Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise, since Python would evaluate them.
+    Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise: Python would evaluate them.
     """
 
     __slots__ = ("args", "kind", "value")

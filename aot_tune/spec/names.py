@@ -12,13 +12,17 @@ __all__ = ["check_identifier", "check_template_path"]
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
 _RESERVED = frozenset(
-    "alignas alignof asm auto bool break case catch char class const constexpr continue default delete do double else "
-    "enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept nullptr "
-    "operator private protected public register return short signed sizeof static struct switch template this throw "
-    "true try typedef typename union unsigned using virtual void volatile while".split()
+    # the words of C++17, and those of C and Python that are not among them
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
+    continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto
+    if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+    register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch template this
+    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
+    xor_eq restrict as assert async await def del elif except finally from global import in is lambda nonlocal pass
+    raise with yield None True False
+    """.split()  # noqa: SIM905 - a list of a hundred lines is not clearer
 )
-
-
 _ARGUMENTS = frozenset(("exec", "stream", "workspace", "workspace_size"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,10 @@ from aot_tune.spec.expr import Expr
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
 
-__all__ = ["Baseline", "Call", "Operator", "row_major"]
+__all__ = ["Baseline", "Call", "Operator"]
 
 Call = SimpleNamespace
 """The arguments of one call by name: arrays (None when absent), scalars as floats, attributes as strings."""
@@ -134,12 +135,13 @@ class Operator:
         return row_major(shape, problem.order.get(tensor.name))
 
     def facts(self, problem: Problem) -> dict[str, int]:
-        """Everything that predicates may ask of a call; an absent tensor counts as dense and row-major."""
+        """Everything that predicates may ask of a call, as dispatch sees it; an absent tensor counts as row-major."""
         facts = dict(problem.dims)
         for tensor in self.tensors:
             facts[f"present.{tensor.name}"] = int(self.is_present(problem, tensor))
             facts[f"alignment.{tensor.name}"] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
-            facts |= {f"stride.{tensor.name}.{i}": s for i, s in enumerate(self.strides(problem, tensor))}
+            strides = canonical_strides(self.shape(problem, tensor), self.strides(problem, tensor))
+            facts |= {f"stride.{tensor.name}.{i}": s for i, s in enumerate(strides)}
         for attribute in self.attributes:
             value = problem.attributes.get(attribute.name, attribute.choices[0])
             facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)
@@ -155,13 +157,3 @@ class Operator:
                     count *= extent
                 total += count * tensor.dtype.itemsize
         return total
-
-
-def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides in elements of a dense tensor whose axes run from slowest to fastest as `order` says."""
-    strides = [0] * len(shape)
-    step = 1
-    for axis in reversed(order if order is not None else range(len(shape))):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)

@@ -9,7 +9,7 @@ __all__ = ["activation", "erf", "sigmoid"]
 
 
 def erf(xp: Any, x: Any) -> Any:
-    """The error function, element by element, in the dtype of `x`; float64 through the C library where numpy is used."""
+    """The error function, element by element, in the dtype of `x`; numpy goes through the C library."""
     if hasattr(xp, "special"):
         return xp.special.erf(x)
     exact = xp.frompyfunc(math.erf, 1, 1)

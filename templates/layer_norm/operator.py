@@ -68,7 +68,8 @@ operator = Operator(
             "layer_norm/rows.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4, 8)),
+                Parameter("ROWS", (1, 2, 4)),
+                Parameter("UNROLL", (1, 2, 4, 8)),
                 Parameter("SERIAL_BELOW", (8192, 65536)),
             ),
             constraints=(parameter("W") * 4 == target("vector_bytes"),),
@@ -80,7 +81,8 @@ operator = Operator(
             "layer_norm/streaming.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (4, 8)),
+                Parameter("ROWS", (1, 2, 4)),
+                Parameter("UNROLL", (1, 2, 4, 8)),
                 Parameter("PREFETCH", (0, 2048)),
             ),
             constraints=(parameter("W") * 4 == target("vector_bytes"),),

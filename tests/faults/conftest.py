@@ -75,7 +75,12 @@ class Bed:
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
         entry = self.entry(name)
         return self.bench.screen(
-            prepared or self.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest, **options
+            prepared or self.prepare(),
+            entry.shared_object,
+            "candidate",
+            entry.candidate,
+            entry.object_digest,
+            **options,
         )
 
 

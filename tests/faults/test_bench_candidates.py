@@ -194,9 +194,7 @@ def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
 
 def test_verify_takes_no_times(bed: Any) -> None:
     entry = bed.entry("good")
-    measured = bed.bench.verify(
-        bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest
-    )
+    measured = bed.bench.verify(bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest)
     assert measured.status == "ok"
     assert measured.screen == ()
     assert measured.ns is None

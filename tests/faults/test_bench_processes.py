@@ -15,7 +15,7 @@ import pytest
 from aot_tune.bench import Deadlines, Policy, identify, messages, sandbox
 from aot_tune.bench.channel import write_frame
 from aot_tune.bench.pool import Pool
-from aot_tune.bench.process import Died, Worker
+from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.processes import children_of
 from aot_tune.errors import AotTuneError, WorkerError
 
@@ -51,7 +51,15 @@ def test_a_worker_is_started_once_and_answers(pool: Any) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b'{"type":"dance"}', b'{"type":"load","handle":1}', b"not json", b"", b'{"type":"ping","more":1}', b"[]", b"\xff\xfe"],
+    [
+        b'{"type":"dance"}',
+        b'{"type":"load","handle":1}',
+        b"not json",
+        b"",
+        b'{"type":"ping","more":1}',
+        b"[]",
+        b"\xff\xfe",
+    ],
 )
 def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any, raw: bytes) -> None:
     worker = pool.candidates()
@@ -80,7 +88,7 @@ def test_a_death_is_noticed_at_once_and_the_spare_takes_over(pool: Any) -> None:
         os.kill(first.pid, signal.SIGKILL)
         os._exit(0)
     begin = time.monotonic()
-    with pytest.raises(Died) as caught:
+    with pytest.raises(DiedError) as caught:
         pool.request(first, messages.Ping(), 30)
     took = time.monotonic() - begin
     os.waitpid(killer, 0)
@@ -164,8 +172,8 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
     """Processes that only shake hands, so that a hundred of them start in seconds."""
     quick = (
         "import sys, os, json, struct; s = json.loads(sys.argv[1])\n"
-        "d = json.loads(os.environ.get('HELLO', 'null') or 'null')\n"
-        "h = json.dumps({'type': 'hello', 'pid': os.getpid(), 'abi': 1, 'python': '', 'device': {'a': 1}, 'sandbox': {}})\n"
+        "h = {'type': 'hello', 'pid': os.getpid(), 'abi': 1, 'python': '', 'device': {'a': 1}, 'sandbox': {}}\n"
+        "h = json.dumps(h)\n"
         "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
         "os.read(s['requests'], 1000); os.abort()\n"
     )
@@ -173,17 +181,17 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
 
     device = Device(family="cpu", name="fake", slug="fake", identity={"a": 1})
     before = set(children_of(os.getpid()))
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     with Pool(device, Policy(), tmp_path, 2, lambda _l: None, (sys.executable, "-I", "-S", "-c", quick)) as pool:
         for _ in range(100):
-            with pytest.raises(Died) as caught:
+            with pytest.raises(DiedError) as caught:
                 pool.request(pool.candidates(), messages.Ping(), 10)
             assert caught.value.status == "crashed"
         pool.candidates()
         assert len(pool.workers()) == 2
         assert len(set(children_of(os.getpid())) - before) == 2
     assert set(children_of(os.getpid())) == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
@@ -282,7 +290,9 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
     parent.stdout.close()
 
 
-def test_a_reference_that_fails_names_the_operator_and_the_problem(make_bench: Any, make_bed: Any, operator_folder: Path) -> None:
+def test_a_reference_that_fails_names_the_operator_and_the_problem(
+    make_bench: Any, make_bed: Any, operator_folder: Path
+) -> None:
     source = (operator_folder / "operator.py").read_text()
     (operator_folder / "operator.py").write_text(source.replace('return {"y": y if', 'return {"z": y if'))
     with make_bench() as bench:
@@ -316,5 +326,5 @@ def test_a_worker_object_is_not_started_twice_after_its_death(tmp_path: Path) ->
     worker.kill()
     worker.start()
     assert worker.state == "DEAD"
-    with pytest.raises(Died, match="gone"):
+    with pytest.raises(DiedError, match="gone"):
         worker.request(messages.Ping(), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from pathlib import Path
 from typing import Any
 
 
@@ -56,10 +57,9 @@ def test_baselines_never_share_a_process_with_candidates(bed: Any) -> None:
     bed.bench.race(bed.prepare(), [bed.entry("good")])
     workers = {w.role: w for w in bed.bench.pool.workers()}
     assert workers["framework"].pid != workers["candidate"].pid
-    with open(f"/proc/{workers['framework'].pid}/environ", "rb") as file:
-        assert b"OMP_NUM_THREADS=2" in file.read().split(b"\0")
-    with open(f"/proc/{workers['framework'].pid}/maps") as file:
-        assert "good.so" not in file.read()
+    process = Path(f"/proc/{workers['framework'].pid}")
+    assert b"OMP_NUM_THREADS=2" in (process / "environ").read_bytes().split(b"\0")
+    assert "good.so" not in (process / "maps").read_text()
 
 
 def test_a_baseline_without_its_module_is_left_out_and_named(make_bench: Any, make_bed: Any) -> None:

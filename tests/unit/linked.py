@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import subprocess
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -65,7 +66,8 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, vo
       }
       if (bias) sum += static_cast<const float*>(bias->data)[j * bias->strides[0]];
       if (activation == 1) sum = sum > 0 ? sum : 0;
-      if (residual) sum += static_cast<const float*>(residual->data)[i * residual->strides[0] + j * residual->strides[1]];
+      const float* r = residual ? static_cast<const float*>(residual->data) : nullptr;
+      if (r) sum += r[i * residual->strides[0] + j * residual->strides[1]];
       static_cast<float*>(out->data)[i * out->strides[0] + j * out->strides[1]] = sum + MARK;
     }
   }
@@ -144,7 +146,8 @@ def norm_operator() -> Operator:
 
 
 def compile_object(
-    folder: Path, source: str, name: str, *, march: str = "x86-64", mark: str = "0", failure: str = "0", scratch: int = 0
+    folder: Path, source: str, name: str, *, march: str = "x86-64", mark: str = "0", failure: str = "0",
+    scratch: int = 0,
 ) -> tuple[str, str, str]:
     """Compile a candidate; its symbol, path and digest. `mark` is added to every result, to tell variants apart."""
     symbol = f"aot_tune_{name}"
@@ -166,19 +169,21 @@ def variant(
         folder, source, name, march=march, mark=mark, failure=failure, scratch=scratch
     )
     return LinkedVariant(
-        name=name, symbol=symbol, kernel=name.split("_")[0], target=target, level=level, object_path=path,
+        name=name, symbol=symbol, kernel=name.partition("_")[0], target=target, level=level, object_path=path,
         object_digest=digest, generic=generic, requires=requires, config={} if generic else {"MR": 4},
     )
 
 
 def library_spec(folder: Path) -> LibrarySpec:
-    """gemm with variants that add 0 (generic), 10 (small M), 20 (big M, guarded), 30 (v3) to every element; rms_norm."""
+    """gemm, whose variants add 0 (generic), 10 (small M), 20 (big M, guarded) or 30 (v3) to each element; rms_norm."""
     folder.mkdir(parents=True, exist_ok=True)
     gemm = OperatorTable(
         operator=gemm_operator(),
         variants=(
             variant(folder, GEMM, "plain", generic=True),
-            variant(folder, GEMM, "small_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="10", scratch=100),
+            variant(
+                folder, GEMM, "small_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="10", scratch=100
+            ),
             variant(
                 folder, GEMM, "packed_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="20",
                 requires=(stride("b", 1) == 1, dim("K") % 4 == 0),
@@ -212,12 +217,22 @@ def library_spec(folder: Path) -> LibrarySpec:
     return LibrarySpec(operators=(gemm, norm), tools={"cxx": "test"}, devices=({"name": "test"},))
 
 
-def link_library(spec: LibrarySpec, folder: Path) -> tuple[Generated, Path, Path]:
-    """Generate and link as documented for CMake; the library and the module."""
+@dataclass(frozen=True)
+class Built:
+    """A linked library."""
+
+    spec: LibrarySpec
+    made: Generated
+    library: Path
+    module: Path
+
+
+def link_library(spec: LibrarySpec, folder: Path) -> Built:
+    """Generate and link as a package would be."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
-    library, module = folder / f"lib{spec.library}.so", folder / f"{spec.module}.abi3.so"
+    library, module = folder / f"lib{spec.library}.so", folder / f"{spec.face}.abi3.so"
     common = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
               "-Wall", "-Wextra", "-Werror", f"-ffile-prefix-map={folder}=.", f"-I{folder}", f"-I{runtime}",
               f"-I{runtime / 'include'}", "-Wl,--gc-sections", "-Wl,--build-id=none"]
@@ -233,13 +248,14 @@ def link_library(spec: LibrarySpec, folder: Path) -> tuple[Generated, Path, Path
          f"-Wl,--version-script={made.module_exports}", str(library), "-Wl,-rpath,$ORIGIN", "-o", str(module)],
         check=True,
     )
-    return made, library, module
+    return Built(spec, made, library, module)
 
 
 def load_module(path: Path, name: str = "ops") -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -140,7 +140,10 @@ def test_link_out_of_the_root_is_refused(tmp_path: Path) -> None:
 
 def test_each_rendered_line_knows_its_template_line(tmp_path: Path) -> None:
     (tmp_path / "inner.j2").write_text("// inner one\n// inner two\n")
-    text = "{{ prelude() }}\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n" + BODY
+    text = (
+        "{{ prelude() }}\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n"
+        + BODY
+    )
     (tmp_path / "generic.j2").write_text(text)
     op = make_operator()
     rendered = Renderer([tmp_path]).render(op, candidate_for(op, op.generic, {}, TARGET), TARGET)

@@ -1,0 +1,136 @@
+"""The story of a build: what was tried, what won, and why the rest was dropped."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+
+from aot_tune.bench import Measurement
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
+from aot_tune.report import Failure, OperatorReport, ProblemRow, VariantRow
+from aot_tune.select import rank
+
+__all__ = ["failures_of", "generic_only", "tell", "variant_name"]
+
+
+def variant_name(entry: Entry) -> str:
+    """The name of a candidate for people: its kernel and the beginning of its id."""
+    return f"{entry.candidate.kernel}_{entry.candidate.id[:8]}"
+
+
+def _bytes(entry: Entry) -> int:
+    return entry.object.resources.get("text", 0) if entry.object is not None else 0
+
+
+def tell(one: Chosen, generic: Entry) -> OperatorReport:
+    """What is to be said of one operator on one target."""
+    evidence, selection = one.evidence, one.selection
+    rows = tuple(_row(one, p.id) for p in evidence.operator.workload if p.id in one.costs)
+    wins = Counter(row.picked for row in rows)
+    kept = [evidence.entries[c] for c in selection.kept]
+    if generic.candidate.id not in selection.kept:
+        kept.append(generic)
+    regrets = list(selection.regret.values())
+    held_out = list(selection.held_out.values())
+    return OperatorReport(
+        operator=evidence.operator.name,
+        target=evidence.target.name,
+        tried=len(evidence.entries),
+        statuses=dict(sorted(Counter(_worst(evidence, e) for e in evidence.entries.values()).items())),
+        problems=rows,
+        variants=tuple(
+            VariantRow(
+                name=variant_name(e),
+                label=e.candidate.label,
+                target=e.candidate.target,
+                bytes=_bytes(e),
+                wins=wins[variant_name(e)],
+                rebuilt=e.rebuilt,
+            )
+            for e in kept
+        ),
+        failures=tuple(failures_of(evidence)),
+        mean_regret=statistics.fmean(regrets) if regrets else 0.0,
+        held_out_regret=statistics.fmean(held_out) if held_out else None,
+        note=evidence.note,
+    )
+
+
+def _row(one: Chosen, problem_id: str) -> ProblemRow:
+    evidence = one.evidence
+    problem = next(p for p in evidence.operator.workload if p.id == problem_id)
+    facts = evidence.operator.facts(problem)
+    measured = evidence.measurements[problem_id]
+    costs = {c: m.ns for c, m in measured.items() if c in one.costs[problem_id] and m.ns is not None}
+    best = min(costs, key=lambda c: (costs[c], c))
+    picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
+    name = variant_name(evidence.entries[picked]) if picked else "generic"
+    runner_up = sorted(costs.values())[1] if len(costs) > 1 else float("inf")
+    ns = costs[best]
+    return ProblemRow(
+        problem=problem_id,
+        winner=variant_name(evidence.entries[best]),
+        ns=ns,
+        spread=spread(measured[best]),
+        picked=name,
+        regret=one.selection.regret.get(problem_id, 0.0),
+        tie=runner_up <= ns * (1 + tie_band(measured[best])),
+        baselines={
+            c.removeprefix("baseline:"): m.ns
+            for c, m in sorted(measured.items())
+            if is_baseline(c) and m.ns is not None
+        },
+        flops=evidence.operator.flops.evaluate(facts),
+        bytes=evidence.operator.compulsory_bytes(problem),
+    )
+
+
+def _measurements_of(evidence: Evidence, entry: Entry) -> list[Measurement]:
+    return [row[entry.candidate.id] for row in evidence.measurements.values() if entry.candidate.id in row]
+
+
+def _worst(evidence: Evidence, entry: Entry) -> str:
+    """The first status of a candidate that is not ok."""
+    if entry.object is None:
+        return "not-compiled"
+    if not entry.compiled:
+        return entry.object.status
+    statuses = [m.status for m in _measurements_of(evidence, entry)]
+    return next((s for s in statuses if s != "ok"), "ok" if statuses else "not-tried")
+
+
+def failures_of(evidence: Evidence) -> list[Failure]:
+    """Candidates that were dropped, with the reason of the first time."""
+    found: list[Failure] = []
+    for entry in evidence.entries.values():
+        label = entry.candidate.label
+        if entry.object is not None and not entry.compiled:
+            found.append(Failure(candidate=label, status=entry.object.status, reason=entry.object.error, count=1))
+        bad = [m for m in _measurements_of(evidence, entry) if m.status != "ok"]
+        for status in sorted({m.status for m in bad}):
+            same = [m for m in bad if m.status == status]
+            found.append(Failure(candidate=label, status=status, reason=same[0].reason, count=len(same)))
+    return found
+
+
+def generic_only(operator: str, generic: Entry) -> OperatorReport:
+    """What is to be said of an operator that was not tuned at all."""
+    row = VariantRow(
+        name=variant_name(generic),
+        label=generic.candidate.label,
+        target=generic.candidate.target,
+        bytes=_bytes(generic),
+        wins=0,
+        rebuilt=False,
+    )
+    return OperatorReport(
+        operator=operator,
+        target=generic.candidate.target,
+        tried=0,
+        statuses={},
+        problems=(),
+        variants=(row,),
+        failures=(),
+        mean_regret=0.0,
+        held_out_regret=None,
+    )

@@ -1,0 +1,209 @@
+"""Virtual environments, command runs and counting compilers for the tests of whole packages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Drops the capabilities by which root may write anywhere; of no effect for anybody else.
+_OBEY_MODES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if os.geteuid() == 0:
+    for capability in (1, 2, 3):  # DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
+        if libc.prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
+            sys.exit("cannot drop capability %d: %s" % (capability, os.strerror(ctypes.get_errno())))
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def obeying_modes(argv: Sequence[object]) -> list[str]:
+    """A command under which read-only files are read-only for root too."""
+    return [sys.executable, "-c", _OBEY_MODES, *map(str, argv)]
+
+
+def environment(**given: str) -> dict[str, str]:
+    """The environment without what would lead a build elsewhere."""
+    dropped = ("AOT_TUNE_", "SKBUILD", "CMAKE_", "PYTHON", "CXX", "MAX_JOBS", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **given}
+
+
+def run(
+    argv: Sequence[object],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    status: int | None = 0,
+    timeout: float = 900,
+) -> str:
+    """Run a command; its output, stdout and stderr together. `status` None allows any."""
+    done = subprocess.run(
+        [str(a) for a in argv],
+        env=dict(env) if env is not None else environment(),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+        start_new_session=True,
+    )
+    assert status is None or done.returncode == status, f"{argv} ended with {done.returncode}:\n{done.stdout[-8000:]}"
+    return done.stdout
+
+
+def pip(*arguments: object, env: Mapping[str, str] | None = None, status: int | None = 0) -> str:
+    """Run the test environment's pip."""
+    return run([sys.executable, "-m", "pip", *arguments], env=env, status=status)
+
+
+@dataclass(frozen=True)
+class Venv:
+    """A virtual environment in `folder`."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        """Its site-packages."""
+        return next(self.folder.glob("lib/python3*/site-packages"))
+
+    @classmethod
+    def make(cls, folder: Path) -> Venv:
+        run([sys.executable, "-m", "venv", "--without-pip", folder])
+        return cls(folder)
+
+    def install(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
+        """Install without an index."""
+        return pip("--python", self.python, "install", "--no-index", *arguments, env=env)
+
+    def run(self, *arguments: object, status: int | None = 0, **given: str) -> str:
+        """Run a program of the environment, its `bin` first on the path."""
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        program = self.folder / "bin" / str(arguments[0])
+        return run([program, *arguments[1:]], env=environment(PATH=path, **given), status=status, cwd=self.folder)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A g++ that logs its runs: `path` to use as CXX."""
+
+    path: Path
+    log: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Compiler:
+        folder.mkdir(parents=True, exist_ok=True)
+        path, log = folder / "counting-g++", folder / "runs.log"
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{log}"\nexec g++ "$@"\n')
+        path.chmod(0o755)
+        return cls(path, log)
+
+    def candidates(self) -> int:
+        """How many candidates it has compiled: only those are built without glue's definitions and dependencies."""
+        if not self.log.exists():
+            return 0
+        runs = [f" {line} " for line in self.log.read_text().splitlines()]
+        return sum(" -c " in r and "-march=x86-64" in r and "candidate" in r for r in runs)
+
+    def clear(self) -> None:
+        self.log.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A wheel and what its build printed."""
+
+    wheel: Path
+    log: str
+
+    @property
+    def measured(self) -> int:
+        """Measurements made, over all targets."""
+        counts = re.findall(r"(\d+) measurements made", self.log)
+        assert counts, f"the build says nothing of measurements:\n{self.log[-6000:]}"
+        return sum(map(int, counts))
+
+
+@dataclass
+class Builder:
+    """Builds wheels of a source tree without an index; `env` goes to every build."""
+
+    wheelhouse: Path
+    out: Path
+    env: dict[str, str] = field(default_factory=dict)
+    isolated: bool = True
+    options: tuple[str, ...] = ()
+
+    def build(self, source: Path, name: str = "wheel", *, read_only: bool = False, **given: str) -> Built:
+        """`pip wheel`, verbose."""
+        out = self.out / name
+        shutil.rmtree(out, ignore_errors=True)
+        argv: list[object] = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
+        argv += ["--no-index", "--find-links", self.wheelhouse, *self.options]
+        argv += [source] if self.isolated else ["--no-build-isolation", source]
+        log = run(obeying_modes(argv) if read_only else argv, env=environment(**{**self.env, **given}))
+        (wheel,) = out.glob("*.whl")
+        return Built(wheel, log)
+
+
+_NOT_SOURCE = shutil.ignore_patterns(
+    ".git", "__pycache__", ".*_cache", ".hypothesis", "build*", "dist", "wheelhouse", ".venv", "venv", "*.egg-info", "*.so"
+)
+
+
+def copy_source(folder: Path) -> Path:
+    """A copy of the source tree, for builds that change it or must not. `aot_tune/build.py` is part of it."""
+    shutil.copytree(ROOT, folder, ignore=_keep_build_module)
+    return folder
+
+
+def _keep_build_module(folder: str, names: list[str]) -> set[str]:
+    return set(_NOT_SOURCE(folder, names)) - {"build.py", "build"} if Path(folder).name != ROOT.name else set(
+        _NOT_SOURCE(folder, names)
+    ) - {"build.py"}
+
+
+def tree_digest(folder: Path) -> str:
+    """Digest of names, kinds and contents of everything below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        total.update(f"{path.relative_to(folder)}\0{path.is_dir()}\0".encode())
+        if path.is_file():
+            total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def make_read_only(folder: Path) -> None:
+    """Take write permission away from everything below a folder."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o555)
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    """Contents of a wheel by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {i.filename: archive.read(i) for i in archive.infolist() if not i.is_dir()}
+
+
+def one_with(paths: Iterable[Path], part: str) -> Path:
+    """The only path whose name holds `part`."""
+    (found,) = (p for p in paths if part in p.name)
+    return found

@@ -1,0 +1,85 @@
+/* The operators of libaot_tune_ops.so. Written by aot_tune; for C and C++.
+ *
+ * All functions return AOT_TUNE_OK (0) or an aot_tune_status; aot_tune_last_error() then says what was wrong. They
+ * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
+ * whose outputs have no elements returns at once.
+ */
+#ifndef AOT_TUNE_OPS_H_
+#define AOT_TUNE_OPS_H_
+
+#include "aot_tune/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What was wrong in the last call of this thread that failed; empty when none has. Valid until the next failure. */
+const char* aot_tune_last_error(void);
+
+/* What the library holds, as JSON: operators, variants with the digests of their objects, decision tables, tools. */
+const char* aot_tune_manifest(void);
+
+/* out = activation(a @ b + bias) + residual.
+ *
+ * a: f32 [M, K], input
+ * b: f32 [K, N], input
+ * bias: f32 [N], input, may be NULL
+ * residual: f32 [M, N], input, may be NULL
+ * out: f32 [M, N], output
+ * activation: 0 none, 1 relu
+ * exec: how to carry out the call; NULL for defaults
+ */
+enum { AOT_TUNE_GEMM_ACTIVATION_NONE = 0, AOT_TUNE_GEMM_ACTIVATION_RELU = 1 };
+int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual,
+                      const DLTensor* out, int32_t activation, const aot_tune_exec* exec);
+
+/* Bytes of workspace that this call of aot_tune_gemm needs; 0 when none. Data is not read. */
+int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
+                                const DLTensor* residual, const DLTensor* out, int32_t activation,
+                                size_t* workspace_size);
+
+/* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
+int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
+                              const DLTensor* residual, const DLTensor* out, int32_t activation, char* buffer,
+                              size_t size);
+
+/* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */
+int32_t aot_tune_gemm_is_tuned(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
+                               const DLTensor* residual, const DLTensor* out, int32_t activation,
+                               int32_t* tuned);
+
+
+/* out = (x + residual) / rms(x + residual) * weight.
+ *
+ * x: f32 [M, N], input
+ * weight: f32 [N], input
+ * residual: f32 [M, N], input, may be NULL
+ * out: f32 [M, N], output
+ * residual_out: f32 [M, N], output, may be NULL
+ * eps: float
+ * exec: how to carry out the call; NULL for defaults
+ */
+int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
+                          const DLTensor* out, const DLTensor* residual_out, float eps,
+                          const aot_tune_exec* exec);
+
+/* Bytes of workspace that this call of aot_tune_rms_norm needs; 0 when none. Data is not read. */
+int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
+                                    const DLTensor* out, const DLTensor* residual_out, float eps,
+                                    size_t* workspace_size);
+
+/* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
+int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
+                                  const DLTensor* out, const DLTensor* residual_out, float eps, char* buffer,
+                                  size_t size);
+
+/* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */
+int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
+                                   const DLTensor* out, const DLTensor* residual_out, float eps,
+                                   int32_t* tuned);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AOT_TUNE_OPS_H_ */

@@ -1,0 +1,255 @@
+"""Merge, diff, check, and what of a record holds on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from aot_tune.bench.records import Measurement
+from aot_tune.database import (
+    OperatorDatabase,
+    check,
+    diff,
+    encode,
+    match_measurements,
+    merge,
+    missing_problems,
+    nearest_databases,
+    ranked_candidates,
+    rebuilt_candidates,
+)
+from aot_tune.database.records import canonical_database
+from aot_tune.errors import DatabaseError
+from aot_tune.spec import problem
+
+
+def neighbour() -> Any:
+    """The module that makes databases for tests."""
+    path = Path(__file__).with_name("test_database_text.py")
+    spec = importlib.util.spec_from_file_location("_database_text", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TEXT = neighbour()
+DEVICE, POLICY, a_database = TEXT.DEVICE, TEXT.POLICY, TEXT.a_database
+
+
+def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:  # noqa: ANN001
+    return msgspec.structs.replace(database, measurements=tuple(m for m in database.measurements if wanted(m)))
+
+
+@given(TEXT.databases())
+@settings(max_examples=60, deadline=None)
+def test_merging_with_itself_changes_nothing(database: OperatorDatabase) -> None:
+    assert merge(database, database) == canonical_database(database)
+    assert diff(database, database) == []
+
+
+@given(TEXT.databases())
+@settings(max_examples=60, deadline=None)
+def test_halves_make_a_whole(database: OperatorDatabase) -> None:
+    database = msgspec.structs.replace(
+        database, measurements=tuple(msgspec.structs.replace(m, race=None) for m in database.measurements)
+    )
+    odd = {id(m) for m in database.measurements[::2]}
+    one, two = keep(database, lambda m: id(m) in odd), keep(database, lambda m: id(m) not in odd)
+    assert encode(merge(one, two)) == encode(merge(two, one)) == encode(database)
+
+
+def test_the_newer_measurement_holds() -> None:
+    older, newer = a_database(), a_database(scale=2.0)
+    assert merge(older, newer) == canonical_database(newer)
+
+
+def test_races_are_not_mixed() -> None:
+    older = a_database()
+    again = older.measurements[0]
+    newer = keep(
+        msgspec.structs.replace(
+            a_database(scale=2.0), measurements=(msgspec.structs.replace(again, race="race-2", final=(5.0, 6.0)),)
+        ),
+        lambda m: True,
+    )
+    merged = merge(older, newer)
+    on_that = merged.of_problem(again.problem)
+    assert {m.race for m in on_that} == {"race-2", None}
+    assert [m.final for m in on_that if m.race] == [(5.0, 6.0)]
+    assert all(m.screen for m in on_that)
+    assert not any(m.candidate == "baseline:numpy" for m in on_that)  # its time was of the race alone
+    other = [m for m in merged.measurements if m.problem.dims["M"] == 16 and m.status == "ok"]
+    assert {m.race for m in other} == {"race-1"}
+
+
+def test_measurements_of_an_older_object_go() -> None:
+    older, newer = a_database(), keep(a_database(objects="new"), lambda m: m.problem.dims["M"] == 1)
+    merged = merge(older, newer)
+    assert {m.object for m in merged.measurements} == {m.object for m in newer.measurements}
+    assert len(merged.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"operator": "other", "candidates": (), "measurements": ()}, "operator"),
+        ({"contract": "changed"}, "version of the operator"),
+        ({"policy_digest": "other", "measurements": ()}, "policy"),
+        ({"baselines": {"numpy": "1.0"}}, "versions of the baselines"),
+        ({"device": msgspec.structs.replace(DEVICE, identity={"model": "x"}), "measurements": ()}, "device"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_merged(change: dict[str, object], words: str) -> None:
+    with pytest.raises(DatabaseError, match=f"differ in their {words}"):
+        merge(a_database(), msgspec.structs.replace(a_database(), **change))
+
+
+def test_diff_says_what_changed() -> None:
+    before = canonical_database(a_database())
+    slow = [
+        msgspec.structs.replace(m, final=tuple(9 * t for t in m.final or ()))
+        if m.candidate == before.measurements[0].candidate and m.final
+        else m
+        for m in before.measurements
+    ]
+    after = msgspec.structs.replace(before, measurements=tuple(slow), toolchains={"cxx": {"version": "13"}})
+    lines = [str(c) for c in diff(before, after)]
+    assert any(line.startswith("identity toolchains") for line in lines)
+    changed = [c for c in diff(before, after) if c.kind == "measurement"]
+    assert {c.what.split(" ")[0] for c in changed} == {before.measurements[0].candidate} - {"baseline:numpy"} or changed
+    gone = keep(after, lambda m: m.problem.dims["M"] == 1)
+    gone = msgspec.structs.replace(gone, problems=gone.problems[:1], candidates=gone.candidates)
+    kinds = {c.kind for c in diff(before, gone)}
+    assert {"problem", "measurement", "winner"} <= kinds
+    assert [str(c) for c in diff(before, gone) if c.kind == "problem"][0].endswith("-> none")
+
+
+def test_small_changes_of_time_are_no_difference() -> None:
+    before, after = a_database(), a_database(scale=1.01)
+    assert diff(before, after) == []
+    assert len(diff(before, after, threshold=0.005)) > 0
+
+
+def test_a_change_of_winner_is_told() -> None:
+    before = canonical_database(a_database())
+    best = min((m for m in before.measurements if m.ns and m.object), key=lambda m: m.ns or 0.0).candidate
+    after = keep(before, lambda m: m.candidate != best)
+    winners = [c for c in diff(before, after) if c.kind == "winner"]
+    assert len(winners) == 2
+    assert "packed MR=" in winners[0].before
+    assert winners[0].before != winners[0].after
+
+
+def test_check() -> None:
+    good = keep(a_database(), lambda m: True)
+    assert check(good) == []
+    assert "no measurement" in check(keep(good, lambda m: False))[0]
+    failed = msgspec.structs.replace(
+        good,
+        measurements=tuple(
+            msgspec.structs.replace(m, status="wrong-result") if m.problem.dims["M"] == 1 and m.object else m
+            for m in good.measurements
+        ),
+    )
+    assert [("no candidate is ok on 'M=1" in line, "wrong-result" in line) for line in check(failed)] == [(True, True)]
+    lone = keep(good, lambda m: m.candidate != good.candidates[0].id)
+    assert any("was not measured" in line for line in check(lone))
+    loose = [msgspec.structs.replace(m, error=3.0) for m in good.measurements]
+    assert all("3.0 times the tolerance" in line for line in check(msgspec.structs.replace(good, measurements=tuple(loose))))
+    bare = [msgspec.structs.replace(m, screen=(), final=None) for m in good.measurements]
+    assert any("without a time" in line for line in check(msgspec.structs.replace(good, measurements=tuple(bare))))
+
+
+def here(database: OperatorDatabase, **changes: Any) -> Any:
+    values = {
+        "device": DEVICE.digest,
+        "policy": POLICY.digest,
+        "contract": database.contract,
+        "objects": {c.id: c.object for c in database.candidates},
+        "baselines": {"numpy": "2.4.6"},
+    }
+    return match_measurements(database, **(values | changes))
+
+
+def test_everything_matches_where_it_was_measured() -> None:
+    database = canonical_database(a_database())
+    match = here(database)
+    assert match.refused == ()
+    assert match.usable == database.measurements
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"device": "x"}, "device"), ({"policy": "x"}, "policy"), ({"contract": "x"}, "operator")],
+)
+def test_another_machine_policy_or_operator_gives_nothing(change: dict[str, str], reason: str) -> None:
+    match = here(a_database(), **change)
+    assert match.usable == ()
+    assert match.reasons() == {reason: 9}
+
+
+def test_another_object_is_refused_and_its_race_with_it() -> None:
+    database = canonical_database(a_database())
+    objects = {c.id: c.object for c in database.candidates}
+    changed = database.candidates[0].id
+    if not objects[changed]:
+        changed = database.candidates[1].id
+    match = here(database, objects=objects | {changed: "rebuilt"})
+    assert match.reasons()["object"] == 2
+    assert all(m.candidate != changed for m in match.usable)
+    assert all(m.final is None and m.race is None and m.screen for m in match.usable if m.status == "ok")
+    assert match.reasons()["race"] == 1  # the baseline, which was timed in the race alone
+    assert rebuilt_candidates(database, objects | {changed: "rebuilt"}) == {changed: (objects[changed], "rebuilt")}
+
+
+def test_another_baseline_version_is_refused() -> None:
+    for baselines in ({"numpy": "2.5"}, {}):
+        assert here(a_database(), baselines=baselines).reasons()["baseline"] == 1
+
+
+def test_missing_problems() -> None:
+    database = a_database()
+    workload = [*database.problems, problem(M=7, N=1, K=1)]
+    assert missing_problems(database, workload, "cpu-x86-64-v4") == [workload[2]]
+    assert missing_problems(database, workload, "cpu-x86-64-v2") == workload
+    assert missing_problems(None, workload, "cpu-x86-64-v4") == workload
+    again = msgspec.structs.replace(workload[0], dims=dict(reversed(workload[0].dims.items())))
+    assert missing_problems(database, [again], "cpu-x86-64-v4") == []
+
+
+def test_ranks() -> None:
+    database = canonical_database(a_database())
+    known = ranked_candidates(database, database.problems[0])
+    by_time = sorted((m.ns, m.candidate) for m in database.of_problem(database.problems[0]) if m.ns and m.object)
+    assert known == [name for _, name in by_time]
+    assert "baseline:numpy" not in known
+    unknown = ranked_candidates(database, problem(M=3, N=3, K=3))
+    assert unknown[0] == known[0]
+    assert set(unknown) == set(known)
+
+
+def test_the_nearest_device_comes_first() -> None:
+    this, database = DEVICE, a_database()
+
+    def on(name: str, slug: str, family: str = "cpu", **identity: str) -> OperatorDatabase:
+        device = msgspec.structs.replace(DEVICE, name=name, slug=slug, family=family, identity={**identity, "n": name})
+        return msgspec.structs.replace(database, device=device, measurements=())
+
+    same_name, other, gpu = on("Test CPU", "test-cpu-8"), on("Other", "aaa"), on("GPU", "gpu", family="cuda")
+    strange = msgspec.structs.replace(database, operator="softmax", candidates=(), measurements=())
+    found = nearest_databases([gpu, other, same_name, strange, database], "gemm", this)
+    assert found == [database, same_name, other]
+
+
+def test_statuses_without_times_stay() -> None:
+    database = a_database()
+    failed = [m for m in merge(database, database).measurements if m.status == "crashed"]
+    assert [(m.reason, m.ns) for m in failed] == [("SIGSEGV", None)]
+    assert isinstance(failed[0], Measurement)

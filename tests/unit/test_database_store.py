@@ -1,0 +1,246 @@
+"""The measurement store: keys, races, modes, speed."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench.records import Measurement
+from aot_tune.database import Journal, MeasurementStore, operator_digest, problem_key
+from aot_tune.errors import CacheError
+from aot_tune.library import bundled_templates, load_operators
+from aot_tune.spec import Operator, Problem, problem
+
+
+def measured(candidate: str = "c1", digest: str = "o1", *, m: int = 16, **fields: object) -> Measurement:
+    values: dict[str, object] = {"device": "dev", "policy": "pol", "status": "ok", "screen": (10.5, 11.25)}
+    return Measurement(candidate=candidate, object=digest, problem=problem(M=m, N=64), **(values | fields))
+
+
+def shelf(root: Path | None, mode: str = "rw", **changes: str):  # noqa: ANN201
+    parts = {"name": "gemm", "contract": "con", "device": "dev", "policy": "pol"} | changes
+    return MeasurementStore(root, mode=mode).operator(**parts, baselines={"numpy": "2.4"})
+
+
+def test_what_is_put_is_found_by_another_process(tmp_path: Path) -> None:
+    kept = measured(phases={"load": 0.5}, bitwise=True, error=0.125, reason="é", leak=3, overhead=1.5)
+    shelf(tmp_path).put(kept)
+    assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
+
+
+@pytest.mark.parametrize("status", ["compile-failed", "crashed", "timeout", "wrong-result", "skipped"])
+def test_failures_are_kept_too(tmp_path: Path, status: str) -> None:
+    kept = measured(status=status, reason="SIGSEGV", screen=())
+    shelf(tmp_path).put(kept)
+    assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
+
+
+def test_equal_objects_share_measurements(tmp_path: Path) -> None:
+    shelf(tmp_path).put(measured("c1", "o1"))
+    found = shelf(tmp_path).find("c2", "o1", problem(M=16, N=64))
+    assert found is not None
+    assert (found.candidate, found.object) == ("c2", "o1")
+
+
+@pytest.mark.parametrize("change", ["name", "contract", "device", "policy"])
+def test_every_part_of_the_identity_counts(tmp_path: Path, change: str) -> None:
+    shelf(tmp_path).put(measured())
+    assert shelf(tmp_path).find("c1", "o1", problem(M=16, N=64)) is not None
+    assert shelf(tmp_path, **{change: "other"}).find("c1", "o1", problem(M=16, N=64)) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        problem(M=17, N=64),
+        problem(M=16, N=64, order={"b": (1, 0)}),
+        problem(M=16, N=64, strides={"b": (128, 1)}),
+        problem(M=16, N=64, present=["bias"]),
+        problem(M=16, N=64, attributes={"activation": "gelu"}),
+        problem(M=16, N=64, alignment={"a": 4}),
+    ],
+)
+def test_every_part_of_the_problem_counts(tmp_path: Path, other: Problem) -> None:
+    shelf(tmp_path).put(measured())
+    assert shelf(tmp_path).find("c1", "o1", other) is None
+    assert shelf(tmp_path).find("c1", "o2", problem(M=16, N=64)) is None
+
+
+def test_the_order_of_dims_does_not_count(tmp_path: Path) -> None:
+    shelf(tmp_path).put(measured())
+    found = shelf(tmp_path).find("c1", "o1", problem(N=64, M=16))
+    assert found is not None
+    assert list(found.problem.dims) == ["N", "M"]
+
+
+@given(
+    dims=st.dictionaries(st.sampled_from("MNKBH"), st.integers(0, 2**40), min_size=1),
+    strides=st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.integers(0, 9))),
+    attributes=st.dictionaries(st.sampled_from(("x", "y")), st.sampled_from(("none", "gelu"))),
+    rng=st.randoms(use_true_random=False),
+)
+def test_problem_keys_do_not_depend_on_order(
+    dims: dict[str, int], strides: dict[str, tuple[int, int]], attributes: dict[str, str], rng: random.Random
+) -> None:
+    def mixed(mapping: dict) -> dict:  # type: ignore[type-arg]
+        return dict(rng.sample(sorted(mapping.items()), len(mapping)))
+
+    one = Problem(dims=dims, strides=strides, attributes=attributes)
+    two = Problem(dims=mixed(dims), strides=mixed(strides), attributes=mixed(attributes))
+    assert problem_key(one) == problem_key(two)
+
+
+def test_baselines_count_by_version(tmp_path: Path) -> None:
+    shelf(tmp_path).put(measured("baseline:numpy", ""))
+    assert shelf(tmp_path).find("baseline:numpy", "", problem(M=16, N=64)) is not None
+    newer = MeasurementStore(tmp_path).operator("gemm", "con", "dev", "pol", baselines={"numpy": "2.5"})
+    assert newer.find("baseline:numpy", "", problem(M=16, N=64)) is None
+    assert shelf(tmp_path).find("baseline:torch", "", problem(M=16, N=64)) is None
+
+
+def test_races_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
+    race = [measured("c1", "o1", final=(1.0, 2.0), race="r"), measured("c2", "o2", final=(3.0, 4.0), race="r")]
+    race.append(measured("baseline:numpy", "", final=(5.0, 6.0), race="r"))
+    shelf(tmp_path).put_race(race)
+    names = [(m.candidate, m.object) for m in race]
+    where = problem(M=16, N=64)
+    assert shelf(tmp_path).find_race(names, where) == race
+    assert shelf(tmp_path).find_race(names[::-1], where) == race[::-1]
+    assert shelf(tmp_path).find_race(names[:2], where) is None
+    assert shelf(tmp_path).find_race([*names, ("c3", "o3")], where) is None
+    assert shelf(tmp_path).find_race(names, problem(M=1, N=64)) is None
+    assert shelf(tmp_path).find("c1", "o1", where) is None  # a race is not a screen
+
+
+def test_wrong_measurements_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="another device or policy"):
+        shelf(tmp_path).put(measured(device="elsewhere"))
+    with pytest.raises(ValueError, match="one problem"):
+        shelf(tmp_path).put_race([measured(m=1), measured(m=2)])
+
+
+def test_modes(tmp_path: Path) -> None:
+    where = problem(M=16, N=64)
+    shelf(tmp_path).put(measured())
+    files = sorted(tmp_path.rglob("*"))
+    reading = shelf(tmp_path, "ro")
+    reading.put(measured("c2", "o2"))
+    assert reading.find("c1", "o1", where) is not None
+    assert reading.find("c2", "o2", where) is not None
+    assert sorted(tmp_path.rglob("*")) == files
+    fresh = shelf(tmp_path, "fresh")
+    assert fresh.find("c1", "o1", where) is None
+    fresh.put(measured(screen=(99.0,)))
+    assert fresh.find("c1", "o1", where) == measured(screen=(99.0,))
+    assert shelf(tmp_path).find("c1", "o1", where) == measured(screen=(99.0,))
+    off = shelf(tmp_path / "none", "off")
+    off.put(measured())
+    assert off.find("c1", "o1", where) is not None
+    assert not (tmp_path / "none").exists()
+
+
+def test_two_thousand_lookups(tmp_path: Path) -> None:
+    store = shelf(tmp_path)
+    for n in range(2000):
+        store.put(measured(f"c{n}", f"o{n}", screen=tuple(float(t) for t in range(40))))
+    again = shelf(tmp_path)
+    began = time.process_time()
+    assert all(again.find(f"c{n}", f"o{n}", problem(M=16, N=64)) for n in range(2000))
+    assert time.process_time() - began < 2
+
+
+def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:  # noqa: ANN001
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError):
+        MeasurementStore(tmp_path / "file")
+    with caplog.at_level(logging.WARNING):
+        store = MeasurementStore(tmp_path / "file", required=False)
+    assert "measurements are not kept" in caplog.text
+    assert store.root is None
+
+
+def bundled() -> dict[str, Operator]:
+    return {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
+
+
+@pytest.fixture(scope="module")
+def operators() -> dict[str, Operator]:
+    found = bundled()
+    assert found
+    return found
+
+
+def replaced(operator: Operator, **changes: object) -> Operator:
+    fields = {n: getattr(operator, n) for n in Operator.__dataclass_fields__ if not n.startswith("_")}
+    return Operator(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_contracts_are_stable_and_differ(operators: dict[str, Operator]) -> None:
+    digests = {name: operator_digest(op) for name, op in operators.items()}
+    assert {name: operator_digest(op) for name, op in bundled().items()} == digests
+    assert len(set(digests.values())) == len(digests)
+
+
+def test_a_contract_is_what_results_are_checked_against(operators: dict[str, Operator]) -> None:
+    for operator in operators.values():
+        before = operator_digest(operator)
+        assert operator_digest(replaced(operator, workload=operator.workload[:1])) == before
+        assert operator_digest(replaced(operator, documentation="other", baselines=())) == before
+        kept = tuple(k for k in operator.kernels if k.generic)
+        assert operator_digest(replaced(operator, kernels=kept)) == before
+        assert operator_digest(replaced(operator, tolerance=operator.tolerance * 2)) != before
+        assert operator_digest(replaced(operator, reference=lambda xp, call: {})) != before  # noqa: ARG005
+        assert operator_digest(replaced(operator, name="another")) != before
+
+
+HELPER = "FACTOR = {factor}\n\ndef helper(x):\n    return x * FACTOR{extra}\n\ndef reference(xp, call):\n    return {{'y': helper(call.x)}}\n"
+
+
+def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: dict[str, Operator]) -> None:
+    operator = next(iter(operators.values()))
+    found = []
+    for n, (factor, extra) in enumerate([(2, ""), (2, ""), (3, ""), (2, " + 1")]):
+        path = tmp_path / f"module{n}.py"
+        path.write_text(HELPER.format(factor=factor, extra=extra))
+        names: dict[str, object] = {"__name__": f"module{n}"}
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        found.append(operator_digest(replaced(operator, reference=names["reference"])))
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_the_journal(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+    path = tmp_path / "journal.jsonl"
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.database import Journal\nj = Journal(Path(sys.argv[1]))\n"
+        "for n in range(1000): j.append({'writer': sys.argv[2], 'n': n})\n"
+    )
+    started = [start_python(code, path, writer) for writer in range(8)]
+    assert [p.wait() for p in started] == [0] * 8
+    lines, broken = Journal(path).read()
+    assert (len(lines), broken) == (8000, 0)
+    for writer in range(8):
+        assert [line["n"] for line in lines if line["writer"] == str(writer)] == list(range(1000))
+
+
+def test_a_torn_journal_line_costs_that_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    assert journal.read() == ([], 0)
+    for n in range(3):
+        journal.append({"n": n})
+    whole = journal.path.read_bytes()
+    for length in range(len(whole)):
+        journal.path.write_bytes(whole[:length])
+        journal.append({"n": "new"})
+        lines, broken = journal.read()
+        assert lines[-1] == {"n": "new"}
+        assert len(lines) - 1 + broken == -(-length // 8) if length % 8 else broken == 0
+        assert lines[:-1] == [{"n": n} for n in range(len(lines) - 1)]
+    assert msgspec.json.decode(whole.splitlines()[0]) == {"n": 0}

@@ -1,0 +1,391 @@
+"""Databases as text: round trips, fixed bytes, and reading that is strict to the byte."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot_tune.bench.records import STATUSES, Device, Measurement, Policy
+from aot_tune.database import (
+    CandidateRecord,
+    OperatorDatabase,
+    database_path,
+    decode,
+    encode,
+    load_database,
+    load_databases,
+    save_database,
+    winners,
+)
+from aot_tune.database.records import canonical_database, rounded, spread
+from aot_tune.errors import DatabaseError
+from aot_tune.render import Candidate
+from aot_tune.spec import problem
+
+DEVICE = Device(family="cpu", name="Test CPU", slug="test-cpu", identity={"model": "Test CPU", "cores": 2, "flags": "avx"})
+POLICY = Policy()
+texts = st.text(max_size=30)
+digests = st.text("0123456789abcdef", min_size=8, max_size=8)
+times = st.floats(0, 1e12, allow_nan=False)
+problems = st.builds(
+    problem,
+    M=st.integers(0, 4096),
+    K=st.integers(0, 2**40),
+    order=st.dictionaries(st.sampled_from("ab"), st.permutations((0, 1)), max_size=2),
+    strides=st.dictionaries(st.sampled_from("cd"), st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=2),
+    present=st.lists(st.sampled_from(("bias", "residual")), unique=True),
+    attributes=st.dictionaries(st.just("activation"), st.sampled_from(("gelu", "silu")), max_size=1),
+    alignment=st.dictionaries(st.sampled_from("ab"), st.sampled_from((4, 16, 64)), max_size=2),
+)
+candidates = st.builds(
+    Candidate,
+    operator=st.just("gemm"),
+    kernel=st.sampled_from(("packed", "small", "plain")),
+    backend=st.just("cxx"),
+    target=st.sampled_from(("cpu-x86-64-v3", "cpu-x86-64-v4")),
+    config=st.dictionaries(st.sampled_from(("MR", "NR", "PACK", "KIND")), st.integers(0, 99) | st.booleans(), max_size=4),
+    pins=st.dictionaries(st.sampled_from("NK"), st.integers(1, 9999), max_size=2),
+    generic=st.booleans(),
+)
+
+
+@st.composite
+def databases(draw: st.DrawFn) -> OperatorDatabase:
+    records, measurements = [], []
+    for candidate in draw(st.lists(candidates, max_size=5, unique_by=lambda c: c.id)):
+        status = draw(st.sampled_from(("ok", "ok", "compile-failed", "timeout")))
+        records.append(
+            CandidateRecord(
+                candidate=candidate,
+                source=draw(digests),
+                object=draw(digests) if status == "ok" else "",
+                status=status,
+                error="" if status == "ok" else draw(texts),
+            )
+        )
+    chosen = draw(st.lists(problems, min_size=1, max_size=4, unique_by=lambda p: p.id))
+    subjects = [(r.id, r.object) for r in records] + [("baseline:numpy", "")]
+    for one in chosen:
+        for name, digest in subjects:
+            if draw(st.booleans()):
+                measurements.append(
+                    Measurement(
+                        candidate=name,
+                        object=digest,
+                        problem=one,
+                        device=DEVICE.digest,
+                        policy=POLICY.digest,
+                        status=draw(st.sampled_from(STATUSES)),
+                        reason=draw(texts),
+                        screen=tuple(draw(st.lists(times, max_size=4))),
+                        final=draw(st.none() | st.lists(times, min_size=1, max_size=5).map(tuple)),
+                        race=draw(st.none() | digests),
+                        error=draw(st.none() | st.floats(0, 1e9)),
+                        bitwise=draw(st.none() | st.booleans()),
+                        overhead=draw(times),
+                        leak=draw(st.integers(0, 1 << 40)),
+                        phases={"load": 0.1},
+                    )
+                )
+    return OperatorDatabase(
+        operator="gemm",
+        contract=draw(digests),
+        device=DEVICE,
+        policy=msgspec.to_builtins(POLICY),
+        policy_digest=POLICY.digest,
+        toolchains={"cxx": {"version": draw(texts), "driver": draw(digests)}},
+        baselines={"numpy": "2.4.6"},
+        candidates=tuple(records),
+        problems=tuple(chosen),
+        measurements=tuple(measurements),
+    )
+
+
+@pytest.fixture
+def small() -> OperatorDatabase:
+    """A database with everything in it, and little of it."""
+    return a_database()
+
+
+def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str = "") -> OperatorDatabase:
+    records = [
+        CandidateRecord(
+            candidate=Candidate(
+                operator="gemm", kernel="packed", backend="cxx", target=target, config={"MR": mr, "PACK": True}
+            ),
+            source=f"source{mr}",
+            object=f"object{mr}{target[-1]}{objects}",
+            status="ok",
+        )
+        for mr in (4, 6)
+        for target in ("cpu-x86-64-v3", "cpu-x86-64-v4")
+    ]
+    bad = CandidateRecord(
+        candidate=Candidate(operator="gemm", kernel="small", backend="cxx", target="cpu-x86-64-v4"),
+        source="source-bad",
+        object="",
+        status="compile-failed",
+        error="gemm/small.cpp.j2:7: error: 'é' was not declared",
+    )
+    workload = [
+        problem(M=m, N=4096, K=4096, order={"b": (1, 0)}, present=["bias"], attributes={"activation": "gelu"})
+        for m in (1, 16)
+    ]
+    measurements = [
+        Measurement(
+            candidate=r.id,
+            object=r.object,
+            problem=p,
+            device=DEVICE.digest,
+            policy=POLICY.digest,
+            status="ok",
+            screen=(1234.56789 * (n + 1) * scale, 1300.0 * (n + 1) * scale),
+            final=(1234.0 * (n + 1) * scale, 1240.5 * (n + 1) * scale, 1260.25 * (n + 1) * scale),
+            race="race-1",
+            error=0.25,
+            bitwise=True,
+        )
+        for p in workload
+        for n, r in enumerate(records)
+    ]
+    measurements.append(
+        Measurement(
+            candidate="baseline:numpy",
+            object="",
+            problem=workload[0],
+            device=DEVICE.digest,
+            policy=POLICY.digest,
+            status="ok",
+            final=(900.0,),
+            race="race-1",
+        )
+    )
+    measurements[-2] = msgspec.structs.replace(
+        measurements[-2], status="crashed", reason="SIGSEGV", screen=(), final=None, race=None, error=None, bitwise=None
+    )
+    return OperatorDatabase(
+        operator="gemm",
+        contract=contract,
+        device=DEVICE,
+        policy=msgspec.to_builtins(POLICY),
+        policy_digest=POLICY.digest,
+        toolchains={"cxx": {"version": "12.2.0", "driver": "abc"}},
+        baselines={"numpy": "2.4.6"},
+        candidates=(*records, bad),
+        problems=tuple(workload),
+        measurements=tuple(measurements),
+    )
+
+
+@given(databases())
+@settings(max_examples=150, deadline=None)
+def test_text_and_back(database: OperatorDatabase) -> None:
+    text = encode(database)
+    again = decode(text)
+    assert again == canonical_database(database)
+    assert encode(again) == text
+
+
+@given(databases(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_anything_never_changes_a_byte(database: OperatorDatabase, rng: random.Random) -> None:
+    def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
+        return tuple(rng.sample(items, len(items)))
+
+    other = msgspec.structs.replace(
+        database,
+        candidates=mixed(database.candidates),
+        problems=mixed(database.problems),
+        measurements=mixed(database.measurements),
+        policy=dict(reversed(database.policy.items())),
+        toolchains={k: dict(reversed(v.items())) for k, v in database.toolchains.items()},
+        device=msgspec.structs.replace(DEVICE, identity=dict(reversed(DEVICE.identity.items()))),
+    )
+    assert encode(other) == encode(database)
+
+
+@given(times)
+def test_rounding_is_stable_and_fine(value: float) -> None:
+    assert rounded(rounded(value)) == rounded(value)
+    assert math.isclose(rounded(value), value, rel_tol=5e-5)
+
+
+def test_the_text_can_be_reviewed(small: OperatorDatabase) -> None:
+    lines = encode(small).decode().splitlines()
+    kinds = [next(iter(json.loads(line))) for line in lines]
+    assert kinds[:5] == ["header", "device", "policy", "toolchains", "baselines"]
+    assert kinds[5:10] == ["candidate"] * 5
+    assert kinds[10:12] == ["problem"] * 2
+    assert kinds[12:-1] == ["measurement"] * 9
+    assert kinds[-1] == "end"
+    measured = [json.loads(line)["measurement"] for line in lines[12:-1]]
+    assert [(m["problem"], m["candidate"]) for m in measured] == sorted((m["problem"], m["candidate"]) for m in measured)
+    best = next(m for m in measured if m.get("ns") == 1240.5)
+    assert best["spread"] == rounded((1250.35 - 1237.25) / 2)
+    assert best["final"] == [1234.0, 1240.5, 1260.2]
+    assert best["screen"] == [1234.6, 1300.0]
+    assert max(len(line) for line in lines[5:]) < 500
+
+
+def test_dims_keep_the_order_of_the_operator(small: OperatorDatabase) -> None:
+    assert [p.id.split(" ")[:3] for p in decode(encode(small)).problems][0] == ["M=1", "N=4096", "K=4096"]
+
+
+def test_winners_and_targets(small: OperatorDatabase) -> None:
+    best = winners(small)
+    assert {m.ns for m in best.values()} == {1240.5}
+    assert small.targets == ["cpu-x86-64-v3", "cpu-x86-64-v4"]
+    assert all(m.candidate == small.candidates[0].id for m in best.values())
+
+
+def test_cut_at_every_byte(small: OperatorDatabase) -> None:
+    text = encode(small)
+    for length in range(len(text)):
+        with pytest.raises(DatabaseError) as caught:
+            decode(text[:length], "file.jsonl")
+        assert "file.jsonl:" in caught.value.what
+
+
+def test_every_byte_changed_is_an_error_or_another_value(small: OperatorDatabase) -> None:
+    text, rng, read = encode(small), random.Random(3), 0
+    for at in range(len(text)):
+        changed = bytearray(text)
+        changed[at] ^= rng.randrange(1, 256)
+        try:
+            decode(bytes(changed), "file.jsonl")
+            read += 1  # as in a name or a number: text is to be reviewed, not sealed
+        except DatabaseError as error:
+            assert "file.jsonl" in error.what
+    assert read < len(text)
+
+
+def nth(lines: list[str], start: str, n: int = 0) -> int:
+    """The index of the n-th line that begins with `start`."""
+    return [i for i, line in enumerate(lines) if line.startswith(start)][n]
+
+
+def changed(start: str, old: str, new: str) -> Callable[[list[str]], list[str]]:
+    def edit(lines: list[str]) -> list[str]:
+        at = next(i for i, line in enumerate(lines) if line.startswith(start) and old in line)
+        return [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]]
+
+    return edit
+
+
+def without(start: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [line for i, line in enumerate(lines) if i != nth(lines, start)]
+
+
+def twice(start: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [*lines[: nth(lines, start)], lines[nth(lines, start)], *lines[nth(lines, start) :]]
+
+
+def recounted(edit: Callable[[list[str]], list[str]], old: str, new: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: changed('{"end"', old, new)(edit(lines))
+
+
+MEASUREMENT = '{"measurement":{"problem":"M=1 '
+
+
+@pytest.mark.parametrize(
+    ("edit", "place", "words"),
+    [
+        (lambda lines: [], ":1:", "not a database"),
+        (lambda lines: ["hello"], ":1:", "not a database"),
+        (without('{"header"'), ":1:", "not a database"),
+        (without('{"device"'), ":2:", "the device belongs here"),
+        (without('{"toolchains"'), ":4:", "the toolchains belongs here"),
+        (without('{"candidate"'), ":", "no line above has the candidate"),
+        (without('{"problem"'), ":12:", "no line above has the problem"),
+        (without(MEASUREMENT), ":21:", "merge"),
+        (without('{"end"'), ":21:", "its end is missing"),
+        (lambda lines: [*lines, lines[-1]], ":22:", "header"),
+        (twice('{"candidate"'), ":7:", "listed twice"),
+        (twice('{"problem"'), ":12:", "listed twice"),
+        (recounted(twice(MEASUREMENT), '"measurements":9', '"measurements":10'), ":", "measured twice"),
+        (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", ""),
+        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
+        (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
+        (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
+        (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":13:", "unknown field"),
+        (changed(MEASUREMENT, '"status":"ok"', '"status":"fine"'), ":13:", "status"),
+        (changed(MEASUREMENT, '"final":[', '"final":["x",'), ":13:", "final"),
+        (changed(MEASUREMENT, '"final":[', '"final":[1,1,1,1,1,1,1,'), ":13:", "not the median"),
+        (changed(MEASUREMENT, '"screen":[', '"screen":[-1,'), ":", "not a time"),
+    ],
+)
+def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: str) -> None:  # noqa: ANN001
+    lines = edit(encode(small).decode().splitlines())
+    text = "".join(f"{line}\n" for line in lines).encode()
+    with pytest.raises(DatabaseError) as caught:
+        decode(text, "gemm.jsonl")
+    assert f"gemm.jsonl{place}" in caught.value.what
+    assert words in str(caught.value)
+
+
+def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
+    lines = changed('{"policy"', '"version":1', '"version":2,"later":true')(encode(small).decode().splitlines())
+    read = decode("".join(f"{line}\n" for line in lines).encode())
+    assert (read.policy["version"], read.policy["later"]) == (2, True)
+
+
+@pytest.mark.parametrize("schema", [0, 2, 99])
+def test_another_schema_is_not_read_at_all(small: OperatorDatabase, schema: int) -> None:
+    first, rest = encode(small).split(b"\n", 1)
+    other = first.replace(b'"schema":1', f'"schema":{schema},"later":true'.encode()) + b"\n{not even json\n" + rest
+    with pytest.raises(DatabaseError, match=f"schema {schema}") as caught:
+        decode(other, "gemm.jsonl")
+    assert "aot-tune record" in caught.value.fix
+
+
+def test_files(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path / "tuning", small)
+    assert path == database_path(tmp_path / "tuning", small) == tmp_path / "tuning" / "test-cpu" / "gemm.jsonl"
+    assert load_database(path) == canonical_database(small)
+    other = msgspec.structs.replace(small, operator="other", candidates=(), measurements=())
+    save_database(tmp_path / "tuning", other)
+    assert [d.operator for d in load_databases(tmp_path / "tuning")] == ["gemm", "other"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["gemm.jsonl", "other.jsonl"]
+    assert load_databases(tmp_path / "nothing") == []
+    before = path.read_bytes()
+    save_database(tmp_path / "tuning", small)
+    assert path.read_bytes() == before
+
+
+def test_two_files_of_one_operator_and_device(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path, small)
+    (path.parent / "gemm copy.jsonl").write_bytes(path.read_bytes())
+    with pytest.raises(DatabaseError, match="same operator and device"):
+        load_databases(tmp_path)
+
+
+def test_errors_of_files_name_the_file(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path, small)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DatabaseError, match="gemm.jsonl:22"):
+        load_databases(tmp_path)
+    with pytest.raises(DatabaseError, match="cannot read"):
+        load_database(tmp_path / "none.jsonl")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match="cannot write"):
+        save_database(tmp_path / "file", small)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_what_is_not_a_time_is_not_written(small: OperatorDatabase, value: float) -> None:
+    first = msgspec.structs.replace(small.measurements[0], screen=(value,))
+    with pytest.raises(DatabaseError, match="is not a time"):
+        encode(msgspec.structs.replace(small, measurements=(first,)))
+
+
+def test_spread() -> None:
+    assert spread([]) == spread([5.0]) == 0.0
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0

@@ -1,0 +1,56 @@
+"""Options: precedence, checks and the table of the README."""
+
+from __future__ import annotations
+
+import pytest
+
+from aot_tune.errors import OptionError
+from aot_tune.options import OPTIONS, markdown_table, resolve
+
+
+def test_defaults() -> None:
+    options = resolve({}, {})
+    assert (options.mode, options.targets, options.budget, options.effort) == ("auto", ("native",), None, "default")
+
+
+def test_cmake_wins_over_the_environment() -> None:
+    environment = {"AOT_TUNE_MODE": "tune", "AOT_TUNE_EFFORT": "quick"}
+    options = resolve({"AOT_TUNE_MODE": "generic"}, environment)
+    assert (options.mode, options.effort) == ("generic", "quick")
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu-x86-64-v3;cpu-x86-64-v4", "cpu-x86-64-v3,cpu-x86-64-v4", " cpu-x86-64-v3 ; cpu-x86-64-v4;"]
+)
+def test_targets_are_a_list(text: str) -> None:
+    assert resolve({"AOT_TUNE_TARGETS": text}, {}).targets == ("cpu-x86-64-v3", "cpu-x86-64-v4")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("AOT_TUNE_MODE", "reply", r"AOT_TUNE_MODE='reply' is not allowed\n  fix: did you mean 'replay'"),
+        ("AOT_TUNE_EFFORT", "fast", "'fast' is not allowed"),
+        ("AOT_TUNE_BUDGET", "soon", "'soon' is not a positive number of seconds"),
+        ("AOT_TUNE_BUDGET", "-1", "not a positive number"),
+        ("AOT_TUNE_BUDGET", "nan", "not a positive number"),
+        ("AOT_TUNE_BUDGET", "inf", "not a positive number"),
+        ("AOT_TUNE_JOBS", "0", "not a count"),
+        ("AOT_TUNE_JOBS", "two", "not a count"),
+        ("AOT_TUNE_THREADS", "1.5", "not a count"),
+        ("AOT_TUNE_MOD", "auto", "unknown option AOT_TUNE_MOD\n  fix: did you mean 'AOT_TUNE_MODE'"),
+    ],
+)
+def test_bad_values_name_the_option_the_value_and_the_remedy(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        resolve({name: value}, {})
+
+
+def test_the_same_checks_hold_for_the_environment() -> None:
+    with pytest.raises(OptionError, match="did you mean 'generic'"):
+        resolve({}, {"AOT_TUNE_MODE": "generik"})
+
+
+def test_table_has_every_option() -> None:
+    table = markdown_table()
+    assert all(f"| `{o.name}` |" in table for o in OPTIONS)

@@ -1,0 +1,52 @@
+"""Search: every config once, the author's guesses first, and a budget that ends."""
+
+from __future__ import annotations
+
+import itertools
+
+from aot_tune.search import Budget, Listed
+
+SPACE = [{"A": a, "B": b} for a, b in itertools.product((1, 2, 3), (10, 20))]
+
+
+def drain(strategy: Listed) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    while asked := strategy.ask(2):
+        found += asked
+    return found
+
+
+def test_exhaustive_proposes_each_config_once() -> None:
+    found = drain(Listed(SPACE))
+    assert sorted(map(str, found)) == sorted(map(str, SPACE))
+
+
+def test_first_guesses_come_first_and_may_leave_parameters_open() -> None:
+    found = drain(Listed(SPACE, first=[{"A": 3, "B": 20}, {"A": 2}]))
+    assert found[0] == {"A": 3, "B": 20}
+    assert found[1]["A"] == 2
+
+
+def test_limit_cuts_the_tail_only() -> None:
+    full = drain(Listed(SPACE, first=[{"A": 3}]))
+    assert drain(Listed(SPACE, first=[{"A": 3}], limit=3)) == full[:3]
+
+
+def test_order_does_not_depend_on_how_the_space_was_listed() -> None:
+    assert drain(Listed(SPACE)) == drain(Listed(reversed(SPACE)))
+
+
+def test_guess_outside_of_the_space_is_left_out() -> None:
+    assert len(drain(Listed(SPACE, first=[{"A": 99}]))) == len(SPACE)
+
+
+def test_budget_counts_down_and_stops() -> None:
+    now = 100.0
+    budget = Budget(10, clock=lambda: now)
+    assert budget.allows(10)
+    now = 107.0
+    assert (budget.spent, budget.left) == (7.0, 3.0)
+    assert not budget.allows(3.5)
+    now = 200.0
+    assert budget.left == 0.0
+    assert Budget(None).allows(1e9)

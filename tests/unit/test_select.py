@@ -1,0 +1,113 @@
+"""Selection: few variants, low regret, trees that pick what was measured best and generalise between."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.select import Costs, Node, rank, select
+from aot_tune.select.keep import choose_variants, log_regret
+from aot_tune.select.tree import learn
+
+
+def always(candidate: str, facts: object) -> bool:
+    return True
+
+
+def by_size(sizes: list[int], cross: int) -> tuple[Costs, dict[str, dict[str, int]]]:
+    """`small` wins below `cross`, `large` from there on, by a factor of two."""
+    costs = {f"M={m}": {"small": 1.0 if m < cross else 2.0, "large": 2.0 if m < cross else 1.0} for m in sizes}
+    return costs, {f"M={m}": {"M": m, "N": 4096} for m in sizes}
+
+
+def test_both_winners_are_kept_and_each_problem_gets_its_own() -> None:
+    costs, facts = by_size([1, 16, 64, 256], 64)
+    found = select(costs, facts, always)
+    assert set(found.kept) == {"small", "large"}
+    assert all(regret == 0 for regret in found.regret.values())
+    assert rank(found.nodes, {"M": 20, "N": 4096})[0] == "small"
+    assert rank(found.nodes, {"M": 10_000, "N": 4096})[0] == "large"
+
+
+def test_threshold_lies_between_the_measured_extents() -> None:
+    costs, facts = by_size([1, 16, 64, 256], 64)
+    root = select(costs, facts, always).nodes[0]
+    assert root.fact == "M"
+    assert 16 <= root.threshold < 64
+
+
+def test_a_variant_within_the_limit_is_not_kept_for_its_own_sake() -> None:
+    costs = {"a": {"x": 100.0, "y": 100.5}, "b": {"x": 101.0, "y": 100.0}}
+    assert len(choose_variants(costs, limit=0.01)) == 1
+    assert set(choose_variants(costs, limit=0.0)) == {"x", "y"}
+
+
+def test_a_variant_that_serves_only_some_problems_is_ranked_behind_where_it_cannot() -> None:
+    costs: Costs = {"a": {"narrow": 1.0, "wide": 3.0}, "b": {"wide": 3.0}}
+    facts = {"a": {"stride.b.0": 1}, "b": {"stride.b.0": 512}}
+    found = select(costs, facts, lambda c, f: c == "wide" or f["stride.b.0"] == 1)
+    assert rank(found.nodes, facts["a"])[0] == "narrow"
+    assert rank(found.nodes, facts["b"])[0] == "wide"
+    assert found.nodes[0].threshold == 1
+
+
+def test_strides_split_only_between_unit_and_other() -> None:
+    costs: Costs = {"a": {"x": 1.0, "y": 9.0}, "b": {"x": 9.0, "y": 1.0}}
+    facts = {"a": {"stride.b.0": 512}, "b": {"stride.b.0": 4096}}
+    assert all(not n.fact for n in learn(costs, facts, ["x", "y"]))
+
+
+def test_byte_budget_limits_what_is_kept() -> None:
+    costs, facts = by_size([1, 256], 64)
+    sizes = {"small": 60, "large": 60}
+    assert len(select(costs, facts, always, sizes=sizes, byte_budget=100).kept) == 1
+
+
+def test_nothing_measured_keeps_nothing() -> None:
+    found = select({}, {}, always)
+    assert (found.kept, found.nodes, found.regret, found.held_out) == ((), (), {}, {})
+
+
+def test_held_out_regret_is_that_of_a_tree_which_has_not_seen_the_problem() -> None:
+    costs, facts = by_size([1, 4096], 64)
+    found = select(costs, facts, always)
+    assert found.regret == {"M=1": 0.0, "M=4096": 0.0}
+    assert found.held_out == {"M=1": 1.0, "M=4096": 1.0}  # the other problem's winner is twice as slow
+
+
+times = st.dictionaries(st.sampled_from("abcde"), st.floats(1, 100), min_size=1)
+tables = st.dictionaries(st.integers(1, 5000).map(lambda m: f"M={m}"), times, min_size=1, max_size=12)
+
+
+@given(tables, st.sampled_from([0.0, 0.01, 0.2]))
+def test_kept_variants_serve_every_problem_within_the_limit(costs: Costs, limit: float) -> None:
+    kept = frozenset(choose_variants(costs, limit=limit))
+    regrets = [log_regret(row, kept) for row in costs.values()]
+    assert sum(regrets) / len(regrets) <= math.log1p(limit) + 1e-9
+
+
+@given(tables, st.integers())
+def test_selection_does_not_depend_on_the_order_of_its_input(costs: Costs, seed: int) -> None:
+    facts = {p: {"M": int(p[2:])} for p in costs}
+    names = list(costs)
+    random.Random(seed).shuffle(names)
+    shuffled = {p: dict(sorted(costs[p].items(), reverse=True)) for p in names}
+    assert select(costs, facts, always) == select(shuffled, facts, always)
+
+
+@given(tables)
+def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> None:
+    facts = {p: {"M": int(p[2:])} for p in costs}
+    kept = choose_variants(costs, limit=0.01)
+    nodes = learn(costs, facts, kept)
+    for m in (0, 1, 37, 5000, 1 << 40):
+        assert sorted(rank(nodes, {"M": m})) == sorted(kept)
+
+
+@pytest.mark.parametrize("node", [Node(ranked=("a", "b"))])
+def test_a_tree_of_one_leaf_asks_for_no_fact(node: Node) -> None:
+    assert rank([node], {}) == ("a", "b")

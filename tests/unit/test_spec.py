@@ -1,0 +1,235 @@
+"""Specs: expressions, problems, and the errors that name the value, the place and the remedy."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aot_tune.errors import SpecError
+from aot_tune.library import bundled_templates, load_operator, load_operators
+from aot_tune.spec import (
+    AddTensor,
+    Attribute,
+    Epilogue,
+    Expr,
+    Kernel,
+    Operator,
+    Parameter,
+    Tensor,
+    ceildiv,
+    dim,
+    dims,
+    maximum,
+    minimum,
+    parameter,
+    problem,
+    row_major,
+    target,
+    uniform,
+)
+from aot_tune.spec.reference import activation
+
+M, N = dims("M N")
+GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
+
+
+def operator(**changes: Any) -> Operator:
+    fields: dict[str, Any] = {
+        "name": "scale",
+        "dims": ("M", "N"),
+        "tensors": (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
+        "reference": lambda xp, call: {"out": call.x},
+        "flops": M * N,
+        "workload": (problem(M=3, N=5),),
+        "kernels": (GENERIC,),
+    }
+    return Operator(**{**fields, **changes})
+
+
+BAD: list[tuple[str, Callable[[], object], str]] = [
+    ("dtype", lambda: Tensor("x", (M,), "f23"), r"tensor 'x': unknown dtype 'f23'\n  fix: did you mean 'f32'"),
+    ("tensor name", lambda: Tensor("x y", (M,)), "'x y' is not a valid name"),
+    ("keyword", lambda: Tensor("while", (M,)), "reserved"),
+    ("argument", lambda: Tensor("workspace", (M,)), "reserved"),
+    ("no axes", lambda: Tensor("x", ()), "has no axes"),
+    ("generator", lambda: uniform(1, 1), r"uniform\(1, 1\) is empty"),
+    ("attribute", lambda: Attribute("a", ()), "no choices"),
+    ("choice twice", lambda: Attribute("a", ("x", "x")), "twice"),
+    ("template absolute", lambda: Kernel("k", "/etc/passwd"), "'/etc/passwd' is not allowed"),
+    ("template parent", lambda: Kernel("k", "a/../../b"), r"\.\./b' is not allowed"),
+    ("template NUL", lambda: Kernel("k", "a\0b"), "not allowed"),
+    ("template newline", lambda: Kernel("k", "a\nb"), "not allowed"),
+    ("parameter value", lambda: Parameter("P", ('1);system("x")',)), r"value '1\);system"),
+    ("parameter long", lambda: Parameter("P", ("x" * 10_000,)), "not an integer, a boolean or an identifier"),
+    ("parameter float", lambda: Parameter("P", (1.5,)), r"value 1\.5"),  # type: ignore[arg-type]
+    ("parameter twice", lambda: Parameter("P", (1, 1)), "lists a value twice"),
+    ("parameter empty", lambda: Parameter("P", ()), "has no values"),
+    ("order", lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (1,)),), order=({"P": 2},)), "P=2"),
+    ("constraint fact", lambda: Kernel("k", "k.j2", constraints=(M == 1,)), "constraint .* uses 'M'"),
+    ("generic parameters", lambda: Kernel("g", "g.j2", generic=True, parameters=(Parameter("P", (1,)),)), "generic"),
+    ("unbound dim", lambda: operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
+    ("dim of no tensor", lambda: operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
+    (
+        "dim of shape",
+        lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
+        "shape of tensor 'out' uses 'Nn', which is not bound\n  fix: did you mean 'N'",
+    ),
+    ("no output", lambda: operator(tensors=(Tensor("x", (M, N)),)), "no output"),
+    ("same names", lambda: operator(attributes=(Attribute("x", ("a",)),)), "attribute 'x' has the name of a tensor"),
+    ("duplicate kernel", lambda: operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
+    ("no generic", lambda: operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
+    ("empty workload", lambda: operator(workload=()), "workload is empty"),
+    ("missing dim", lambda: operator(workload=(problem(M=1),)), "dim 'N' is not bound"),
+    ("unknown dim", lambda: operator(workload=(problem(M=1, N=2, K=3),)), "unknown dim 'K'"),
+    ("negative dim", lambda: problem(M=-1), "dim M=-1 is not"),
+    ("boolean dim", lambda: problem(M=True), "dim M=True is not"),
+    ("order of axes", lambda: operator(workload=(problem(M=1, N=2, order={"x": (0, 0)}),)), "not a permutation"),
+    ("strides", lambda: operator(workload=(problem(M=1, N=2, strides={"x": (1,)}),)), "2 axes, 1 strides"),
+    ("alignment", lambda: operator(workload=(problem(M=1, N=2, alignment={"x": 3}),)), "alignment 3"),
+    ("presence", lambda: operator(workload=(problem(M=1, N=2, present=["x"]),)), "'x' is always present"),
+    (
+        "requires",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(stride("y", 0) == 1,)))),
+        "stride.y.0",
+    ),
+    ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
+    ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
+    ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
+]
+
+
+def pinning(name: str) -> Kernel:
+    return Kernel("k", "k.j2", parameters=(Parameter("FIX", (False, True)),), pins={"FIX": (name,)})
+
+
+@pytest.mark.parametrize(("make", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_specs_are_refused_with_the_value(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+def test_constraints_that_leave_no_config_are_an_error() -> None:
+    kernel = Kernel("k", "k.j2", parameters=(Parameter("W", (4, 8)),), constraints=(parameter("W") > target("lanes"),))
+    assert list(kernel.configs({"lanes": 4})) == [{"W": 8}]
+    with pytest.raises(SpecError, match=r"its constraints leave no config\n  why: \(parameter.W > target.lanes\)"):
+        list(kernel.configs({"lanes": 8}))
+
+
+def test_problem_ids_are_equal_exactly_for_equal_problems() -> None:
+    one = problem(M=1, N=2, order={"b": (1, 0)}, present=["r", "a"], attributes={"act": "relu"})
+    two = problem(M=1, N=2, order={"b": [1, 0]}, present=["a", "r"], attributes={"act": "relu"})
+    assert one == two
+    assert one.id == two.id == "M=1 N=2 b:10 +a +r act=relu"
+    assert one.id != problem(M=1, N=2).id
+
+
+def test_facts_of_a_call_are_those_of_dispatch() -> None:
+    facts = operator().facts(problem(M=1, N=5, order={"x": (1, 0)}))
+    assert facts["M"] == 1
+    assert (facts["stride.x.0"], facts["stride.x.1"]) == (5, 1)  # an axis of extent 1 has no stride of its own
+    assert facts["alignment.x"] == 64
+
+
+def test_row_major_strides() -> None:
+    assert row_major((2, 3, 4)) == (12, 4, 1)
+    assert row_major((2, 3), (1, 0)) == (1, 2)
+
+
+OPERATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "+": lambda a, b: a + b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // (b + 1),
+    "%": lambda a, b: a % (b + 1),
+    "min": minimum,
+    "max": maximum,
+    "<": lambda a, b: a < b,
+    "==": lambda a, b: a == b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "ceil": lambda a, b: ceildiv(a, b + 1),
+}
+expressions = st.recursive(
+    st.integers(0, 50).map(lambda n: Expr("const", value=n)) | st.sampled_from([M, N]),
+    lambda inner: st.tuples(st.sampled_from(sorted(OPERATIONS)), inner, inner).map(
+        lambda t: OPERATIONS[t[0]](t[1], t[2])
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(expressions, min_size=30, max_size=30), st.integers(0, 10_000), st.integers(0, 10_000))
+def test_python_value_follows_python_rules(many: list[Expr], m: int, n: int) -> None:
+    for expr in many:
+        assert isinstance(expr.evaluate({"M": m, "N": n}), int)
+        assert expr.facts() <= {"M", "N"}
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(expressions, min_size=40, max_size=40))
+def test_cpp_text_has_the_value_that_python_computes(
+    tmp_path_factory: pytest.TempPathFactory, many: list[Expr]
+) -> None:
+    folder = tmp_path_factory.mktemp("expressions")
+    body = "".join(f"  out[{i}] = {e.cpp(lambda f: f)};\n" for i, e in enumerate(many))
+    source = folder / "e.cpp"
+    source.write_text(f'#include <cstdint>\nextern "C" void f(int64_t M, int64_t N, int64_t* out) {{\n{body}}}\n')
+    library = folder / "e.so"
+    subprocess.run(["g++", "-w", "-shared", "-fPIC", "-o", library, source], check=True)
+    function = ctypes.CDLL(str(library)).f
+    for m, n in ((0, 0), (1, 7), (40, 50), (13, 5)):  # 50 to the eighth fits int64
+        out = (ctypes.c_int64 * len(many))()
+        function(ctypes.c_int64(m), ctypes.c_int64(n), out)
+        assert list(out) == [e.evaluate({"M": m, "N": n}) for e in many]
+
+
+def test_bundled_operators_load_and_state_what_they_cost() -> None:
+    operators = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
+    assert set(operators) >= {"gemm", "softmax", "rms_norm", "layer_norm", "silu_mul"}
+    gemm = operators["gemm"]
+    call = problem(M=2, N=3, K=5, present=["bias"])
+    assert gemm.flops.evaluate(gemm.facts(call)) == 2 * 2 * 3 * 5 + 2 * 3
+    assert gemm.compulsory_bytes(call) == 4 * (2 * 5 + 5 * 3 + 3 + 2 * 3)
+
+
+def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with pytest.raises(SpecError, match=r"has no operator\.py"):
+        load_operator(folder)
+    (folder / "operator.py").write_text("operator = 3\n")
+    with pytest.raises(SpecError, match="does not define `operator` with name 'mine'"):
+        load_operator(folder)
+    (folder / "operator.py").write_text("import nothing_like_this\n")
+    with pytest.raises(SpecError, match="fails: ModuleNotFoundError"):
+        load_operator(folder)
+
+
+def test_two_roots_with_one_operator_are_refused(tmp_path: Path) -> None:
+    for root in ("one", "two"):
+        (tmp_path / root / "mine").mkdir(parents=True)
+        (tmp_path / root / "mine" / "operator.py").write_text("")
+    with pytest.raises(SpecError, match="operator 'mine' is declared twice"):
+        load_operators([tmp_path / "one", tmp_path / "two"])
+    with pytest.raises(SpecError, match="there is no operator 'min'\n  fix: did you mean 'mine'"):
+        load_operators([tmp_path / "one"], ["min"])
+
+
+@pytest.mark.parametrize("name", ["none", "relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_have_their_limits(name: str) -> None:
+    x = np.array([-np.inf, -1e4, -1.0, 0.0, 1.0, 1e4, np.inf, np.nan])
+    with np.errstate(invalid="ignore"):
+        got = activation(np, name, x)
+    assert np.isnan(got[-1])
+    assert got[-2] == np.inf
+    if name != "none":
+        assert got[0] == 0
+        assert got[3] == 0
+        assert got[5] == 1e4
