@@ -106,13 +106,14 @@ class Region:
     def flat(self, dtype: Any) -> NDArray[Any]:
         """The storage as elements."""
         width = np.dtype(dtype).itemsize
-        found: NDArray[Any] = np.frombuffer(self._memory, dtype=dtype, count=self.size // width)
+        found: NDArray[Any] = self.bytes()[: self.size // width * width].view(dtype)
         return found
 
     def view(self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> NDArray[Any]:
         """A tensor in the storage; `strides` in elements, `first` is the index of its first element."""
         width = np.dtype(dtype).itemsize
-        return np.ndarray(shape, dtype, self._memory, first * width, tuple(s * width for s in strides))
+        found: NDArray[Any] = np.ndarray(shape, dtype, self._memory, first * width, tuple(s * width for s in strides))
+        return found
 
     def poison(self) -> None:
         """Fill the storage with 0xFF: NaN in every floating type."""

@@ -25,8 +25,8 @@ def derived_checks(
 
     They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
     and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
-    and pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of more
-    than `most_bytes` are left out, but never all of them.
+    and pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of
+    more than `most_bytes` are left out, but never all of them.
     """
     tensors = {t.name: t for t in operator.tensors}
     found: dict[str, Check] = {}

@@ -27,6 +27,7 @@ __all__ = ["Bounds", "SequentialSums", "Truth", "logical_inputs", "read_truth", 
 
 _SAMPLE = 4096
 _DRAWS = 24
+_SEQUENTIAL = 1024
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,10 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SequentialSums:
-    """numpy with `sum` and `mean` that add one element after the other; `used` once either was called."""
+    """numpy with sums that add one element after the other; `used` once `sum` or `mean` was called.
+
+    `matmul` is numpy's, with so many of its elements summed one term after the other that the largest error is known.
+    """
 
     def __init__(self) -> None:
         self.used = False
@@ -61,6 +65,19 @@ class SequentialSums:
         self.used = True
         total = np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), [-1], axis=axis)
         return total if keepdims else np.squeeze(total, axis=axis)
+
+    @staticmethod
+    def matmul(a: Any, b: Any) -> Any:
+        """The product of two matrices."""
+        product = np.matmul(a, b)
+        if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
+            return product
+        rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
+        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+        right = np.ascontiguousarray(b[:, columns].T)
+        for row in rows:
+            product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
+        return product
 
     def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
         """The mean along one axis, or of all elements."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from aot_tune.spec import Operator
 __all__ = ["CpuSession"]
 
 _KEPT_BYTES = 3 << 30
-"""Buffers of problems that are not in use are kept up to so many bytes."""
+"""Buffers of problems are kept up to so many bytes, or a quarter of the machine's memory, when they are not in use."""
 
 
 class _Ready:
@@ -68,6 +69,7 @@ class CpuSession:
             messages.Baseline: self._baseline,
             messages.Turn: self._turn,
         }
+        self._most = min(_KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
         timing.quiet_collector()
 
     def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
@@ -119,7 +121,7 @@ class CpuSession:
         held = sum(s.bytes() for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
         for key, state in list(self._states.items()):
-            if held <= _KEPT_BYTES:
+            if held <= self._most:
                 break
             if key not in used:
                 held -= state.bytes()

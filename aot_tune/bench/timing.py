@@ -84,7 +84,7 @@ def group_size(call_ns: float, sample_ns: float) -> int:
 def screen(
     sample: Callable[[int], float], policy: Policy, best_ns: float | None, have: Sequence[float] = ()
 ) -> list[float]:
-    """Samples of a screen: a call to warm up (a whole sample of short calls), two samples, and more unless both are slow.
+    """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
 
     `have` are samples that exist already (calls so long that they were timed while they were verified).
     """

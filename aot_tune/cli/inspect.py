@@ -22,7 +22,12 @@ def add_commands(commands: Any) -> None:
         description="Say which variant a call of OPERATOR would use on this machine, and why.",
     )
     explain.add_argument("operator", metavar="OPERATOR")
-    explain.add_argument("facts", nargs="*", metavar="DIM=N", help="extents, such as M=16 N=4096 K=4096")
+    explain.add_argument(
+        "facts",
+        nargs="*",
+        metavar="DIM=N",
+        help="extents, such as M=16 N=4096 K=4096, and optional tensors, such as +bias",
+    )
     explain.add_argument("--module", default="aot_tune.ops", help="Python module of the library")
     explain.set_defaults(run=_explain)
 
@@ -37,7 +42,10 @@ def add_commands(commands: Any) -> None:
 
 def _explain(given: argparse.Namespace) -> int:
     dims: dict[str, int] = {}
+    present = [fact[1:] for fact in given.facts if fact.startswith("+")]
     for fact in given.facts:
+        if fact.startswith("+"):
+            continue
         name, equals, value = fact.partition("=")
         if not equals or not value.isdecimal():
             raise OptionError(f"{fact!r} is not an extent", fix="write for example M=16")
@@ -49,9 +57,14 @@ def _explain(given: argparse.Namespace) -> int:
             f"module {given.module} cannot be imported", why=str(error), fix="install the package first: pip install ."
         ) from error
     try:
-        print(ops.explain(given.operator, **dims))
+        told = ops.explain(given.operator, **dims, **dict.fromkeys(present, True))
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
-        raise BuildError(f"{given.operator}: {error}") from error
+        raise BuildError(str(error)) from error
+    for key in ("operator", "device", "tuned", "variant", "kernel", "target", "object", "why"):
+        print(f"{key:<9} {told[key]}")
+    for key in ("tensors", "path", "rejected"):
+        for line in told[key]:
+            print(f"{key.removesuffix('s'):<9} {line}")
     return 0
 
 

@@ -28,9 +28,7 @@ def add_commands(commands: Any) -> None:
     build.add_argument("--directory", required=True, type=Path)
     build.set_defaults(run=_build)
 
-    check = commands.add_parser(
-        "check-library", description="Check a linked library against its manifest; run by CMake."
-    )
+    check = commands.add_parser("check-library", description="Check a library against its manifest; run by CMake.")
     check.add_argument("--directory", required=True, type=Path)
     check.add_argument("--library", required=True, type=Path)
     check.add_argument("--module", type=Path)

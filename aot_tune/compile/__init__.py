@@ -5,6 +5,7 @@ from __future__ import annotations
 from aot_tune.compile.build import Progress, compile_all
 from aot_tune.compile.cache import CacheCounters, ObjectCache
 from aot_tune.compile.jobs import Jobs, parallel_compiles
+from aot_tune.compile.prune import usage
 from aot_tune.compile.records import CompileOutcome, Object
 from aot_tune.compile.toolchain import (
     Toolchain,
@@ -28,4 +29,5 @@ __all__ = [
     "target_by_name",
     "toolchain_for",
     "toolchains",
+    "usage",
 ]

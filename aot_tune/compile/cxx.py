@@ -38,6 +38,9 @@ FLAGS = (
     "-fno-diagnostics-show-caret",
 )
 LINK_FLAGS = ("-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+BUSY_SHARE = 0.5
+"""A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
+
 _MEMORY = 4 << 30
 _QUERY_SECONDS = 60.0
 _LEVELS = (
@@ -142,8 +145,7 @@ class CxxToolchain:
         done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=_MEMORY)
         if done.timed_out:
             log = f"{done.output}\nerror: the compiler took longer than {timeout:g} s"
-            # a run that computed for most of its time was slow by itself; else the machine was busy
-            lasting = done.busy > 0.8 * timeout
+            lasting = done.busy > BUSY_SHARE * timeout
             return CompileOutcome(status="timeout", log=log, seconds=done.seconds, lasting=lasting)
         if done.code != 0:
             log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"

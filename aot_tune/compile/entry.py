@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,17 @@ import msgspec
 from aot_tune.compile.records import CompileStatus
 from aot_tune.storage import CorruptError, check_trust, seal, unseal, write_file
 
-__all__ = ["OBJECT", "RECORD", "SCHEMA", "Stored", "file_digest", "key_text", "load_entry", "write_entry"]
+__all__ = [
+    "OBJECT",
+    "RECORD",
+    "SCHEMA",
+    "Stored",
+    "file_digest",
+    "key_difference",
+    "key_text",
+    "load_entry",
+    "write_entry",
+]
 
 SCHEMA = 1
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
@@ -42,6 +52,22 @@ def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
     record = {"schema": SCHEMA, **parts}
     text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=2) + b"\n"
     return hashlib.sha256(text).hexdigest(), text
+
+
+def key_difference(one: bytes, two: bytes) -> list[str]:
+    """The parts in which the plain texts of two keys differ: `recipe.flags: [..] and [..]`; empty for equal keys."""
+    return list(_differences("", msgspec.json.decode(one), msgspec.json.decode(two)))
+
+
+def _differences(place: str, one: object, two: object) -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(two, dict):
+        for name in sorted(one.keys() | two.keys()):
+            yield from _differences(f"{place}.{name}" if place else name, one.get(name), two.get(name))
+    elif isinstance(one, list) and isinstance(two, list):
+        if one != two:
+            yield f"{place}: {[v for v in one if v not in two]} and {[v for v in two if v not in one]}"
+    elif one != two:
+        yield f"{place}: {one} and {two}"
 
 
 def load_entry(folder: Path, key: str, *, trusted: bool) -> Stored:

@@ -14,7 +14,7 @@ from aot_tune.database.match import (
     ranked_candidates,
     rebuilt_candidates,
 )
-from aot_tune.database.merge import Change, check, diff, merge
+from aot_tune.database.merge import Change, check, diff, merge, update
 from aot_tune.database.records import CandidateRecord, OperatorDatabase, make_database, winners
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
@@ -45,5 +45,6 @@ __all__ = [
     "ranked_candidates",
     "rebuilt_candidates",
     "save_database",
+    "update",
     "winners",
 ]

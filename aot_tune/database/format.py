@@ -251,7 +251,7 @@ def _assemble(lines: list[_Line], name: str) -> OperatorDatabase:
         raise DatabaseError(
             f"{name}:{len(lines)}: it holds {_counts(counts)}, but its end says {_counts(lines[-1].end)}",
             why="lines were lost, or two versions were merged by hand",
-            fix="restore the file, or merge the two versions with `aot-tune database merge`",
+            fix="restore one version of the file, and record it again with `aot-tune record`",
         )
     try:
         return canonical_database(

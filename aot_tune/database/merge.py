@@ -13,7 +13,7 @@ from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_data
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
-__all__ = ["Change", "check", "diff", "merge"]
+__all__ = ["Change", "check", "diff", "merge", "update"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,19 +37,13 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
         DatabaseError: when they are of different operators, devices or policies, or of different versions of the
             operator: such measurements cannot be compared.
     """
-    for what, one, two in (
-        ("operator", older.operator, newer.operator),
-        ("device", older.device.digest, newer.device.digest),
-        ("policy", older.policy_digest, newer.policy_digest),
-        ("version of the operator", older.contract, newer.contract),
-        ("versions of the baselines", *_shared(older.baselines, newer.baselines)),
-    ):
-        if one != two:
-            raise DatabaseError(
-                f"databases of {older.operator!r} differ in their {what}: {str(one)[:60]} and {str(two)[:60]}",
-                why="their measurements cannot be compared",
-                fix="keep one of the two",
-            )
+    apart = _difference(older, newer)
+    if apart:
+        raise DatabaseError(
+            f"databases of {older.operator!r} differ in their {apart}",
+            why="their measurements cannot be compared",
+            fix="keep one of the two",
+        )
     candidates = {c.id: c for c in older.candidates} | {c.id: c for c in newer.candidates}
     objects = {c.id: c.object for c in candidates.values()}
     fresh = {_at(m) for m in newer.measurements}
@@ -67,6 +61,11 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
             measurements=(*newer.measurements, *(m for m in merged if m is not None)),
         )
     )
+
+
+def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
+    return newer if _difference(older, newer) else merge(older, newer)
 
 
 def diff(before: OperatorDatabase, after: OperatorDatabase, *, threshold: float = 0.02) -> list[Change]:
@@ -125,6 +124,20 @@ def check(database: OperatorDatabase) -> list[str]:
         if m.status == "ok" and m.error is not None and m.error > 1:
             found.append(f"{name}: {m.candidate} is ok on '{m.problem.id}' with {m.error} times the tolerance")
     return found
+
+
+def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
+    """Why the measurements of two databases cannot be compared; empty when they can."""
+    for what, one, two in (
+        ("operator", older.operator, newer.operator),
+        ("device", older.device.digest, newer.device.digest),
+        ("policy", older.policy_digest, newer.policy_digest),
+        ("version of the operator", older.contract, newer.contract),
+        ("versions of the baselines", *_shared(older.baselines, newer.baselines)),
+    ):
+        if one != two:
+            return f"{what}: {str(one)[:60]} and {str(two)[:60]}"
+    return ""
 
 
 def _at(m: Measurement) -> tuple[str, str]:

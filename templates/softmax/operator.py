@@ -68,19 +68,20 @@ operator = Operator(
             "softmax/rows.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4)),
+                Parameter("ROWS", (1, 2, 4)),
+                Parameter("UNROLL", (1, 2, 4)),
                 Parameter("METHOD", ("stored", "recompute", "online")),
                 Parameter("SERIAL_BELOW", (8192, 65536)),
             ),
             constraints=(
                 parameter("W") * 4 == target("vector_bytes"),
-                (parameter("METHOD") == 0)
-                | ((parameter("UNROLL") == 4) & (parameter("SERIAL_BELOW") == 8192)),
+                parameter("ROWS") * parameter("UNROLL") == 4,
+                (parameter("METHOD") == 0) | ((parameter("ROWS") == 1) & (parameter("SERIAL_BELOW") == 8192)),
             ),
             requires=UNIT_STRIDES,
             order=(
-                {"UNROLL": 4, "METHOD": "stored", "SERIAL_BELOW": 8192},
-                {"UNROLL": 2, "METHOD": "stored", "SERIAL_BELOW": 8192},
+                {"ROWS": 4, "METHOD": "stored", "SERIAL_BELOW": 8192},
+                {"ROWS": 1, "METHOD": "stored", "SERIAL_BELOW": 8192},
             ),
         ),
         Kernel(
@@ -88,20 +89,21 @@ operator = Operator(
             "softmax/streaming.cpp.j2",
             parameters=(
                 Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4)),
+                Parameter("ROWS", (1, 4)),
+                Parameter("UNROLL", (1, 4)),
                 Parameter("METHOD", ("buffered", "recompute", "online")),
                 Parameter("PREFETCH", (0, 2048)),
             ),
             constraints=(
                 parameter("W") * 4 == target("vector_bytes"),
-                (parameter("PREFETCH") == 2048) | ((parameter("METHOD") == 0) & (parameter("UNROLL") == 4)),
-                (parameter("METHOD") != 2) | (parameter("UNROLL") == 4),
+                parameter("ROWS") * parameter("UNROLL") == 4,
+                (parameter("METHOD") == 0) | ((parameter("ROWS") == 1) & (parameter("PREFETCH") == 2048)),
             ),
             requires=UNIT_STRIDES,
             worthwhile=BEYOND_L2,
             order=(
-                {"UNROLL": 4, "METHOD": "buffered", "PREFETCH": 2048},
-                {"UNROLL": 4, "METHOD": "recompute", "PREFETCH": 2048},
+                {"ROWS": 1, "METHOD": "buffered", "PREFETCH": 2048},
+                {"ROWS": 1, "METHOD": "recompute", "PREFETCH": 2048},
             ),
         ),
     ),

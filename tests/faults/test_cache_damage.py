@@ -21,19 +21,19 @@ FILES = ("object.json", "key.json", "object.o")
 
 
 @pytest.fixture
-def chain(counting_compiler):  # noqa: ANN001, ANN201
+def chain(counting_compiler):
     return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
 
 
 @pytest.fixture
-def made(tmp_path: Path, chain, make_rendered) -> tuple[Path, Object, Path]:  # noqa: ANN001
+def made(tmp_path: Path, chain, make_rendered) -> tuple[Path, Object, Path]:
     """A cache with one entry: its root, the object, the entry's folder."""
     found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
     return tmp_path / "c", found, Path(found.path).parent
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_cut_at_every_byte(made, name: str) -> None:  # noqa: ANN001
+def test_cut_at_every_byte(made, name: str) -> None:
     _, found, folder = made
     path = folder / name
     whole = path.read_bytes()
@@ -45,7 +45,7 @@ def test_cut_at_every_byte(made, name: str) -> None:  # noqa: ANN001
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_three_flipped_bytes(made, name: str) -> None:  # noqa: ANN001
+def test_three_flipped_bytes(made, name: str) -> None:
     _, found, folder = made
     path, rng = folder / name, random.Random(1)
     whole = path.read_bytes()
@@ -104,7 +104,7 @@ def damage_fifo(folder: Path) -> None:
     ],
 )
 def test_damage_is_a_miss_and_one_warning_and_replaced(
-    made, chain, counting_compiler, make_rendered, caplog, damage  # noqa: ANN001
+    made, chain, counting_compiler, make_rendered, caplog, damage
 ) -> None:
     root, found, folder = made
     damage(folder)
@@ -120,7 +120,7 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(
     assert list((root / "tmp").iterdir()) == []
 
 
-def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> None:  # noqa: ANN001
+def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> None:
     root, found, folder = made
     other = ObjectCache(root, chain).get(make_rendered(2), TARGET)
     shutil.rmtree(folder)
@@ -131,7 +131,7 @@ def test_an_object_of_another_entry_is_not_taken(made, chain, make_rendered) -> 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
 def test_another_schema_is_ignored_with_a_message(
-    made, chain, counting_compiler, make_rendered, caplog, schema: int  # noqa: ANN001
+    made, chain, counting_compiler, make_rendered, caplog, schema: int
 ) -> None:
     root, _, folder = made
     record = msgspec.json.decode((folder / "object.json").read_bytes())
@@ -145,9 +145,7 @@ def test_another_schema_is_ignored_with_a_message(
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
-def test_a_root_that_others_may_write_to_is_refused(
-    made, chain, counting_compiler, make_rendered, mode: int  # noqa: ANN001
-) -> None:
+def test_a_root_that_others_may_write_to_is_refused(made, chain, counting_compiler, make_rendered, mode: int) -> None:
     root, _, _ = made
     root.chmod(mode)
     with pytest.raises(CacheError, match="written by others") as caught:
@@ -160,7 +158,7 @@ def test_a_root_that_others_may_write_to_is_refused(
 
 @pytest.mark.parametrize("place", [".", *FILES])
 def test_an_entry_that_others_may_write_to_is_not_used(
-    made, chain, counting_compiler, make_rendered, caplog, place: str  # noqa: ANN001
+    made, chain, counting_compiler, make_rendered, caplog, place: str
 ) -> None:
     root, _, folder = made
     (folder / place).chmod(0o777)
@@ -173,7 +171,7 @@ def test_an_entry_that_others_may_write_to_is_not_used(
 
 @pytest.mark.parametrize("place", ["", "object.o", "object.json"])
 def test_what_belongs_to_another_user_is_not_used(
-    made, chain, counting_compiler, make_rendered, caplog, monkeypatch, place: str  # noqa: ANN001
+    made, chain, counting_compiler, make_rendered, caplog, monkeypatch, place: str
 ) -> None:
     """A poisoned entry: whole, with valid checksums, but somebody else's."""
     root, _, folder = made
@@ -192,14 +190,14 @@ def test_what_belongs_to_another_user_is_not_used(
     assert counting_compiler[1]() == 2
 
 
-def test_a_root_of_another_user_is_refused(made, chain, monkeypatch) -> None:  # noqa: ANN001
+def test_a_root_of_another_user_is_refused(made, chain, monkeypatch) -> None:
     root, _, _ = made
     monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
     with pytest.raises(CacheError, match="belongs to user"):
         ObjectCache(root, chain)
 
 
-def test_the_cache_is_private_whatever_the_umask(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_the_cache_is_private_whatever_the_umask(tmp_path: Path, chain, make_rendered) -> None:
     before = os.umask(0)
     try:
         found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from aot_tune import storage
-from aot_tune.compile import ObjectCache, cache as cache_module, target_by_name, toolchain_for
+from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
+from aot_tune.compile import cache as cache_module
 from aot_tune.errors import CacheError
 from aot_tune.storage import cache_location
 
@@ -22,16 +23,14 @@ def no_space(*_arguments: object, **_named: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def deny_writing(monkeypatch) -> None:  # noqa: ANN001
+def deny_writing(monkeypatch) -> None:
     """Root may write anywhere: answer for it as for anybody else."""
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode, **named: not mode & os.W_OK and real(path, mode, **named))
 
 
 @pytest.mark.parametrize("place", ["write_entry", "_publish", "private_folder"])
-def test_a_full_disk_disables_the_cache_once(
-    tmp_path: Path, make_rendered, caplog, monkeypatch, place: str  # noqa: ANN001
-) -> None:
+def test_a_full_disk_disables_the_cache_once(tmp_path: Path, make_rendered, caplog, monkeypatch, place: str) -> None:
     cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
     kept = cache.get(make_rendered(0), TARGET)
     monkeypatch.setattr(cache_module, place, no_space)
@@ -48,7 +47,7 @@ def test_a_full_disk_disables_the_cache_once(
     assert list((tmp_path / "c" / "tmp").iterdir()) == []
 
 
-def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendered, monkeypatch) -> None:  # noqa: ANN001
+def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendered, monkeypatch) -> None:
     cache = ObjectCache(None, toolchain_for("cxx"), scratch=tmp_path / "s")
     monkeypatch.setattr(Path, "write_text", no_space)
     with pytest.raises(CacheError, match="No space left") as caught:
@@ -57,7 +56,7 @@ def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendere
     assert "TMPDIR" in caught.value.fix
 
 
-def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog) -> None:  # noqa: ANN001
+def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog) -> None:
     """The compiler finds the disk full the first time: the cache goes, the object is made elsewhere."""
     path, mark = tmp_path / "g++", tmp_path / "full"
     mark.touch()
@@ -72,7 +71,7 @@ def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_
     assert "cache disabled" in caplog.text
 
 
-def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
     """RLIMIT_FSIZE stands in for a quota: nothing half-written is left, and nothing is taken for a result."""
     code = (
         "import logging, resource, sys\nfrom pathlib import Path\nlogging.basicConfig()\n"
@@ -90,7 +89,7 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:  # noqa:
     assert [p for p in (tmp_path / "c").rglob("*") if p.is_file()] == []
 
 
-def test_a_small_file_system(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_a_small_file_system(tmp_path: Path, start_python) -> None:
     """A real file system of 256 KiB fills up while candidates are compiled."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -118,7 +117,7 @@ def test_a_small_file_system(tmp_path: Path, start_python) -> None:  # noqa: ANN
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_named_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch) -> None:  # noqa: ANN001
+def test_a_named_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch) -> None:
     deny_writing(monkeypatch)
     location = cache_location({"AOT_TUNE_CACHE_DIR": str(tmp_path / "c")})
     with pytest.raises(CacheError, match="no write access") as caught:
@@ -126,7 +125,7 @@ def test_a_named_folder_without_write_access_is_an_error(tmp_path: Path, monkeyp
     assert "AOT_TUNE_CACHE_DIR" in caught.value.fix
 
 
-def test_a_default_folder_without_write_access_is_a_warning(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:  # noqa: ANN001
+def test_a_default_folder_without_write_access_is_a_warning(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:
     deny_writing(monkeypatch)
     with caplog.at_level(logging.WARNING):
         cache = ObjectCache.at(cache_location({"HOME": str(tmp_path)}), toolchain_for("cxx"))
@@ -134,14 +133,14 @@ def test_a_default_folder_without_write_access_is_a_warning(tmp_path: Path, make
     assert caplog.text.count("cache disabled") == 1
 
 
-def test_no_home_no_cache(make_rendered, caplog) -> None:  # noqa: ANN001
+def test_no_home_no_cache(make_rendered, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         cache = ObjectCache.at(cache_location({}), toolchain_for("cxx"))
     assert "HOME" in caplog.text
     assert cache.get(make_rendered(1), TARGET).status == "ok"
 
 
-def test_odd_environments_change_nothing(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+def test_odd_environments_change_nothing(tmp_path: Path, make_rendered) -> None:
     """LD_PRELOAD, PYTHONPATH, a missing TMPDIR, another language: the same key and the same bytes."""
     path = os.environ["PATH"]
     plain = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": path})).get(make_rendered(1), TARGET)
@@ -159,7 +158,7 @@ def test_odd_environments_change_nothing(tmp_path: Path, make_rendered) -> None:
         assert (found.key, found.digest) == (plain.key, plain.digest), name
 
 
-def test_an_include_path_reaches_the_compiler_and_the_key(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+def test_an_include_path_reaches_the_compiler_and_the_key(tmp_path: Path, make_rendered) -> None:
     path = os.environ["PATH"]
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cstdint_extra.h").write_text("#define EXTRA 7\n")

@@ -37,7 +37,7 @@ def kept(tmp_path: Path) -> tuple[Path, Path, Measurement]:
     return tmp_path / "c", path, found
 
 
-def test_cut_at_every_byte(kept) -> None:  # noqa: ANN001
+def test_cut_at_every_byte(kept) -> None:
     root, path, found = kept
     whole = path.read_bytes()
     for length in range(len(whole)):
@@ -49,7 +49,7 @@ def test_cut_at_every_byte(kept) -> None:  # noqa: ANN001
     assert shelf(root)[1].find("c", "o", WHERE) == found
 
 
-def test_three_flipped_bytes(kept) -> None:  # noqa: ANN001
+def test_three_flipped_bytes(kept) -> None:
     root, path, _ = kept
     whole, rng = path.read_bytes(), random.Random(5)
     for _ in range(400):
@@ -80,7 +80,7 @@ def make_writable(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [make_empty, make_folder, make_link, make_writable])
-def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> None:  # noqa: ANN001
+def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> None:
     root, path, found = kept
     damage(path)
     with caplog.at_level(logging.WARNING):
@@ -94,7 +94,7 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> 
     assert store.written == 1
 
 
-def test_a_measurement_under_another_name_is_not_taken(kept) -> None:  # noqa: ANN001
+def test_a_measurement_under_another_name_is_not_taken(kept) -> None:
     root, path, found = kept
     shelf(root)[1].put(msgspec.structs.replace(found, object="o2"))
     (other,) = (p for p in (root / "measurements").glob("*/*.json") if p != path)
@@ -103,7 +103,7 @@ def test_a_measurement_under_another_name_is_not_taken(kept) -> None:  # noqa: A
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
-def test_another_schema_is_ignored_with_a_message(kept, caplog, schema: int) -> None:  # noqa: ANN001
+def test_another_schema_is_ignored_with_a_message(kept, caplog, schema: int) -> None:
     root, path, _ = kept
     path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {"schema": schema}))
     with caplog.at_level(logging.WARNING):
@@ -111,7 +111,7 @@ def test_another_schema_is_ignored_with_a_message(kept, caplog, schema: int) -> 
     assert f"schema {schema}" in caplog.text
 
 
-def test_who_else_may_write(kept, monkeypatch) -> None:  # noqa: ANN001
+def test_who_else_may_write(kept, monkeypatch) -> None:
     root, _, found = kept
     root.chmod(0o777)
     with pytest.raises(CacheError, match="written by others"):
@@ -142,7 +142,7 @@ while True:
 """
 
 
-def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> None:
     rng, root, torn = random.Random(11), tmp_path / "c", 0
     for _ in range(int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS))):
         process = start_python(WRITER, root)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_text
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for, usage
+from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_difference, key_text
 from aot_tune.compile.prune import prune
 from aot_tune.errors import CacheError, OptionError, ToolchainError
 from aot_tune.storage import cache_location, new_temporary, sweep_temporaries
@@ -29,7 +29,7 @@ def entry(root: Path, key: str) -> Path:
 
 
 @pytest.fixture
-def chain(counting_compiler):  # noqa: ANN001, ANN201
+def chain(counting_compiler):
     return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
 
 
@@ -64,7 +64,18 @@ def test_any_change_of_a_part_changes_the_key(parts: dict[str, object], data: st
     assert key_text({k: v for k, v in parts.items() if k != name})[0] != key_text(parts)[0]
 
 
-def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+def test_the_difference_of_two_keys_is_the_field_that_differs() -> None:
+    parts = {"target": "v3", "recipe": {"flags": ["-O3", "-march=v3"], "environment": {}}, "toolchain": {"as": "1"}}
+    other = {"target": "v3", "recipe": {"flags": ["-O3", "-march=v4"], "environment": {"CPATH": "/x"}}}
+    one, two = key_text(parts)[1], key_text({**other, "toolchain": {"as": "1"}})[1]
+    assert key_difference(one, one) == []
+    assert key_difference(one, two) == [
+        "recipe.environment.CPATH: None and /x",
+        "recipe.flags: ['-march=v3'] and ['-march=v4']",
+    ]
+
+
+def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
     cache = ObjectCache(tmp_path / "c", chain)
     first = cache.get(make_rendered(1), TARGET)
     again = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
@@ -77,7 +88,7 @@ def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_
         assert part in text
 
 
-def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
     environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])}
     include = tmp_path / "include"
     include.mkdir()
@@ -98,7 +109,7 @@ def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rend
     assert counting_compiler[1]() == 6
 
 
-def test_a_changed_header_is_a_miss(tmp_path: Path, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+def test_a_changed_header_is_a_miss(tmp_path: Path, counting_compiler, make_rendered) -> None:
     header = tmp_path / "include" / "size.h"
     header.parent.mkdir()
     environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0]), "CPATH": str(header.parent)}
@@ -112,7 +123,7 @@ def test_a_changed_header_is_a_miss(tmp_path: Path, counting_compiler, make_rend
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_failures_are_kept_with_their_line(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+def test_failures_are_kept_with_their_line(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
     for _ in range(2):
         cache = ObjectCache(tmp_path / "c", chain)
         found = cache.get(make_rendered(0, BROKEN), TARGET)
@@ -123,7 +134,7 @@ def test_failures_are_kept_with_their_line(tmp_path: Path, chain, counting_compi
     assert (entry(tmp_path / "c", found.key) / "candidate.cpp").read_text() == make_rendered(0, BROKEN).source
 
 
-def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:  # noqa: ANN001
+def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:
     root = tmp_path / "c"
     made = ObjectCache(root, chain).get(make_rendered(1), TARGET)
     before = sorted(root.rglob("*"))
@@ -150,7 +161,7 @@ def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) 
     assert not Path(kept[0].path).exists()
 
 
-def test_equal_sources_are_compiled_once(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:  # noqa: ANN001
+def test_equal_sources_are_compiled_once(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
     source = 'extern "C" int SYMBOL_launch() { return %d; }\n'
     rendereds = [make_rendered(n, source % (n % 5)) for n in range(40)]
     rendereds += [make_rendered(100, source % 0, target="cpu-x86-64-v2")]
@@ -166,22 +177,20 @@ def test_equal_sources_are_compiled_once(tmp_path: Path, chain, counting_compile
     assert all(o.source == r.digest for r in rendereds for o in [objects[r.candidate.id]])
 
 
-def test_a_missing_compiler_is_one_error(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+def test_a_missing_compiler_is_one_error(tmp_path: Path, make_rendered) -> None:
     cache = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": str(tmp_path)}))
     with pytest.raises(ToolchainError, match="no C\\+\\+ compiler"):
         compile_all(cache, [make_rendered(n) for n in range(3)], 2)
 
 
-def test_another_backends_candidate_is_refused(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_another_backends_candidate_is_refused(tmp_path: Path, chain, make_rendered) -> None:
     rendered = make_rendered(1)
-    other = msgspec.structs.replace(
-        rendered, candidate=msgspec.structs.replace(rendered.candidate, backend="nvcc")
-    )
+    other = msgspec.structs.replace(rendered, candidate=msgspec.structs.replace(rendered.candidate, backend="nvcc"))
     with pytest.raises(ToolchainError, match="nvcc"):
         compile_all(ObjectCache(tmp_path / "c", chain), [other], 1)
 
 
-def test_an_error_in_progress_ends_the_compilers(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_an_error_in_progress_ends_the_compilers(tmp_path: Path, chain, make_rendered) -> None:
     slow = "template <int N> struct F { static const int v = F<N-1>::v + F<N-2>::v; };\n" * 1
     slow = "#include <cmath>\n#include <cstdlib>\n#include <algorithm>\n#include <vector>\n#include <string>\n" + slow
     rendereds = [make_rendered(0)] + [make_rendered(n, f"{slow}int SYMBOL_a = {n};\n") for n in range(1, 30)]
@@ -197,7 +206,7 @@ def test_an_error_in_progress_ends_the_compilers(tmp_path: Path, chain, make_ren
     assert list((tmp_path / "c/tmp").iterdir()) == []
 
 
-def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make_rendered) -> None:
     root = tmp_path / "c"
     cache = ObjectCache(root, chain)
     first = cache.get(make_rendered(0), TARGET)
@@ -214,13 +223,14 @@ def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make
     assert entry(root, first.key).is_dir()
     assert [entry(root, k).exists() for k in keys] == [n < 200 - removed for n in range(200)]
     assert prune(root, limit=101 * size, every=0) == 0
+    assert usage(root) == (201 - removed, (201 - removed) * size)
     assert list((root / "tmp").iterdir()) == []
     assert prune(root, limit=1, every=3600) == 0  # it ran a moment ago
     assert prune(root, limit=1, every=0) == 200 - removed  # the one used today stays
     assert ObjectCache(root, chain).get(make_rendered(0), TARGET).cached
 
 
-def test_close_prunes_only_where_something_was_made(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_close_prunes_only_where_something_was_made(tmp_path: Path, chain, make_rendered) -> None:
     cache = ObjectCache(tmp_path / "c", chain)
     cache.get(make_rendered(0), TARGET)
     cache.close()
@@ -233,7 +243,7 @@ def test_close_prunes_only_where_something_was_made(tmp_path: Path, chain, make_
     assert not stamp.exists()
 
 
-def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
     mine = new_temporary(tmp_path)
     mine.mkdir()
     code = (
@@ -266,9 +276,9 @@ def test_where_the_cache_is(tmp_path: Path) -> None:
         cache_location({"AOT_TUNE_CACHE_DIR": "cache"})
 
 
-def test_a_root_that_is_a_file(tmp_path: Path, chain, make_rendered, caplog) -> None:  # noqa: ANN001
+def test_a_root_that_is_a_file(tmp_path: Path, chain, make_rendered, caplog) -> None:
     (tmp_path / "c").write_text("")
-    with pytest.raises(CacheError, match="cannot be used|not a folder"):
+    with pytest.raises(CacheError, match=r"cannot be used|not a folder"):
         ObjectCache(tmp_path / "c", chain)
     with caplog.at_level(logging.WARNING):
         cache = ObjectCache(tmp_path / "c" / "below", chain, required=False)
@@ -277,7 +287,7 @@ def test_a_root_that_is_a_file(tmp_path: Path, chain, make_rendered, caplog) -> 
     assert cache.root is None
 
 
-def test_a_thousand_hits_are_quick(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_a_thousand_hits_are_quick(tmp_path: Path, chain, make_rendered) -> None:
     cache = ObjectCache(tmp_path / "c", chain)
     cache.get(make_rendered(1), TARGET)
     began = time.process_time()
@@ -285,7 +295,7 @@ def test_a_thousand_hits_are_quick(tmp_path: Path, chain, make_rendered) -> None
     assert time.process_time() - began < 5
 
 
-def test_the_record_says_its_schema(tmp_path: Path, chain, make_rendered) -> None:  # noqa: ANN001
+def test_the_record_says_its_schema(tmp_path: Path, chain, make_rendered) -> None:
     found = ObjectCache(tmp_path / "c", chain).get(make_rendered(1), TARGET)
     record = msgspec.json.decode((entry(tmp_path / "c", found.key) / "object.json").read_bytes())
     assert record["schema"] == SCHEMA

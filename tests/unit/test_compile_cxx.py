@@ -78,7 +78,7 @@ def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -
     assert toolchain_for("cxx", {"PATH": path, "CXX": str(tmp_path / "my c++")}).identity() == plain
 
 
-def test_another_compiler_has_another_identity(counting_compiler) -> None:  # noqa: ANN001
+def test_another_compiler_has_another_identity(counting_compiler) -> None:
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
     assert wrapped.identity() != toolchain_for("cxx", environ).identity()
@@ -96,7 +96,8 @@ def test_arguments_in_cxx_are_part_of_the_recipe() -> None:
 
 @pytest.mark.parametrize("folder", ["a", "deep/er π $x"])
 def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path, folder: str) -> None:
-    source = f'{LAUNCH} const char* where() {{ return __FILE__ __DATE__ __TIME__; }}\nstatic int n;\nint* p() {{ return &n; }}\n'
+    source = f"{LAUNCH} const char* where() {{ return __FILE__ __DATE__ __TIME__; }}\n"
+    source += "static int n;\nint* p() { return &n; }\n"
     digests = set()
     for place in (tmp_path / "first", tmp_path / folder):
         place.mkdir(parents=True)
@@ -109,7 +110,8 @@ def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path, folder: str) 
 
 
 def test_resources_and_includes(tmp_path: Path) -> None:
-    source = f"#include <cmath>\n{LAUNCH} float f(float x) {{ volatile float big[1000]; big[1] = x; return std::exp(big[1]); }}\n"
+    source = f"#include <cmath>\n{LAUNCH} float f(float x) {{\n"
+    source += "    volatile float big[1000]; big[1] = x; return std::exp(big[1]); }\n"
     outcome = toolchain_for("cxx").compile(source, target_by_name("cpu-x86-64"), tmp_path / "object.o", 60)
     assert outcome.resources["stack"] >= 3800
     assert 10 < outcome.resources["text"] < 1000
@@ -131,7 +133,7 @@ def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
     assert "zmm" not in listing[3]
 
 
-def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:  # noqa: ANN001
+def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:
     chain, objects, symbols = toolchain_for("cxx"), [], []
     for number in (3, 5):
         rendered = make_rendered(number)

@@ -40,7 +40,10 @@ def test_an_error_in_a_header_names_who_asked() -> None:
         ("candidate.cpp:1:10: fatal error: omp.h: No such file or directory", "libgomp"),
         ("g++: fatal error: Killed signal terminated program cc1plus", "AOT_TUNE_JOBS"),
         ("cc1plus: error: bad value ('x86-64-v4') for '-march=' switch", "g++ 11"),
-        ("as: object.o: No space left on device\ncandidate.cpp: fatal error: error writing: No space left", "disk space"),
+        (
+            "as: object.o: No space left on device\ncandidate.cpp: fatal error: error writing: No space left",
+            "disk space",
+        ),
     ],
 )
 def test_known_causes_come_with_a_remedy(log: str, words: str) -> None:

@@ -16,7 +16,7 @@ from aot_tune.errors import ToolchainError
 PLAIN = {"PATH": os.environ["PATH"]}
 
 
-def python(code: str, tmp_path: Path, timeout: float = 30.0, memory: int | None = None):  # noqa: ANN201
+def python(code: str, tmp_path: Path, timeout: float = 30.0, memory: int | None = None):
     return run([sys.executable, "-c", code], folder=tmp_path, environ=PLAIN, timeout=timeout, memory=memory)
 
 
@@ -107,7 +107,7 @@ def test_environment_is_an_allow_list(tmp_path: Path) -> None:
     assert key_environment(odd) == {"CPATH": "/opt/include"}
 
 
-def test_nothing_lives_on_when_the_caller_is_killed(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_nothing_lives_on_when_the_caller_is_killed(tmp_path: Path, start_python) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom aot_tune.compile.run import run\n"
         "child = 'import os, time\\nos.fork()\\nopen(str(os.getpid()), \"w\").close()\\ntime.sleep(600)'\n"

@@ -22,6 +22,7 @@ from aot_tune.database import (
     nearest_databases,
     ranked_candidates,
     rebuilt_candidates,
+    update,
 )
 from aot_tune.database.records import canonical_database
 from aot_tune.errors import DatabaseError
@@ -43,7 +44,7 @@ TEXT = neighbour()
 DEVICE, POLICY, a_database = TEXT.DEVICE, TEXT.POLICY, TEXT.a_database
 
 
-def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:  # noqa: ANN001
+def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
     return msgspec.structs.replace(database, measurements=tuple(m for m in database.measurements if wanted(m)))
 
 
@@ -67,7 +68,7 @@ def test_halves_make_a_whole(database: OperatorDatabase) -> None:
 
 def test_the_newer_measurement_holds() -> None:
     older, newer = a_database(), a_database(scale=2.0)
-    assert merge(older, newer) == canonical_database(newer)
+    assert merge(older, newer) == update(older, newer) == canonical_database(newer)
 
 
 def test_races_are_not_mixed() -> None:
@@ -107,8 +108,10 @@ def test_measurements_of_an_older_object_go() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_not_merged(change: dict[str, object], words: str) -> None:
+    other = msgspec.structs.replace(a_database(), **change)
     with pytest.raises(DatabaseError, match=f"differ in their {words}"):
-        merge(a_database(), msgspec.structs.replace(a_database(), **change))
+        merge(a_database(), other)
+    assert update(a_database(), other) is other
 
 
 def test_diff_says_what_changed() -> None:
@@ -128,7 +131,7 @@ def test_diff_says_what_changed() -> None:
     gone = msgspec.structs.replace(gone, problems=gone.problems[:1], candidates=gone.candidates)
     kinds = {c.kind for c in diff(before, gone)}
     assert {"problem", "measurement", "winner"} <= kinds
-    assert [str(c) for c in diff(before, gone) if c.kind == "problem"][0].endswith("-> none")
+    assert next(str(c) for c in diff(before, gone) if c.kind == "problem").endswith("-> none")
 
 
 def test_small_changes_of_time_are_no_difference() -> None:
@@ -162,7 +165,9 @@ def test_check() -> None:
     lone = keep(good, lambda m: m.candidate != good.candidates[0].id)
     assert any("was not measured" in line for line in check(lone))
     loose = [msgspec.structs.replace(m, error=3.0) for m in good.measurements]
-    assert all("3.0 times the tolerance" in line for line in check(msgspec.structs.replace(good, measurements=tuple(loose))))
+    assert all(
+        "3.0 times the tolerance" in line for line in check(msgspec.structs.replace(good, measurements=tuple(loose)))
+    )
     bare = [msgspec.structs.replace(m, screen=(), final=None) for m in good.measurements]
     assert any("without a time" in line for line in check(msgspec.structs.replace(good, measurements=tuple(bare))))
 

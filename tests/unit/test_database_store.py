@@ -24,7 +24,7 @@ def measured(candidate: str = "c1", digest: str = "o1", *, m: int = 16, **fields
     return Measurement(candidate=candidate, object=digest, problem=problem(M=m, N=64), **(values | fields))
 
 
-def shelf(root: Path | None, mode: str = "rw", **changes: str):  # noqa: ANN201
+def shelf(root: Path | None, mode: str = "rw", **changes: str):
     parts = {"name": "gemm", "contract": "con", "device": "dev", "policy": "pol"} | changes
     return MeasurementStore(root, mode=mode).operator(**parts, baselines={"numpy": "2.4"})
 
@@ -156,7 +156,7 @@ def test_two_thousand_lookups(tmp_path: Path) -> None:
     assert time.process_time() - began < 2
 
 
-def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:  # noqa: ANN001
+def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError):
         MeasurementStore(tmp_path / "file")
@@ -196,11 +196,14 @@ def test_a_contract_is_what_results_are_checked_against(operators: dict[str, Ope
         kept = tuple(k for k in operator.kernels if k.generic)
         assert operator_digest(replaced(operator, kernels=kept)) == before
         assert operator_digest(replaced(operator, tolerance=operator.tolerance * 2)) != before
-        assert operator_digest(replaced(operator, reference=lambda xp, call: {})) != before  # noqa: ARG005
+        assert operator_digest(replaced(operator, reference=lambda xp, call: {})) != before
         assert operator_digest(replaced(operator, name="another")) != before
 
 
-HELPER = "FACTOR = {factor}\n\ndef helper(x):\n    return x * FACTOR{extra}\n\ndef reference(xp, call):\n    return {{'y': helper(call.x)}}\n"
+HELPER = (
+    "FACTOR = {factor}\n\ndef helper(x):\n    return x * FACTOR{extra}\n\n"
+    "def reference(xp, call):\n    return {{'y': helper(call.x)}}\n"
+)
 
 
 def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: dict[str, Operator]) -> None:
@@ -216,7 +219,7 @@ def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: d
     assert len(set(found)) == 3
 
 
-def test_the_journal(tmp_path: Path, start_python) -> None:  # noqa: ANN001
+def test_the_journal(tmp_path: Path, start_python) -> None:
     path = tmp_path / "journal.jsonl"
     code = (
         "import sys\nfrom pathlib import Path\nfrom aot_tune.database import Journal\nj = Journal(Path(sys.argv[1]))\n"

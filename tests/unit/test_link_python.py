@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +87,6 @@ def test_a_new_torch_tensor_is_an_ordinary_one(ops: ModuleType, x: Array, weight
     assert made.is_contiguous()
     assert made.dtype == torch.float32
     assert not made.requires_grad
-    made.resize_(8, 6)
     weak = weakref.ref(made)
     del made
     gc.collect()
@@ -137,10 +138,6 @@ def test_any_strides(ops: ModuleType, data: st.DataObject) -> None:
     assert changed.sum() <= m * n
 
 
-def unaligned(x: Array) -> Array:
-    return np.frombuffer(b"\\0" + x.tobytes() + b"\\0" * 8, np.uint8)[2 : 2 + x.nbytes].view(np.float32).reshape(x.shape)
-
-
 BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("rank", "ArgumentValueError", r"'x' has 1 axes, wanted 2: \[M, N\]", lambda x, w: {"x": x[0]}),
     ("dtype", "ArgumentTypeError", "'x' has dtype f64, wanted f32", lambda x, w: {"x": x.astype(np.float64)}),
@@ -164,7 +161,7 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("negative", "ArgumentValueError", "'x' is a view with its negative bit", lambda x, w: {"x": negative()}),
     ("fake", "ArgumentTypeError", "'x' has no data", lambda x, w: {"x": fake()}),
     ("unknown", "ArgumentTypeError", r"has no argument 'z'; it is called as rms_norm\(x, weight", lambda x, w: {"z": 1}),
-    ("scalar", "TypeError", "", lambda x, w: {"eps": "small"}),
+    ("scalar", "TypeError", "must be real number", lambda x, w: {"eps": "small"}),
 ]
 
 
@@ -323,6 +320,7 @@ def test_the_lock_is_released_for_long_calls(ops: ModuleType) -> None:
     def count() -> None:
         while not done.is_set():
             ticks[0] += 1
+            time.sleep(1e-5)  # gives the lock back
 
     thread = threading.Thread(target=count)
     sys.setswitchinterval(100)  # nobody gets the lock unless it is given away
@@ -374,14 +372,17 @@ except TypeError as error:
 
 
 def other_pythons() -> list[str]:
-    """Interpreters of other versions on the path, 3.10 and later."""
-    found = []
+    """Interpreters of other versions, 3.10 and later: on the path, or installed by pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
     for minor in range(10, 20):
-        run = ["/usr/bin/env", f"python3.{minor}", "-c", "import sys; print(sys.version_info[1])"]
-        done = subprocess.run(run, capture_output=True, text=True, check=False)
-        if done.returncode == 0 and minor != sys.version_info[1]:
-            found.append(f"python3.{minor}")
-    return found
+        on_path = shutil.which(f"python3.{minor}")
+        for python in (*sorted(str(p) for p in pyenv.glob(f"3.{minor}.*/bin/python3")), on_path):
+            run = [python, "-c", "import sys; print(sys.version_info[1])"] if python else ["false"]
+            done = subprocess.run(run, capture_output=True, text=True, check=False)
+            if done.stdout.strip() == str(minor) and minor != sys.version_info[1]:
+                found.setdefault(minor, str(python))
+    return [found[minor] for minor in sorted(found)]
 
 
 def test_other_pythons_import_it(built: linked.Built, tmp_path: Path) -> None:
@@ -403,7 +404,7 @@ else:
     raise AssertionError
 """
     for python in others:
-        subprocess.run(["/usr/bin/env", python, "-I", "-S", "-c", code], check=True)
+        subprocess.run([python, "-I", "-S", "-c", code], check=True)
 
 
 def test_only_the_stable_abi_is_used(built: linked.Built) -> None:

@@ -95,11 +95,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("strides", lambda: operator(workload=(problem(M=1, N=2, strides={"x": (1,)}),)), "2 axes, 1 strides"),
     ("alignment", lambda: operator(workload=(problem(M=1, N=2, alignment={"x": 3}),)), "alignment 3"),
     ("presence", lambda: operator(workload=(problem(M=1, N=2, present=["x"]),)), "'x' is always present"),
-    (
-        "requires",
-        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(stride("y", 0) == 1,)))),
-        "stride.y.0",
-    ),
+    ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),

@@ -1,0 +1,95 @@
+// Calls of the installed library on tensors of one element, timed from C. Compiled against its header.
+#include <aot_tune/ops.h>
+#include <time.h>
+
+#include <cstdlib>
+
+namespace {
+
+double now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+}
+
+constexpr size_t kWorkspace = size_t{64} << 20;
+
+struct Tensor {
+  alignas(64) float value[16] = {1.0f};
+  int64_t shape[2] = {1, 1};
+  int64_t strides[2] = {1, 1};
+  DLTensor view{};
+
+  Tensor() {
+    view.data = value;
+    view.device.device_type = kDLCPU;
+    view.ndim = 2;
+    view.dtype = {kDLFloat, 32, 1};
+    view.shape = shape;
+    view.strides = strides;
+  }
+};
+
+Tensor first, second, result;
+
+// Mean time of a call in ns; -1 when one fails.
+template <typename Call>
+double time_calls(int64_t count, Call call) {
+  int32_t failed = 0;
+  const double begin = now_ns();
+  for (int64_t i = 0; i < count; ++i) failed |= call();
+  const double spent = now_ns() - begin;
+  return failed != 0 ? -1 : spent / static_cast<double>(count);
+}
+
+typedef int32_t (*SiluMulLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, void*, size_t, void*);
+typedef int32_t (*GemmLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
+                              int32_t, void*, size_t, void*);
+
+void* workspace() {
+  static void* const memory = std::aligned_alloc(64, kWorkspace);
+  return memory;
+}
+
+}  // namespace
+
+extern "C" {
+
+double calls_silu_mul(int64_t count) {
+  return time_calls(count, [] { return aot_tune_silu_mul(&first.view, &second.view, &result.view, nullptr); });
+}
+
+double calls_gemm(int64_t count) {
+  return time_calls(count, [] {
+    return aot_tune_gemm(&first.view, &second.view, nullptr, nullptr, &result.view, 0, nullptr);
+  });
+}
+
+// The kernel that the library would call, without the library.
+double calls_silu_mul_kernel(void* launch, int64_t count) {
+  const auto kernel = reinterpret_cast<SiluMulLaunch>(launch);
+  return time_calls(count, [kernel] {
+    return kernel(&first.view, &second.view, &result.view, workspace(), kWorkspace, nullptr);
+  });
+}
+
+double calls_gemm_kernel(void* launch, int64_t count) {
+  const auto kernel = reinterpret_cast<GemmLaunch>(launch);
+  return time_calls(count, [kernel] {
+    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, workspace(), kWorkspace, nullptr);
+  });
+}
+
+// Validation without the checks of memory, dispatch, and the variant's answer: no kernel runs.
+double calls_gemm_workspace(int64_t m, int64_t n, int64_t k, int64_t count) {
+  Tensor a, b, out;
+  a.shape[0] = m, a.shape[1] = a.strides[0] = k;
+  b.shape[0] = b.strides[1] = k, b.shape[1] = n;
+  out.shape[0] = m, out.shape[1] = out.strides[0] = n;
+  size_t size = 0;
+  return time_calls(count, [&] {
+    return aot_tune_gemm_workspace(&a.view, &b.view, nullptr, nullptr, &out.view, 0, &size);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,101 @@
+"""Compiles the C++ probes of this folder where they run, and loads them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+__all__ = ["build_calls", "build_machine", "build_variant", "installed", "load_machine"]
+
+_HERE = Path(__file__).resolve().parent
+
+
+def installed() -> Path:
+    """The folder of the installed package.
+
+    Raises:
+        SystemExit: when what Python imports is not an installed, built aot_tune.
+    """
+    try:
+        import aot_tune
+        from aot_tune import ops
+    except ImportError as error:
+        raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
+    if not ops.operators:
+        raise SystemExit("benchmarks: the installed aot_tune has no operators")
+    return Path(aot_tune.__file__).resolve().parent
+
+
+def _compile(source: Path, out: Path, *arguments: str) -> Path:
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if compiler is None:
+        raise SystemExit("benchmarks: no C++ compiler for the probes; install g++ or set CXX")
+    argv = [*compiler.split(), "-std=c++17", "-O3", "-fPIC", "-shared", str(source), "-o", str(out), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"benchmarks: {' '.join(argv)} fails:\n{done.stderr}")
+    return out
+
+
+def build_machine(folder: Path) -> Path:
+    """The probe of copies, reads and multiply-adds."""
+    return _compile(_HERE / "machine.cpp", folder / "machine.so", "-fopenmp", "-march=native")
+
+
+def build_calls(folder: Path, package: Path) -> Path:
+    """The probe of calls from C, linked with the installed library and nothing else."""
+    lib = package / "lib"
+    flags = (f"-I{package / 'include'}", f"-L{lib}", "-laot_tune_ops", f"-Wl,-rpath,{lib}")
+    return _compile(_HERE / "calls.cpp", folder / "calls.so", *flags)
+
+
+def load_machine(path: str) -> Any:
+    """The probe's functions with their types."""
+    library = ctypes.CDLL(path)
+    memory = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    library.machine_memcpy.argtypes = library.machine_stream.argtypes = memory
+    library.machine_memcpy.restype = library.machine_stream.restype = None
+    library.machine_read.argtypes = memory[1:]
+    library.machine_read.restype = ctypes.c_float
+    library.machine_gflops.argtypes = [ctypes.c_int64, ctypes.c_int]
+    library.machine_gflops.restype = ctypes.c_double
+    return library
+
+
+def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str, str] | None:
+    """The kernel of the variant that a problem gets, as a shared library of its own: path and symbol of its launch.
+
+    None when the installed sources do not give the very object that the library holds (another compiler).
+    """
+    from aot_tune import ops
+    from aot_tune.compile.cxx import TOOLCHAIN
+    from aot_tune.library import bundled_templates, load_operator
+    from aot_tune.render import Candidate, Renderer
+
+    choice = ops.explain(operator, **dims)
+    table = next(o for o in ops.manifest()["operators"] if o["name"] == operator)
+    variant = next(v for v in table["variants"] if v["name"] == choice["variant"])
+    root = bundled_templates()
+    declared = load_operator(root / operator)
+    target = next(t for t in TOOLCHAIN.targets() if t.name == variant["target"])
+    candidate = Candidate(
+        operator=operator,
+        kernel=variant["kernel"],
+        backend=declared.kernel(variant["kernel"]).backend,
+        target=target.name,
+        config=variant["config"],
+        generic=variant["generic"],
+    )
+    rendered = Renderer([root]).render(declared, candidate, target)
+    if rendered.symbol != variant["symbol"]:
+        return None
+    work = folder / operator
+    work.mkdir()
+    if TOOLCHAIN.compile(rendered.source, target, work / "object.o", 120.0).status != "ok":
+        return None
+    TOOLCHAIN.link_shared([work / "object.o"], work / "kernel.so")
+    return {"path": str(work / "kernel.so"), "symbol": f"{rendered.symbol}_launch", "variant": variant["name"]}

@@ -1,0 +1,268 @@
+"""Calls of the installed operators from Python: values against float64, layouts, frameworks, and wrong calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+Array = Any
+SHAPES = [(1, 1), (1, 768), (3, 7), (16, 768), (5, 4096), (33, 129), (70, 1000)]
+GEMM_SHAPES = [(1, 1, 1), (1, 768, 768), (16, 768, 768), (7, 5, 3), (33, 65, 129), (64, 100, 200), (300, 33, 17)]
+ACTIVATIONS = ["none", "relu", "gelu", "gelu_tanh", "silu"]
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def activated(name: str, x: Array) -> Array:
+    if name == "relu":
+        return np.maximum(x, 0)
+    if name == "gelu":
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x / (1 + np.exp(-x)) if name == "silu" else x
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array) -> Array:
+    centred = x - x.mean(axis=1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight + bias
+
+
+def rms_norm(x: Array, weight: Array) -> Array:
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+
+
+ROWS: dict[str, tuple[Callable[..., Array], str]] = {
+    "softmax": (softmax, "x"),
+    "silu_mul": (lambda gate, up: activated("silu", gate) * up, "xx"),
+    "layer_norm": (layer_norm, "xww"),
+    "rms_norm": (rms_norm, "xw"),
+}
+
+
+def strided(array: Array) -> Array:
+    """The same values at every second element, rows further apart."""
+    wide = np.full((*(s + 3 for s in array.shape[:-1]), array.shape[-1] * 2 + 5), np.nan, np.float32)
+    view = wide[tuple(slice(0, s) for s in array.shape[:-1]) + (slice(1, 1 + 2 * array.shape[-1], 2),)]
+    view[...] = array
+    return view
+
+
+def transposed(array: Array) -> Array:
+    return np.ascontiguousarray(array.T).T
+
+
+def read_only(array: Array) -> Array:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def unaligned(array: Array) -> Array:
+    flat = np.empty(array.size + 1, np.float32)
+    flat[1:] = array.ravel()
+    return flat[1:].reshape(array.shape)
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "dense": lambda a: a,
+    "strided": strided,
+    "transposed": transposed,
+    "read_only": read_only,
+    "unaligned": unaligned,
+}
+
+
+def plain(result: Any) -> Array:
+    return result.numpy() if isinstance(result, torch.Tensor) else np.from_dlpack(result)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(ops: ModuleType, name: str, layout: str) -> None:
+    reference, kinds = ROWS[name]
+    for rows, width in SHAPES:
+        arrays = [normal(i, rows, width) if k == "x" else normal(i, width) for i, k in enumerate(kinds)]
+        want = reference(*(a.astype(np.float64) for a in arrays))
+        arrays = [LAYOUTS[layout](a) for a in arrays]
+        before = [a.copy() for a in arrays]
+        got = plain(getattr(ops, name)(*arrays))
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=f"{rows} x {width}")
+        for array, copy in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", GEMM_SHAPES, ids=str)
+def test_gemm(ops: ModuleType, shape: tuple[int, int, int], layout: str) -> None:
+    m, n, k = shape
+    a, b, bias, residual = normal(1, m, k), normal(2, k, n), normal(3, n), normal(4, m, n)
+    product = a.astype(np.float64) @ b
+    bound = 1e-6 * (np.abs(a) @ np.abs(b)) + 1e-5
+    a, b, bias, residual = (LAYOUTS[layout](x) for x in (a, b, bias, residual))
+    assert (np.abs(plain(ops.gemm(a, b)) - product) <= bound).all()
+    for activation in ACTIVATIONS:
+        got = plain(ops.gemm(a, b, bias, residual, activation=activation))
+        assert (np.abs(got - (activated(activation, product + bias) + residual)) <= 1.2 * bound + 1e-5).all(), (
+            activation
+        )
+    for given in ({"bias": bias}, {"residual": residual}):
+        got = plain(ops.gemm(a, b, **given))
+        assert (np.abs(got - (product + next(iter(given.values())))) <= bound + 1e-5).all()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_torch_tensors(ops: ModuleType, name: str) -> None:
+    reference, kinds = ROWS[name]
+    for rows, width in SHAPES:
+        arrays = [normal(i, rows, width) if k == "x" else normal(i, width) for i, k in enumerate(kinds)]
+        want = reference(*(a.astype(np.float64) for a in arrays))
+        out = torch.full((rows, width), math.nan)
+        result = getattr(ops, name)(*(torch.from_numpy(a) for a in arrays), out=out)
+        assert result is out
+        np.testing.assert_allclose(out.numpy(), want, rtol=2e-5, atol=2e-5)
+        made = getattr(ops, name)(*(torch.from_numpy(a) for a in arrays))
+        np.testing.assert_array_equal(torch.from_dlpack(made).numpy(), out.numpy())
+
+
+def test_torch_layouts_and_mixtures(ops: ModuleType) -> None:
+    a, b = torch.randn(16, 768), torch.randn(768, 768).t()
+    want = (a.double() @ b.double()).float()
+    torch.testing.assert_close(torch.from_dlpack(ops.gemm(a, b)), want, rtol=1e-4, atol=2e-4)
+    torch.testing.assert_close(torch.from_dlpack(ops.gemm(a.numpy(), b)), want, rtol=1e-4, atol=2e-4)
+    wide = torch.randn(16, 1536)
+    torch.testing.assert_close(torch.from_dlpack(ops.softmax(wide[:, ::2])), wide[:, ::2].softmax(1))
+    with pytest.raises(ops.Error, match="grad"):
+        ops.softmax(torch.randn(2, 2, requires_grad=True))
+
+
+@pytest.mark.parametrize("layout", ["dense", "strided", "transposed", "unaligned"])
+def test_outputs_of_any_layout_and_nothing_beside_them(ops: ModuleType, layout: str) -> None:
+    a, b = normal(1, 33, 65), normal(2, 65, 29)
+    out = LAYOUTS[layout](np.zeros((33, 29), np.float32))
+    base = out.base if out.base is not None else out
+    assert ops.gemm(a, b, out=out) is out
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+    if layout == "strided":
+        assert np.isnan(base).sum() == base.size - out.size
+
+
+def test_optional_outputs(ops: ModuleType) -> None:
+    x, weight, residual = normal(1, 5, 64), normal(2, 64), normal(3, 5, 64)
+    total = x + residual
+    out, written = ops.rms_norm(x, weight, residual, residual_out=True)
+    np.testing.assert_array_equal(plain(written), total)
+    np.testing.assert_allclose(plain(out), rms_norm(total.astype(np.float64), weight), rtol=2e-5, atol=2e-5)
+    mine = np.empty_like(x)
+    _, again = ops.rms_norm(x, weight, residual, residual_out=mine)
+    assert again is mine
+    np.testing.assert_array_equal(mine, total)
+    assert not isinstance(ops.rms_norm(x, weight, residual), tuple)
+
+
+def test_special_values(ops: ModuleType) -> None:
+    x = np.array([[-np.inf, 0, 1], [np.nan, 0, 1], [1e30, 1e30, -1e30]], np.float32)
+    got = plain(ops.softmax(x))
+    assert got[0, 0] == 0
+    assert np.isnan(got[1]).all()
+    np.testing.assert_allclose(got[2], [0.5, 0.5, 0])
+    gate = np.array([[-np.inf, np.nan, 200, -200]], np.float32)
+    np.testing.assert_allclose(plain(ops.silu_mul(gate, np.ones_like(gate))), [[0, np.nan, 200, 0]], atol=1e-30)
+
+
+WRONG: dict[str, tuple[str, Callable[[ModuleType, Array], object], type[Exception], str]] = {
+    "rank": ("x", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "1 axes, wanted 2"),
+    "dtype": ("x", lambda o, out: o.softmax(np.zeros((2, 3)), out=out), TypeError, "f64, wanted f32"),
+    "integers": ("x", lambda o, out: o.softmax(np.zeros((2, 3), "i4"), out=out), TypeError, "i32"),
+    "output dtype": ("out", lambda o, _: o.softmax(np.zeros((2, 3), "f4"), out=np.zeros((2, 3))), TypeError, "f64"),
+    "dims": ("K", lambda o, out: o.gemm(np.zeros((2, 4), "f4"), np.zeros((5, 3), "f4"), out=out), ValueError, "4"),
+    "output dims": ("out", lambda o, out: o.softmax(np.zeros((2, 4), "f4"), out=out), ValueError, "4"),
+    "no tensor": ("x", lambda o, out: o.softmax([[1.0]], out=out), TypeError, "list"),
+    "attribute": (
+        "activation",
+        lambda o, out: o.gemm(np.zeros((2, 4), "f4"), np.zeros((4, 3), "f4"), activation="rely", out=out),
+        ValueError,
+        "relu",
+    ),
+    "missing": ("up", lambda o, out: o.silu_mul(np.zeros((2, 3), "f4"), out=out), TypeError, "up"),
+    "unknown": ("outs", lambda o, out: o.softmax(np.zeros((2, 3), "f4"), outs=out), TypeError, "outs"),
+    "device": ("x", lambda o, out: o.softmax(torch.zeros(2, 3, device="meta"), out=out), Exception, ""),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_calls_are_typed_errors_and_write_nothing(ops: ModuleType, case: str) -> None:
+    value, call, kind, words = WRONG[case]
+    out = np.full((2, 3), 7, np.float32)
+    with pytest.raises(kind) as caught:
+        call(ops, out)
+    assert value in str(caught.value)
+    assert words in str(caught.value)
+    assert (out == 7).all()
+
+
+def test_overlapping_outputs_are_refused(ops: ModuleType) -> None:
+    memory = normal(1, 4, 64)
+    before = memory.copy()
+    for x, out in ((memory, memory), (memory[:3], memory[1:]), (memory[:, :40], memory[:, 20:60])):
+        with pytest.raises(ValueError, match="overlaps"):
+            ops.softmax(x, out=out)
+    with pytest.raises(ValueError):
+        ops.softmax(normal(2, 4, 64), out=np.broadcast_to(np.zeros(64, np.float32), (4, 64)))
+    with pytest.raises(ValueError):
+        ops.softmax(normal(2, 4, 64), out=np.lib.stride_tricks.as_strided(memory, (4, 64), (0, 4)))
+    np.testing.assert_array_equal(memory, before)
+    ops.softmax(memory[:, :32], out=memory[:, 32:])  # neighbours do not overlap
+    np.testing.assert_allclose(memory[:, 32:], softmax(before[:, :32].astype(np.float64)), rtol=2e-5, atol=1e-6)
+
+
+def test_read_only_outputs_are_refused(ops: ModuleType) -> None:
+    out = read_only(np.zeros((2, 3), np.float32))
+    with pytest.raises((TypeError, ValueError, BufferError), match="read-only|readonly"):
+        ops.softmax(np.zeros((2, 3), np.float32), out=out)
+    assert (out == 0).all()
+
+
+def test_zero_size(ops: ModuleType) -> None:
+    assert plain(ops.softmax(np.zeros((0, 5), "f4"))).shape == (0, 5)
+    assert plain(ops.softmax(np.zeros((5, 0), "f4"))).shape == (5, 0)
+    assert plain(ops.gemm(np.zeros((0, 4), "f4"), np.zeros((4, 3), "f4"))).shape == (0, 3)
+    bias = normal(1, 3)
+    empty_sum = plain(ops.gemm(np.zeros((2, 0), "f4"), np.zeros((0, 3), "f4"), bias))
+    np.testing.assert_array_equal(empty_sum, np.stack([bias, bias]))
+
+
+def test_questions(ops: ModuleType) -> None:
+    asked = ops.explain("softmax", R=3, D=7)
+    assert asked["operator"] == "softmax"
+    assert asked["variant"]
+    assert asked == ops.explain("softmax", np.zeros((3, 7), "f4")) or asked["dims"] == {"R": 3, "D": 7}
+    problems = {o["name"]: o["tables"][-1]["tuned"] for o in manifest(ops)["operators"]}
+    r, d = (int(part.split("=")[1]) for part in problems["softmax"][0].split()[:2])
+    assert ops.is_tuned("softmax", R=r, D=d)
+    assert not ops.is_tuned("softmax", R=r + 1, D=d)
+    with pytest.raises((ValueError, TypeError, LookupError), match="softmax"):
+        ops.explain("softmacs", R=1, D=1)
+
+
+def manifest(ops: ModuleType) -> Any:
+    found = ops.manifest()
+    if isinstance(found, str):
+        import json
+
+        return json.loads(found)
+    return found

@@ -1,0 +1,82 @@
+"""C and C++ programs built against the installed wheel with nothing but CMake and a compiler."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from environments import ROOT, Venv, environment, obeying_modes, run
+
+CONSUMER = ROOT / "examples" / "cpp_consumer"
+
+C_PROGRAM = r"""
+#include "aot_tune/ops.h"
+#include <stdio.h>
+int main(void) {
+  float x[4] = {0, 0, 0, 0}, y[4];
+  int64_t shape[2] = {1, 4};
+  DLTensor in = {x, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
+  DLTensor out = {y, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
+  if (aot_tune_softmax(&in, &out, NULL) != AOT_TUNE_OK) return 1;
+  printf("%g\n", y[3]);
+  return y[3] == 0.25f ? 0 : 1;
+}
+"""
+
+
+def without_python(tmp_path: Path) -> dict[str, str]:
+    """An environment whose path holds CMake, a generator and a compiler, and no Python."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("cmake", "ninja", "g++", "gcc", "c++", "cc", "as", "ld", "ar", "ranlib", "nm", "pkg-config"):
+        found = shutil.which(name)
+        if found:
+            (tools / name).symlink_to(found)
+    return {"PATH": str(tools), "HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize("how", ["aot_tune_DIR", "CMAKE_PREFIX_PATH"])
+def test_the_consumer_example(venv: Venv, tmp_path: Path, how: str) -> None:
+    """`aot_tune_DIR` points into site-packages; an environment's root on the prefix path leads there too."""
+    env = without_python(tmp_path)
+    place = venv.run("aot-tune", "--cmake-dir").strip() if how == "aot_tune_DIR" else venv.folder
+    build = tmp_path / "build"
+    cmake = ["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-D{how}={place}", "-DCMAKE_BUILD_TYPE=Release"]
+    run(obeying_modes(cmake), env=env)
+    run(["cmake", "--build", build], env=env)
+    said = run([build / "cpp_consumer"], env={})
+    assert "correct" in said
+    assert "variant" in said
+    assert "a wrong call returns 5: gemm: " in said or "a wrong call returns 5" in said
+
+
+def test_an_environment_that_is_active_is_found_by_itself(venv: Venv, tmp_path: Path) -> None:
+    env = without_python(tmp_path)
+    env["PATH"] = f"{venv.folder / 'bin'}:{env['PATH']}"
+    run(["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", tmp_path / "build"], env=env)
+
+
+def test_a_version_that_is_not_there_is_told(venv: Venv, tmp_path: Path) -> None:
+    lists = "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(aot_tune 99 REQUIRED)\n"
+    (tmp_path / "CMakeLists.txt").write_text(lists)
+    argv = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={venv.folder}"]
+    said = run(argv, env=environment(), status=1)
+    assert "aot_tune" in said
+    assert "99" in said
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "g++"])
+def test_pkg_config(venv: Venv, tmp_path: Path, compiler: str) -> None:
+    tool = shutil.which("pkg-config")
+    if tool is None or shutil.which(compiler) is None:
+        pytest.skip(f"there is no pkg-config or no {compiler} on this machine")
+    package = venv.packages / "aot_tune"
+    env = environment(PKG_CONFIG_PATH=str(package / "lib" / "pkgconfig"))
+    flags = run([tool, "--cflags", "--libs", "aot_tune_ops"], env=env).split()
+    program = tmp_path / ("program.c" if compiler == "gcc" else "program.cpp")
+    program.write_text(C_PROGRAM)
+    out = tmp_path / "program"
+    rpath = f"-Wl,-rpath,{package / 'lib'}"
+    run([compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", program, *flags, rpath, "-o", out], env=env)
+    assert run([out], env={}).strip() == "0.25"

@@ -1,0 +1,181 @@
+"""The kernel author's example, built by every front end against the wheel; nothing unchanged is done twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from environments import ROOT, Builder, Built, Compiler, Venv, environment, members, obeying_modes, run, tree_digest
+
+EXAMPLE = ROOT / "examples" / "kernel_author"
+
+CALL = """
+import numpy as np
+from my_kernels import ops
+x = np.linspace(-2, 3, 1000, dtype="f4")
+y = np.from_dlpack(ops.affine(x, a=2.0, b=0.5))
+assert np.abs(y - (2 * x + 0.5)).max() < 1e-6
+assert (np.from_dlpack(ops.affine(x[::-3], a=2.0, b=0.5)) == y[::-3]).all()
+print(ops.operators, ops.is_tuned("affine", N=4096), ops.is_tuned("affine", N=4097))
+"""
+
+
+@pytest.fixture(scope="module")
+def author(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Path:
+    """A copy of the example, as an author would have it. The wheel that it needs is in the wheelhouse."""
+    del built
+    folder = tmp_path_factory.mktemp("author") / "kernel_author"
+    shutil.copytree(EXAMPLE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def example(builder: Builder, author: Path) -> Built:
+    """Its wheel, built in isolation."""
+    before = tree_digest(author)
+    made = replace(builder, out=author.parent).build(author, "first")
+    assert tree_digest(author) == before
+    return made
+
+
+def test_it_is_as_short_as_promised() -> None:
+    files = [p for p in EXAMPLE.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    lines = [line for p in files for line in p.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 30
+    assert len(files) == 4
+
+
+def test_it_installs_and_answers(example: Built, tmp_path: Path, builder: Builder) -> None:
+    assert example.wheel.name == "my_kernels-1.0-cp310-abi3-linux_x86_64.whl"
+    assert example.measured > 0
+    venv = Venv.make(tmp_path / "venv")
+    venv.install("--find-links", builder.wheelhouse, example.wheel, "numpy")
+    said = run([venv.python, "-c", CALL], env=environment(PATH=str(tmp_path)))
+    assert said.split() == ["('affine',)", "True", "False"]
+    assert not (venv.packages / "aot_tune").exists()
+
+
+def test_what_is_inside(example: Built) -> None:
+    names = {n for n in members(example.wheel) if ".dist-info/" not in n}
+    assert names >= {"my_kernels/libmy_kernels.so", "my_kernels/ops.abi3.so"}
+    assert not [n for n in names if n.startswith("aot_tune")]
+
+
+def _uv(*arguments: object) -> list[object]:
+    return [shutil.which("uv") or Path(sys.executable).parent / "uv", *arguments]
+
+
+def _pip_isolated(author: Path, venv: Venv, houses: list[object]) -> list[object]:
+    return [sys.executable, "-m", "pip", "--python", venv.python, "install", "-v", "--force-reinstall", "--no-deps",
+            "--no-cache-dir", *houses, author]  # fmt: skip
+
+
+def _pip_not_isolated(author: Path, venv: Venv, houses: list[object]) -> list[object]:
+    return [*_pip_isolated(author, venv, houses)[:-1], "--no-build-isolation", author]
+
+
+def _uv_install(author: Path, venv: Venv, houses: list[object]) -> list[object]:
+    return _uv(
+        "pip", "install", "-v", "--python", venv.python, "--reinstall", "--no-deps", "--no-cache", *houses, author
+    )
+
+
+def _uv_not_isolated(author: Path, venv: Venv, houses: list[object]) -> list[object]:
+    return [*_uv_install(author, venv, houses)[:-1], "--no-build-isolation", author]
+
+
+def _uv_build(author: Path, venv: Venv, houses: list[object]) -> list[object]:
+    return _uv(
+        "build", "-v", "--wheel", "--no-cache", "--python", venv.python, *houses, "-o", venv.folder / "dist", author
+    )
+
+
+FRONT_ENDS: dict[str, Callable[[Path, Venv, list[object]], list[object]]] = {
+    "pip": _pip_isolated,
+    "pip --no-build-isolation": _pip_not_isolated,
+    "uv pip install": _uv_install,
+    "uv pip install --no-build-isolation": _uv_not_isolated,
+    "uv build": _uv_build,
+}
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_with_nothing_changed_nothing_is_compiled_or_measured(
+    example: Built, author: Path, venv: Venv, builder: Builder, compiler: Compiler, front_end: str
+) -> None:
+    """Each front end has its own temporary interpreter path; the cache holds whatever they are."""
+    compiler.clear()
+    argv = FRONT_ENDS[front_end](author, venv, ["--no-index", "--find-links", builder.wheelhouse])
+    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    log = run(argv, env=environment(**builder.env, PATH=path))
+    assert compiler.candidates() == 0, log[-6000:]
+    assert Built(example.wheel, log).measured == 0
+    if "install" in front_end:
+        assert run([venv.python, "-c", CALL]).split() == ["('affine',)", "True", "False"]
+
+
+def test_a_build_folder_that_is_kept_is_not_tuned_again(
+    example: Built, author: Path, builder: Builder, compiler: Compiler, tmp_path: Path
+) -> None:
+    """With `build-dir`, an unchanged plan does not even start the tuner, although isolation moved everything."""
+    options = ("-C", f"build-dir={tmp_path / 'kept'}")
+    again = replace(builder, out=tmp_path, options=options)
+    assert "measurements made" in again.build(author, "first").log
+    compiler.clear()
+    log = again.build(author, "second").log
+    assert "measurements made" not in log
+    assert compiler.candidates() == 0
+    (author / "templates" / "affine" / "affine.cpp.j2").open("a").write("// changed\n")
+    try:
+        assert again.build(author, "third").measured > 0
+    finally:
+        shutil.copytree(EXAMPLE, author, dirs_exist_ok=True)
+    del example
+
+
+def test_a_bundled_operator_in_a_library_of_ones_own(
+    built: Built, builder: Builder, author: Path, tmp_path: Path, compiler: Compiler
+) -> None:
+    """`bundled` adds the templates of the installed wheel; single operators can be taken."""
+    folder = tmp_path / "mine"
+    shutil.copytree(author, folder)
+    lists = folder / "CMakeLists.txt"
+    text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates bundled OPERATORS affine softmax")
+    lists.write_text(text)
+    made = replace(builder, out=tmp_path).build(folder, "out", AOT_TUNE_MODE="generic")
+    venv = Venv.make(tmp_path / "venv")
+    venv.install("--find-links", builder.wheelhouse, made.wheel, "numpy")
+    code = "import numpy as np; from my_kernels import ops; print(ops.operators, ops.softmax(np.zeros((1, 2), 'f4')))"
+    assert run([venv.python, "-c", code]).split("\n")[0] == "('affine', 'softmax') [[0.5 0.5]]"
+    del built, compiler
+
+
+def test_the_source_of_an_author_may_be_read_only(
+    example: Built, author: Path, builder: Builder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "read only π"
+    shutil.copytree(author, folder)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o555)
+    before = tree_digest(folder)
+    again = replace(builder, out=tmp_path).build(folder, "out", read_only=True)
+    assert again.measured == 0
+    assert tree_digest(folder) == before
+    del example
+
+
+def test_an_editable_install_does_not_measure(author: Path, builder: Builder, tmp_path: Path, built: Built) -> None:
+    """What an import may rebuild is never tuned by the way."""
+    venv = Venv.make(tmp_path / "venv")
+    argv = [sys.executable, "-m", "pip", "--python", venv.python, "install", "-v", "--no-index", "--find-links",
+            builder.wheelhouse, "--no-deps", "-e", author]  # fmt: skip
+    env = environment(**{**builder.env, "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")})
+    log = run(obeying_modes(argv), env=env)
+    assert "measurements made" not in log
+    assert "NOT TUNED" in log
+    del built

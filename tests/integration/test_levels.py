@@ -1,0 +1,71 @@
+"""A library for several CPU levels answers the same on all of them, with the variants of the level."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from environments import Venv, environment, run
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import aot_tune.ops as ops
+rng = np.random.default_rng(7)
+worst = 0.0
+for m, n, k in ((1, 768, 768), (16, 768, 768), (33, 65, 129), (2, 3, 4)):
+    a, b = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
+    for b in (b, np.ascontiguousarray(b.T).T):
+        want = a.astype("f8") @ b
+        worst = max(worst, float(np.abs(np.from_dlpack(ops.gemm(a, b)) - want).max() / np.sqrt(k)))
+x = rng.standard_normal((17, 4096)).astype("f4")
+e = np.exp(x - x.max(1, keepdims=True), dtype="f8")
+worst = max(worst, float(np.abs(np.from_dlpack(ops.softmax(x)) - e / e.sum(1, keepdims=True)).max()))
+w = np.ones(4096, "f4")
+want = x / np.sqrt((x.astype("f8") ** 2).mean(1, keepdims=True) + 1e-5)
+worst = max(worst, float(np.abs(np.from_dlpack(ops.rms_norm(x, w)) - want).max()))
+print(json.dumps([worst, ops.explain("gemm", M=16, N=768, K=768)]))
+"""
+
+
+def ask(venv: Venv, **given: str) -> tuple[float, dict[str, str]]:
+    return tuple(json.loads(run([venv.python, "-c", PROGRAM], env=environment(**given)).splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("level", "table"), [("1", "generic"), ("2", "v2"), ("3", "v2"), ("v2", "v2"), ("x86-64-v2", "v2")]
+)
+def test_a_lower_level_answers_with_its_own_variants(venv: Venv, level: str, table: str) -> None:
+    worst, explained = ask(venv, AOT_TUNE_CPU_LEVEL=level)
+    assert worst < 1e-5
+    assert explained["target"] == ("cpu-x86-64" if table == "generic" else "cpu-x86-64-v2")
+    assert ("generic" in explained["variant"]) == (table == "generic")
+
+
+def test_the_best_level_is_the_default_and_cannot_be_raised(venv: Venv) -> None:
+    worst, explained = ask(venv)
+    assert worst < 1e-5
+    assert ask(venv, AOT_TUNE_CPU_LEVEL="4")[1]["target"] == explained["target"]
+
+
+def test_a_level_that_does_not_exist_is_told(venv: Venv) -> None:
+    said = run([venv.python, "-c", PROGRAM], env=environment(AOT_TUNE_CPU_LEVEL="v9"), status=1)
+    assert "AOT_TUNE_CPU_LEVEL" in said
+    assert "v9" in said
+
+
+def test_threads_do_not_disturb_each_other(venv: Venv) -> None:
+    code = (
+        "import threading, numpy as np, aot_tune.ops as ops\n"
+        "x = [np.random.default_rng(i).standard_normal((64, 768)).astype('f4') for i in range(4)]\n"
+        "b = np.random.default_rng(9).standard_normal((768, 96)).astype('f4')\n"
+        "want = [np.from_dlpack(ops.gemm(a, b)).copy() for a in x]\n"
+        "bad = []\n"
+        "def work(i):\n"
+        "    for _ in range(100):\n"
+        "        bad.append(not (np.from_dlpack(ops.gemm(x[i], b)) == want[i]).all())\n"
+        "threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "print(len(bad), any(bad))\n"
+    )
+    assert run([venv.python, "-c", code], env=environment()).split() == ["400", "False"]

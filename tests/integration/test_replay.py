@@ -1,0 +1,167 @@
+"""From measurements to a database, and from the database to the same wheel everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from environments import Builder, Built, Compiler, Venv, copy_source, environment, members, run
+
+OPERATORS = ["gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
+EPOCH = "1700000000"
+
+
+@pytest.fixture(scope="module")
+def tuning(built: Built, venv: Venv, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database that `aot-tune record` wrote after the session's build."""
+    del built
+    folder = tmp_path_factory.mktemp("record") / "tuning"
+    said = venv.run("aot-tune", "record", folder, AOT_TUNE_CACHE_DIR=str(cache))
+    assert sorted(said.split()) == sorted(str(p) for p in folder.rglob("*.jsonl"))
+    return folder
+
+
+@pytest.fixture
+def recorded(tuning: Path, tmp_path: Path) -> Path:
+    """A source tree that the database is committed in."""
+    folder = copy_source(tmp_path / "recorded")
+    shutil.rmtree(folder / "tuning", ignore_errors=True)
+    shutil.copytree(tuning, folder / "tuning")
+    return folder
+
+
+@pytest.fixture
+def replay(builder: Builder, tmp_path: Path) -> Builder:
+    """Builds in replay for the targets of the database, with a cache of its own."""
+    env = {k: v for k, v in builder.env.items() if k != "AOT_TUNE_TARGETS"}
+    env |= {"AOT_TUNE_MODE": "replay", "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache"), "SOURCE_DATE_EPOCH": EPOCH}
+    return replace(builder, env=env, out=tmp_path / "wheels")
+
+
+def fails(builder: Builder, source: Path, **given: str) -> str:
+    """The output of a build that must fail."""
+    with pytest.raises(AssertionError) as caught:
+        builder.build(source, "failed", **given)
+    return str(caught.value)
+
+
+def variants(wheel: Path) -> set[tuple[str, str]]:
+    manifest = json.loads(members(wheel)["aot_tune/share/aot_tune/ops/manifest.json"])
+    return {(o["name"], v["object"]) for o in manifest["operators"] for v in o["variants"]}
+
+
+def test_the_database_is_sorted_text_by_device_and_operator(tuning: Path, venv: Venv, cache: Path) -> None:
+    (device,) = tuning.iterdir()
+    assert [p.name for p in sorted(device.iterdir())] == [f"{o}.jsonl" for o in OPERATORS]
+    before = {p.name: p.read_bytes() for p in device.iterdir()}
+    for data in before.values():
+        assert data.decode().endswith("\n")
+        for line in data.decode().splitlines():
+            json.loads(line)
+    venv.run("aot-tune", "record", tuning, AOT_TUNE_CACHE_DIR=str(cache))
+    assert {p.name: p.read_bytes() for p in device.iterdir()} == before
+
+
+def test_recording_nothing_is_an_error(venv: Venv, tmp_path: Path) -> None:
+    said = venv.run("aot-tune", "record", tmp_path / "t", AOT_TUNE_CACHE_DIR=str(tmp_path / "c"), status=1)
+    assert "has recorded anything" in said
+    assert "fix:" in said
+    assert not (tmp_path / "t").exists()
+
+
+def test_replayed_wheels_are_bit_identical(
+    recorded: Path, replay: Builder, built: Built, compiler: Compiler, tmp_path: Path
+) -> None:
+    """Two folders, two times, two caches of which one is empty; and the variants are those that were tuned."""
+    other = tmp_path / "somewhere else" / "copy"
+    shutil.copytree(recorded, other)
+    for path in other.rglob("*"):
+        os.utime(path, (time.time() - 86_400, time.time() - 86_400))
+    compiler.clear()
+    first = replay.build(recorded, "first", AOT_TUNE_STRICT="1")
+    assert compiler.candidates() > 0
+    assert "measurements made" not in first.log
+    second = replay.build(other, "second", AOT_TUNE_STRICT="1", AOT_TUNE_CACHE="off", TMPDIR=str(tmp_path), LC_ALL="C")
+    assert first.wheel.name == second.wheel.name
+    one, two = members(first.wheel), members(second.wheel)
+    assert [n for n in one if one[n] != two.get(n)] == []
+    assert first.wheel.read_bytes() == second.wheel.read_bytes()
+    assert variants(first.wheel) == variants(built.wheel)
+
+
+def test_auto_takes_the_record_of_this_device_as_it_is(
+    recorded: Path, replay: Builder, built: Built, compiler: Compiler, builder: Builder
+) -> None:
+    """With an empty cache: nothing is measured, and only what is kept is compiled."""
+    compiler.clear()
+    targets = builder.env["AOT_TUNE_TARGETS"]
+    made = replay.build(recorded, "auto", AOT_TUNE_MODE="auto", AOT_TUNE_TARGETS=targets)
+    assert made.measured == 0
+    assert 0 < compiler.candidates() <= len(variants(made.wheel))
+    assert variants(made.wheel) == variants(built.wheel)
+
+
+def test_an_empty_database_fails(recorded: Path, replay: Builder) -> None:
+    shutil.rmtree(recorded / "tuning")
+    said = fails(replay, recorded)
+    assert "the database is empty" in said
+    assert "aot-tune record" in said
+
+
+def test_a_miss_lists_the_missing_problems(recorded: Path, replay: Builder) -> None:
+    next((recorded / "tuning").rglob("softmax.jsonl")).unlink()
+    said = fails(replay, recorded)
+    assert "softmax" in said
+    assert "D=" in said
+
+
+def test_a_changed_contract_is_a_miss(recorded: Path, replay: Builder) -> None:
+    """Times of another operator of the same name decide nothing."""
+    path = recorded / "templates" / "softmax" / "operator.py"
+    path.write_text(path.read_text() + "\noperator = dataclasses.replace(operator, tolerance=3.5)\n")
+    assert "softmax" in fails(replay, recorded)
+
+
+def test_a_damaged_database_is_named_with_its_line(recorded: Path, replay: Builder) -> None:
+    path = next((recorded / "tuning").rglob("softmax.jsonl"))
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2][: len(lines[2]) // 2]
+    path.write_text("\n".join(lines) + "\n")
+    assert "softmax.jsonl:3" in fails(replay, recorded)
+
+
+def test_without_the_device_the_record_decides(recorded: Path, replay: Builder, built: Built) -> None:
+    """The same target on a machine of another name: the database of the nearest device is used, and it is said."""
+    for path in (recorded / "tuning").rglob("*.jsonl"):
+        path.write_text(path.read_text().replace('"name":"', '"name":"Another ', 1))
+    made = replay.build(recorded, "other", AOT_TUNE_STRICT="1")
+    assert variants(made.wheel) == variants(built.wheel)
+
+
+def test_a_malformed_epoch_fails(recorded: Path, replay: Builder) -> None:
+    assert "SOURCE_DATE_EPOCH" in fails(replay, recorded, SOURCE_DATE_EPOCH="yesterday")
+
+
+def test_tune_measures_again_and_generic_not_at_all(builder: Builder, built: Built, tmp_path: Path) -> None:
+    del built
+    author = tmp_path / "author"
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "kernel_author", author)
+    mine = replace(builder, out=tmp_path)
+    first = mine.build(author, "auto")
+    assert mine.build(author, "tune", AOT_TUNE_MODE="tune").measured >= first.measured > 0
+    generic = mine.build(author, "generic", AOT_TUNE_MODE="generic")
+    assert "measurements made" not in generic.log
+    manifest = json.loads(_manifest(generic.wheel, tmp_path / "venv", builder))
+    assert [v["generic"] for v in manifest["operators"][0]["variants"]] == [True]
+
+
+def _manifest(wheel: Path, folder: Path, builder: Builder) -> str:
+    venv = Venv.make(folder)
+    venv.install("--find-links", builder.wheelhouse, wheel, "numpy")
+    code = "import json; from my_kernels import ops; m = ops.manifest(); print(m if isinstance(m, str) else json.dumps(m))"
+    return run([venv.python, "-c", code], env=environment())

@@ -1,0 +1,165 @@
+"""The wheel: what is in it, how it was built, and what its commands say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from environments import Builder, Built, Compiler, Venv, members, run
+
+OPERATORS = ["gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
+
+
+def test_it_was_tuned_for_both_targets(built: Built, compiler: Compiler) -> None:
+    assert compiler.candidates() > 0
+    assert built.measured > 0
+    report = json.loads(members(built.wheel)["aot_tune/share/aot_tune/ops/report.json"])
+    tuned = {(o["operator"], o["target"]) for o in report["operators"] if o["problems"]}
+    assert {o for o, _ in tuned} == set(OPERATORS)
+    assert len({t for _, t in tuned}) == 2
+
+
+def test_the_build_tells_what_it_uses_and_how_far_it_is(built: Built) -> None:
+    lines = [line.strip() for line in built.log.splitlines()]
+    for start in ("mode auto", "targets cpu-x86-64-v2, cpu-x86-64-v", "devices ", "budget no limit, effort quick"):
+        assert any(line.startswith(f"aot_tune: {start}") for line in lines), start
+    assert any(re.match(r"aot_tune: .*compiled \d+ of \d+", line) for line in lines)
+    assert any(re.match(r"aot_tune: tried \d+ of \d+, .*best so far", line) for line in lines)
+
+
+def test_what_is_inside(built: Built) -> None:
+    names = set(members(built.wheel))
+    assert re.fullmatch(r"aot_tune-[0-9.]+-cp310-abi3-linux_x86_64\.whl", built.wheel.name)
+    package = {
+        "ops.abi3.so", "ops.pyi", "lib/libaot_tune_ops.so", "lib/pkgconfig/aot_tune_ops.pc", "include/aot_tune/ops.h",
+        "include/aot_tune/base.h", "share/cmake/aot_tune/aot_tuneConfig.cmake", "share/aot_tune/ops/manifest.json",
+        "templates/gemm/operator.py", "templates/common/simd.h.j2", "runtime/cpu.cpp", "link/binding/module.cpp",
+    }  # fmt: skip
+    assert package <= {n.removeprefix("aot_tune/") for n in names}
+    assert any(n.endswith(".data/data/share/cmake/aot_tune/aot_tuneConfig.cmake") for n in names)
+    assert not [n for n in names if "__pycache__" in n or n.startswith("tests/") or "/tests/" in n]
+
+
+def test_no_path_of_this_machine_is_inside(built: Built, cache: Path, source: Path) -> None:
+    forbidden = [str(cache), str(source), str(Path.home()) + "/", sys.prefix + "/"]
+    for name, data in members(built.wheel).items():
+        for path in forbidden:
+            assert path.encode() not in data, f"{name} holds {path}"
+
+
+def test_the_manifest_is_of_what_is_inside(built: Built) -> None:
+    inside = members(built.wheel)
+    manifest = json.loads(inside["aot_tune/share/aot_tune/ops/manifest.json"])
+    library = inside["aot_tune/lib/libaot_tune_ops.so"]
+    assert [o["name"] for o in manifest["operators"]] == OPERATORS
+    for operator in manifest["operators"]:
+        assert [v["generic"] for v in operator["variants"]].count(True) == 1
+        for variant in operator["variants"]:
+            assert re.fullmatch(r"[0-9a-f]{64}", variant["object"])
+            assert variant["object"].encode() in library
+
+
+def test_auditwheel_and_abi3audit_pass(built: Built, tmp_path: Path) -> None:
+    bin_folder = Path(sys.executable).parent
+    shown = run([bin_folder / "auditwheel", "show", built.wheel])
+    assert "manylinux_2_2" in shown or "manylinux_2_3" in shown or "manylinux2014" in shown, shown
+    audited = run([bin_folder / "abi3audit", "--strict", "--report", built.wheel])
+    report = json.loads(audited[audited.index("{") : audited.rindex("}") + 1])
+    (wheel,) = report["specs"].values()
+    objects = wheel["wheel"]
+    assert len(objects) >= 1
+    for shared in objects:
+        assert shared["result"]["is_abi3"], shared
+        assert not shared["result"]["future_abi3_objects"], shared
+        assert not shared["result"]["non_abi3_symbols"], shared
+
+
+def test_the_module_works_with_no_compiler_on_the_path(venv: Venv, tmp_path: Path) -> None:
+    code = (
+        "import shutil; assert shutil.which('g++') is None and shutil.which('cmake') is None\n"
+        "import numpy, aot_tune.ops as ops\n"
+        "y = ops.softmax(numpy.zeros((2, 4), 'f4'))\n"
+        "assert (numpy.from_dlpack(y) == 0.25).all(), y\n"
+        "print('torch' in __import__('sys').modules, 'jinja2' in __import__('sys').modules)\n"
+    )
+    assert run([venv.python, "-c", code], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}).split() == ["False"] * 2
+
+
+def test_commands(venv: Venv) -> None:
+    assert venv.run("aot-tune", "--version").strip() == members_version(venv)
+    for flag, file in (("--cmake-dir", "aot_tuneConfig.cmake"), ("--include-dir", "aot_tune/ops.h")):
+        assert (Path(venv.run("aot-tune", flag).strip()) / file).is_file()
+    assert Path(run([venv.python, "-m", "aot_tune", "--cmake-dir"]).strip()).is_dir()
+    assert "AOT_TUNE_BUDGET" in venv.run("aot-tune", "options")
+
+
+def members_version(venv: Venv) -> str:
+    code = "import importlib.metadata as m; print(m.version('aot_tune'))"
+    return run([venv.python, "-c", code]).strip()
+
+
+def test_report(venv: Venv) -> None:
+    whole = venv.run("aot-tune", "report")
+    assert all(o in whole for o in OPERATORS)
+    one = venv.run("aot-tune", "report", "softmax")
+    assert "softmax" in one
+    assert "gemm" not in one
+    assert re.search(r"\d+ tried", one) or "tried" in one
+    assert venv.run("aot-tune", "report", "--failures")
+    wrong = venv.run("aot-tune", "report", "--file", "/nowhere/report.json", status=1)
+    assert "/nowhere/report.json" in wrong
+    assert "fix:" in wrong
+
+
+def test_explain(venv: Venv, ops: object) -> None:
+    said = venv.run("aot-tune", "explain", "gemm", "M=1", "N=64", "K=64")
+    assert "generic" in said or "kernel" in said
+    assert "gemm" in venv.run("aot-tune", "explain", "gem", "M=1", status=1)
+    assert "K" in venv.run("aot-tune", "explain", "gemm", "M=1", "N=64", status=1)
+    assert "M=one" in venv.run("aot-tune", "explain", "gemm", "M=one", status=1)
+
+
+def test_doctor(venv: Venv, tmp_path: Path, cache: Path) -> None:
+    said = venv.run("aot-tune", "doctor", AOT_TUNE_CACHE_DIR=str(cache))
+    for word in ("compiler", "cpu-x86-64", "device", "sandbox", str(cache)):
+        assert word in said
+    without = run(
+        [venv.folder / "bin" / "aot-tune", "doctor"], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, status=1
+    )
+    assert "no C++ compiler" in without or "g++" in without
+
+
+def test_an_sdist_builds_the_same_wheel(builder: Builder, source: Path, built: Built, tmp_path: Path) -> None:
+    """`uv build` goes through an sdist by default: everything that a build reads has to be in it."""
+    uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
+    env = {**os.environ, **builder.env, "UV_CACHE_DIR": str(tmp_path / "uv")}
+    writable = tmp_path / "source"
+    subprocess.run(["cp", "-r", source, writable], check=True)
+    subprocess.run(["chmod", "-R", "u+w", writable], check=True)
+    argv = [uv, "build", "--no-index", "--find-links", builder.wheelhouse, "-o", tmp_path / "dist", writable]
+    run(argv, env=env)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert set(members(wheel)) == set(members(built.wheel))
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_second_build_compiles_and_measures_nothing(
+    builder: Builder, source: Path, built: Built, venv: Venv, compiler: Compiler, isolated: bool
+) -> None:
+    compiler.clear()
+    if isolated:
+        again = builder.build(source, "again", read_only=True)
+        log, measured = again.log, again.measured
+        assert members(again.wheel).keys() == members(built.wheel).keys()
+    else:
+        argv = ["-v", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--force-reinstall", source]
+        log = venv.install(*argv, env={**os.environ, **builder.env})
+        measured = Built(built.wheel, log).measured
+    assert compiler.candidates() == 0, log[-4000:]
+    assert measured == 0

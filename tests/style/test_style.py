@@ -1,0 +1,145 @@
+"""How the code is written: formatters, linters, types, sizes, and words that may not occur."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aot_tune.options import OPTIONS, markdown_table
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = Path(sys.executable).parent
+PYTHON = ["aot_tune", "benchmarks", "examples", "templates", "tests"]
+CXX = [
+    path
+    for folder in ("aot_tune/runtime", "aot_tune/link/binding", "examples", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".cpp", ".h", ".c")
+]
+MODULES = sorted((ROOT / "aot_tune").rglob("*.py"))
+
+
+def check(*argv: object) -> None:
+    done = subprocess.run([str(a) for a in argv], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+def test_ruff_check() -> None:
+    check(TOOLS / "ruff", "check", "--no-cache", "--quiet", *(p for p in PYTHON if (ROOT / p).is_dir()))
+
+
+def test_ruff_format() -> None:
+    check(TOOLS / "ruff", "format", "--no-cache", "--check", "--quiet", *(p for p in PYTHON if (ROOT / p).is_dir()))
+
+
+def test_mypy(tmp_path: Path) -> None:
+    check(TOOLS / "mypy", "--strict", "--cache-dir", tmp_path, "--python-executable", sys.executable, "aot_tune")
+
+
+def test_clang_format() -> None:
+    assert len(CXX) > 10
+    check(TOOLS / "clang-format", "--dry-run", "-Werror", *CXX)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules(path: Path) -> None:
+    """Short, and without the means to run data as code or text as a command."""
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    tree = ast.parse(text)
+    forbidden = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not forbidden & {a.name.split(".")[0] for a in node.names}, f"line {node.lineno}"
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in forbidden, f"line {node.lineno}"
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            assert name not in ("eval", "exec", "compile", "os.system", "os.popen"), f"line {node.lineno}: {name}"
+            shell = [k for k in node.keywords if k.arg == "shell"]
+            assert not shell, f"line {node.lineno}: shell="
+
+
+@pytest.mark.parametrize("path", [p for p in CXX if "examples" not in p.parts], ids=lambda p: str(p.relative_to(ROOT)))
+def test_cxx_files_are_short(path: Path) -> None:
+    assert path.read_text().count("\n") <= 400
+
+
+def test_stages_do_not_reach_back() -> None:
+    """Data flows one way: a stage imports only itself, the stages before it, and what all of them share."""
+    order = ["spec", "render", "compile", "bench", "database", "search", "select", "link", "report", "pipeline", "cli"]
+    wrong = []
+    for path in MODULES:
+        stage = path.relative_to(ROOT / "aot_tune").parts[0]
+        if stage not in order:
+            continue
+        later = set(order[order.index(stage) + 1 :])
+        for module in re.findall(r"^\s*(?:from|import) aot_tune\.(\w+)", path.read_text(), re.MULTILINE):
+            if module in later:
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert not wrong
+
+
+def test_spec_imports_no_other_stage_and_the_core_names_no_backend() -> None:
+    for path in (ROOT / "aot_tune" / "spec").glob("*.py"):
+        modules = re.findall(r"^\s*(?:from|import) aot_tune\.(\w+)", path.read_text(), re.MULTILINE)
+        assert set(modules) <= {"spec", "errors"}, path
+    for path in MODULES:
+        if path.parts[-2:] != ("compile", "cxx.py"):
+            assert "aot_tune.compile.cxx" not in path.read_text(), path
+
+
+def test_the_readme_has_every_option() -> None:
+    text = (ROOT / "README.md").read_text()
+    match = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", text, re.DOTALL)
+    assert match is not None, "README.md has no <!-- options --> ... <!-- /options -->"
+    assert match.group(1).strip() == markdown_table(), "write the output of `aot-tune options` there"
+
+
+def test_the_readme_quotes_the_example_as_it_is() -> None:
+    text = (ROOT / "README.md").read_text()
+    for path in sorted((ROOT / "examples" / "kernel_author").rglob("*")):
+        if path.is_file() and path.suffix in (".toml", ".txt", ".py", ".j2"):
+            assert path.read_text().strip() in text, f"{path.relative_to(ROOT)} differs from the README"
+
+
+def test_cmake_knows_every_option() -> None:
+    text = (ROOT / "cmake" / "aot_tune_add_library.cmake").read_text()
+    match = re.search(r"set\(_AOT_TUNE_OPTIONS\s*([A-Z_\s]+)\)", text)
+    assert match is not None
+    assert sorted(match.group(1).split()) == sorted(o.name.removeprefix("AOT_TUNE_") for o in OPTIONS)
+
+
+def test_no_path_or_address_of_a_machine_is_written_down() -> None:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    names = listed.stdout.split("\n") if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    forbidden = re.compile(r"/(?:home|root|Users|work)/\w|\bfile:///\w|--(?:extra-)?index-url")
+    for name in filter(None, names):
+        path = ROOT / name
+        if path.is_file() and path.suffix in (
+            ".py",
+            ".md",
+            ".toml",
+            ".txt",
+            ".cmake",
+            ".in",
+            ".cpp",
+            ".h",
+            ".j2",
+            ".yaml",
+        ):
+            found = forbidden.search(path.read_text(errors="replace"))
+            assert found is None or path == Path(__file__), f"{name}: {found and found.group()}"
+
+
+def test_the_hooks_run_the_same_tools() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    for tool in ("ruff check", "ruff format", "mypy", "clang-format"):
+        assert tool in text
+    assert "repo: local" in text
+    assert "http" not in text
