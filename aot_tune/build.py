@@ -33,8 +33,12 @@ prepare_metadata_for_build_editable = _backend.prepare_metadata_for_build_editab
 
 
 def _pass_import_path_on() -> None:
-    """Tell CMake's Python steps where the build requirements are: under isolation only this process knows."""
-    os.environ["AOT_TUNE_IMPORT_PATH"] = os.pathsep.join(p for p in sys.path if p)
+    """Tell CMake's Python steps where the build requirements are: under isolation only this process knows.
+
+    A front end's own start-up hook stays behind: it expects a path that nobody has extended yet.
+    """
+    paths = [p for p in sys.path if p and not os.path.exists(os.path.join(p, "sitecustomize.py"))]  # noqa: PTH110, PTH118
+    os.environ["AOT_TUNE_IMPORT_PATH"] = os.pathsep.join(paths)
 
 
 def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None) -> str:

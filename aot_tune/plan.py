@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -16,12 +17,13 @@ from aot_tune.bench import Device, identify
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import native_targets, target_by_name, toolchain_for
 from aot_tune.database import load_databases
-from aot_tune.errors import BuildError
+from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, resolve
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.names import check_identifier
+from aot_tune.storage import cache_location, check_folder
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
@@ -82,9 +84,10 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     Raises:
         AotTuneError: for the first thing that is wrong, before any compiler has run on a candidate.
     """
-    for what, name in (("library name", request.name), ("prefix", request.prefix)):
+    for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
         check_identifier(name, what)
     options = resolve(request.options, {**request.defaults, **environment})
+    _check_cache(options, environment)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
     operators = {name: op for name, (_, op) in load_operators(roots, request.operators).items()}
     if not operators:
@@ -93,6 +96,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
             why=f"no <operator>/operator.py below {', '.join(map(str, roots))}",
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
+    _check_filter(options.filter, operators)
     targets = _targets(options, Path(request.database) if request.database else None)
     _check_spaces(operators, targets, roots)
     files = _input_files(roots, operators, request.database)
@@ -112,6 +116,20 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         inputs=_digest(files, roots),
     )
     return plan, Paths(templates=tuple(str(r.resolve()) for r in roots), database=request.database), files
+
+
+def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
+    """Raise when the cache that the user named cannot be used; without the one by default a build goes on."""
+    named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
+    location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
+    if location.root is not None and location.required:
+        check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
+
+
+def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
+    names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
+    if names and not any(fnmatchcase(name, pattern) for name in names):
+        raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, names))
 
 
 def _targets(options: Options, database: Path | None) -> list[Target]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from aot_tune.database import OperatorDatabase, load_databases, merge, save_database
+from aot_tune.database import OperatorDatabase, load_databases, save_database, update
 from aot_tune.errors import DatabaseError
 from aot_tune.storage import cache_location
 
@@ -15,7 +15,7 @@ __all__ = ["export_records"]
 def export_records(library: str, directory: Path) -> list[Path]:
     """Write the records of a library's last build below `directory`, a folder per device; returns the files.
 
-    Records of the same operator and device that are there already are merged: newer measurements win.
+    Records of the same operator and device that are there already are merged: newer measurements win, and replace all where the two cannot be compared.
 
     Raises:
         DatabaseError: when nothing was recorded, or a file in `directory` is not a database.
@@ -30,7 +30,7 @@ def export_records(library: str, directory: Path) -> list[Path]:
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    return [save_database(directory, merge(there[_key(d)], d) if _key(d) in there else d) for d in fresh]
+    return [save_database(directory, update(there[_key(d)], d) if _key(d) in there else d) for d in fresh]
 
 
 def _key(database: OperatorDatabase) -> tuple[str, str]:

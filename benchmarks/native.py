@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
         return None
     work = folder / operator
     work.mkdir()
-    if TOOLCHAIN.compile(rendered.source, target, work / "object.o", 120.0).status != "ok":
+    compiled = TOOLCHAIN.compile(rendered.source, target, work / "object.o", 120.0)
+    if compiled.status != "ok" or sha256((work / "object.o").read_bytes()).hexdigest() != variant["object"]:
         return None
     TOOLCHAIN.link_shared([work / "object.o"], work / "kernel.so")
     return {"path": str(work / "kernel.so"), "symbol": f"{rendered.symbol}_launch", "variant": variant["name"]}

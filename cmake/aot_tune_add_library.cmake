@@ -62,6 +62,15 @@ function(aot_tune_add_library target)
     set(ARG_TEMPLATES bundled)
   endif()
 
+  foreach(path IN ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
+    if(path MATCHES "[;$]")
+      message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${CMAKE_MATCH_0}'\n"
+                          "  why: CMake's generators cannot write it down for linkers\n"
+                          "  fix: move the folder to a path without ';' and '$'"
+      )
+    endif()
+  endforeach()
+
   _aot_tune_find_python()
   set(directory "${CMAKE_CURRENT_BINARY_DIR}/aot_tune/${target}")
   _aot_tune_configure()
@@ -116,6 +125,7 @@ macro(_aot_tune_configure)
     endif()
   endforeach()
   set(ENV{CXX} "${CMAKE_CXX_COMPILER}")
+  set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # what is imported while it is edited is not tuned by the way
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
             configure ${arguments}

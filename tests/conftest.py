@@ -14,6 +14,7 @@ import pytest
 from aot_tune.render import Candidate, Rendered
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # for what test modules share
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 

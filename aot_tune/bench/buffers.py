@@ -141,6 +141,10 @@ class Region:
         ctypes.memset(self._low, CANARY, self._before)
         ctypes.memset(self.address + self.size, CANARY, self._after)
 
+    def copy_from(self, other: Region) -> None:
+        """Copy the storage of a region of the same size."""
+        ctypes.memmove(self.address, other.address, self.size)
+
     def same(self, other: Region) -> bool:
         """Whether two storages of one size hold the same bytes."""
         return bool(_libc.memcmp(self.address, other.address, self.size) == 0)

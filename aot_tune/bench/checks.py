@@ -15,7 +15,7 @@ _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of no
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)
 _LONGEST = 1031
-_MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
+_MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
 def derived_checks(
@@ -41,7 +41,7 @@ def derived_checks(
     small = [check for key, check in found.items() if sizes[key] <= most_bytes]
     if small or not found:
         return small
-    return [found[key] for key in sorted(found, key=lambda k: sizes[k])[:2]]
+    return [found[key] for key in sorted(found, key=lambda k: (sizes[k], k))[:2][-1:]]
 
 
 def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
@@ -80,14 +80,16 @@ def _layouts(operator: Operator) -> Iterator[Problem]:
     yield msgspec.structs.replace(base, alignment={t.name: t.dtype.itemsize for t in operator.tensors})
 
 
-def _padded(operator: Operator, problem: Problem, tensor: Tensor, pad: int, step: int) -> tuple[int, ...]:
-    """Strides of a tensor whose last axis has stride `step` and whose rows are `pad` elements longer than they need."""
+def _padded(
+    operator: Operator, problem: Problem, tensor: Tensor, pad: int, step: int, order: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Strides of a tensor whose fastest axis has stride `step` and whose rows are `pad` elements longer than needed."""
     shape = operator.shape(problem, tensor)
     strides = [0] * len(shape)
-    size = step
-    for axis in reversed(range(len(shape))):
+    size, rest = step, pad
+    for axis in reversed(order or range(len(shape))):
         strides[axis] = size
-        size = size * shape[axis] + (pad if axis == len(shape) - 1 else 0)
+        size, rest = size * shape[axis] + rest, 0
     return tuple(strides)
 
 
@@ -108,22 +110,28 @@ def _options(operator: Operator) -> Iterator[Problem]:
 def _fits(
     operator: Operator, problem: Problem, requires: Sequence[Expr], tensors: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
-    """The problem if it is allowed, else problems near it that are: pinned facts set, dims rounded up."""
+    """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must."""
     if _allowed(operator, problem, requires):
         yield problem
         return
     pinned = dict(p for r in requires for p in r.pinned())
     near = _with_pins(operator, problem, pinned, tensors)
+    for require in requires:
+        if not _allowed(operator, near, (require,)):
+            near = _rounded(operator, near, require, pinned)
     if _allowed(operator, near, requires):
         yield near
-    for multiple in _MULTIPLES:
-        for names in (*((n,) for n in operator.dims if n not in pinned), tuple(operator.dims)):
-            dims = {
-                n: -(-e // multiple) * multiple if n in names and n not in pinned else e for n, e in near.dims.items()
-            }
-            rounded = msgspec.structs.replace(near, dims=dims, strides={})
-            if _allowed(operator, rounded, requires):
-                yield rounded
+
+
+def _rounded(operator: Operator, problem: Problem, require: Expr, pinned: Mapping[str, int]) -> Problem:
+    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it."""
+    names = [n for n in operator.dims if n in require.facts() and n not in pinned]
+    for multiple in _MULTIPLES if names else ():
+        dims = {n: -(-e // multiple) * multiple if n in names else e for n, e in problem.dims.items()}
+        rounded = msgspec.structs.replace(problem, dims=dims, strides={})
+        if _allowed(operator, rounded, (require,)):
+            return rounded
+    return problem
 
 
 def _allowed(operator: Operator, problem: Problem, requires: Sequence[Expr]) -> bool:
@@ -136,7 +144,7 @@ def _with_pins(
     """The problem with dims, presence, attributes and the fastest axis of tensors as the pinned facts say."""
     dims, order = dict(problem.dims), dict(problem.order)
     present, attributes = set(problem.present), dict(problem.attributes)
-    strides = {} if any(f in dims for f in pinned) else dict(problem.strides)
+    strides = {} if any(f in dims and dims[f] != v for f, v in pinned.items()) else dict(problem.strides)
     for fact, value in pinned.items():
         kind, _, rest = fact.partition(".")
         if fact in dims:
@@ -148,8 +156,11 @@ def _with_pins(
         elif kind == "stride" and value == 1:
             name, _, axis = rest.rpartition(".")
             if operator.facts(msgspec.structs.replace(problem, order=order, strides=strides))[fact] != 1:
-                order[name] = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
-                strides.pop(name, None)
+                wanted = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
+                if name in strides:
+                    strides[name] = _padded(operator, problem, tensors[name], 3, 1, wanted)
+                else:
+                    order[name] = wanted
     return msgspec.structs.replace(
         problem, dims=dims, order=order, strides=strides, present=tuple(sorted(present)), attributes=attributes
     )

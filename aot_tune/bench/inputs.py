@@ -19,7 +19,7 @@ _PERIOD = 1_000_003
 
 
 def draw(operator: Operator, check: Check, tensor: Tensor, count: int, seed: int) -> NDArray[Any]:
-    """`count` values of a tensor's storage, in its dtype, in one dimension.
+    """The values of a tensor's storage of `count` elements, in its dtype; a long storage repeats them.
 
     Integers are drawn evenly from -8 to 8 (0 or 1 for bool): they are exact in every accumulator.
     """
@@ -38,17 +38,20 @@ def draw(operator: Operator, check: Check, tensor: Tensor, count: int, seed: int
         values = generator.integers(0, 2, drawn).astype(dtype)
     else:
         values = generator.integers(0 if dtype.kind == "u" else -8, 9, drawn).astype(dtype)
-    return values if drawn == count else np.resize(values, count)
+    return values
 
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
-    """Write drawn values into the storage of the inputs in `views`, which are flat, by tensor name."""
+    """Write drawn values, repeated, into the storage of the inputs in `views`, which are flat, by tensor name."""
     first = next((t.name for t in operator.inputs if operator.is_present(check.problem, t)), "")
     for tensor in operator.inputs:
         view = views.get(tensor.name)
         if view is None:
             continue
-        view[:] = draw(operator, check, tensor, view.size, seed)
+        values = draw(operator, check, tensor, view.size, seed)
+        for start in range(0, view.size, _PERIOD):
+            part = view[start : start + _PERIOD]
+            part[:] = values[: part.size]
         if tensor.name == first and check.special and view.dtype.kind == "f":
             places = np.linspace(0, view.size - 1, num=4, dtype=np.int64)[:3]
             view[places] = (-np.inf, np.nan, np.inf)

@@ -2,10 +2,11 @@
 
 The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy
 with strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two
-numbers per output are taken: `relative`, the largest e / |v| among the larger half of the values, and `absolute`, the
-largest e - relative * |v| of all. A result may be off by `operator.tolerance * (absolute + relative * |v|)`. Neither
-number is less than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical
-value, absolute. Small problems are drawn anew until their errors are a fair sample.
+numbers per output are taken: `relative`, the largest e / |v| among the larger half of the values that are not 0, and
+`absolute`, the largest e - relative * |v| of all. A result may be off by tolerance * (absolute + relative * |v|), where
+`tolerance` is the operator's. Neither number is less than what rounding alone must cost: one unit in the last place,
+relative, and half of one at the typical value, absolute. Small problems are drawn anew until their errors are a fair
+sample.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Bounds", "SequentialSums", "Truth", "logical_inputs", "read_truth", 
 
 _SAMPLE = 4096
 _DRAWS = 24
-_SEQUENTIAL = 1024
+_SEQUENTIAL = 512
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class SequentialSums:
             return product
         rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
         columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
-        right = np.ascontiguousarray(b[:, columns].T)
+        right = np.ascontiguousarray(b.T[columns])
         for row in rows:
             product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
         return product
@@ -198,11 +199,13 @@ def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, toleranc
     unit, tiny = float(info.eps), float(info.tiny)
     if not values.size:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
-    large = values >= max(float(np.median(values)), tiny)
+    typical = float(np.sqrt(np.mean(np.square(values))))
+    sample = values[:: max(1, values.size >> 16)]
+    middle = float(np.median(sample[sample > tiny])) if (sample > tiny).any() else 0.0
+    large = values >= max(middle, tiny)
     relative = max(float(np.max(errors[large] / values[large])) if large.any() else 0.0, unit)
     rest = float(np.max(errors - relative * values))
-    typical = float(np.sqrt(np.mean(np.square(values))))
-    floor = 0.5 * unit * min(typical, float(np.median(values)) * 4)
+    floor = 0.5 * unit * min(typical, 4 * middle)
     return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
 
 

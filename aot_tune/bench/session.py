@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from aot_tune.bench import messages, sandbox, timing
 from aot_tune.bench.baselines import PreparedBaseline, input_digests, prepare_baseline
 from aot_tune.bench.buffers import Region
@@ -20,7 +18,7 @@ from aot_tune.bench.objects import LaunchError, Loaded, LoadError, empty_call
 from aot_tune.bench.records import Policy
 from aot_tune.bench.reference import write_truth
 from aot_tune.bench.state import ProblemState
-from aot_tune.bench.verify import WorkspaceError, inspect, verify, workspace_for
+from aot_tune.bench.verify import Bits, WorkspaceError, inspect, same_bits, verify, workspace_for
 from aot_tune.library import load_operator
 from aot_tune.spec import Operator
 
@@ -55,7 +53,7 @@ class CpuSession:
         self._loaded: dict[str, Loaded] = {}
         self._ready: dict[tuple[str, str], _Ready] = {}
         self._baselines: dict[str, PreparedBaseline] = {}
-        self._accepted: dict[tuple[str, str], dict[str, NDArray[Any]]] = {}
+        self._accepted: dict[tuple[str, str], Bits] = {}
         self._overheads: dict[int, float] = {}
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
             messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
@@ -116,7 +114,7 @@ class CpuSession:
         for key in keys:
             state = self._state(key)
             for placement in state.placements():
-                state.pristine(state.at(placement))
+                state.at(placement)
             _ = state.truth
         held = sum(s.bytes() for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
@@ -165,6 +163,7 @@ class CpuSession:
                     verdict = verify(loaded, state, self._policy, request.quick, lambda p: emit(_progress(p)))
             except WorkspaceError as error:
                 return messages.Checked(status="skipped", reason=str(error))
+            self._accepted[request.handle, key] = verdict.bits
             worst, runs = max(worst, verdict.error), verdict.runs
             bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
             if verdict.status != "ok":
@@ -199,7 +198,7 @@ class CpuSession:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
         except WorkspaceError as error:
             return messages.Timed(samples=(), status="skipped", reason=str(error))
-        fault = self._fault(ready, state)
+        fault = self._fault(ready, state, self._accepted.get((request.handle, request.key), {}))
         return messages.Timed(
             samples=tuple(max(s - overhead, 0.0) for s in samples),
             overhead=overhead,
@@ -208,10 +207,12 @@ class CpuSession:
             reason=f"{fault} (after {watch.calls} timed calls)" if fault else "",
         )
 
-    def _fault(self, ready: _Ready, state: ProblemState) -> str:
-        fault, _ = inspect(state, ready.calls, ready.workspace)
+    def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
+        """What is wrong after timed calls; bits that were right before are right again."""
+        same = bool(bits) and same_bits(ready.calls, bits)
+        fault, _ = inspect(state, ready.calls, ready.workspace, whole=not same)
         if fault:
-            ready.calls.restore(self._policy.seed)
+            state.restore()
         return fault
 
     def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
@@ -240,7 +241,10 @@ class CpuSession:
                 sample = ready.sampler.sample(request.calls)
         except timing.ReturnedError as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
-        fault = self._fault(ready, self._state(request.key)) if request.fresh else ""
+        fault = ""
+        if request.fresh:
+            bits = self._accepted.get((request.handle, request.key), {})
+            fault = self._fault(ready, self._state(request.key), bits)
         return messages.Timed(
             samples=(max(sample - overhead, 0.0),),
             overhead=overhead,

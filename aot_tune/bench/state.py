@@ -22,7 +22,7 @@ _BIG = 64 << 20
 
 
 class CallSet:
-    """The tensors of one call in guarded memory, inputs filled and outputs poisoned.
+    """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
     `share` gives the regions of tensors that are not made anew.
     """
@@ -31,15 +31,14 @@ class CallSet:
         self,
         operator: Operator,
         check: Check,
-        seed: int,
+        pristine: dict[str, Region],
         placement: Placement,
         share: dict[str, Region] | None = None,
     ) -> None:
-        self.operator, self.check, self.placement = operator, check, placement
+        self.operator, self.placement, self._pristine = operator, placement, pristine
         self.regions: dict[str, Region] = {}
         self.owned: list[Region] = []
         self.views: dict[str, NDArray[Any]] = {}
-        fresh: dict[str, NDArray[Any]] = {}
         addresses: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         strides: dict[str, tuple[int, ...]] = {}
@@ -59,11 +58,10 @@ class CallSet:
                 if tensor.output:
                     region.poison()
                 else:
-                    fresh[name] = region.flat(tensor.dtype.numpy)
+                    region.copy_from(pristine[name])
             self.regions[name] = region
             self.views[name] = region.view(tensor.dtype.numpy, shapes[name], strides[name], first)
             addresses[name] = region.address + first * width
-        fill(operator, check, fresh, seed)
         self.arguments = Arguments(
             operator, addresses, shapes, strides, scalar_values(operator), attribute_indices(operator, check)
         )
@@ -81,10 +79,10 @@ class CallSet:
         for tensor in self.outputs():
             self.regions[tensor.name].poison()
 
-    def restore(self, seed: int) -> None:
-        """Fill inputs and guard zones again, after a candidate that wrote to them."""
-        flats = {t.name: self.regions[t.name].flat(t.dtype.numpy) for t in self.inputs()}
-        fill(self.operator, self.check, flats, seed)
+    def restore(self) -> None:
+        """Write inputs and guard zones again, after a candidate that wrote to them."""
+        for tensor in self.inputs():
+            self.regions[tensor.name].copy_from(self._pristine[tensor.name])
         for region in self.regions.values():
             region.heal()
 
@@ -125,17 +123,21 @@ class ProblemState:
     def at(self, placement: Placement) -> CallSet:
         """The tensors in a placement."""
         if placement not in self._sets:
-            self._sets[placement] = CallSet(self.operator, self.check, self.policy.seed, placement)
+            self._sets[placement] = CallSet(self.operator, self.check, self.pristine, placement)
         return self._sets[placement]
 
-    def pristine(self, calls: CallSet) -> dict[str, Region]:
-        """Inputs that no candidate is given, to compare with."""
-        for tensor in calls.inputs():
-            if tensor.name not in self._pristine:
-                source = calls.regions[tensor.name]
-                copy = Region(source.size)
-                fill(self.operator, self.check, {tensor.name: copy.flat(tensor.dtype.numpy)}, self.policy.seed)
-                self._pristine[tensor.name] = copy
+    @property
+    def pristine(self) -> dict[str, Region]:
+        """Inputs that no candidate is given, to copy from and to compare with."""
+        if not self._pristine:
+            problem, flats = self.check.problem, {}
+            for tensor in self.operator.inputs:
+                if self.operator.is_present(problem, tensor):
+                    shape, strides = self.operator.shape(problem, tensor), self.operator.strides(problem, tensor)
+                    region = Region(storage_extent(shape, strides)[0] * tensor.dtype.itemsize)
+                    self._pristine[tensor.name] = region
+                    flats[tensor.name] = region.flat(tensor.dtype.numpy)
+            fill(self.operator, self.check, flats, self.policy.seed)
         return self._pristine
 
     def rotation(self) -> list[CallSet]:
@@ -151,9 +153,14 @@ class ProblemState:
             wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
             share = {n: r for n, r in first.regions.items() if n not in cold}
             for _ in range(min(wanted, self.policy.copies) - 1):
-                more = CallSet(self.operator, self.check, self.policy.seed, "inside", share)
+                more = CallSet(self.operator, self.check, self.pristine, "inside", share)
                 self._rotation.append(more)
         return self._rotation
+
+    def restore(self) -> None:
+        """Write all inputs and guard zones again."""
+        for made in (*self._rotation, *self._sets.values()):
+            made.restore()
 
     def bytes(self) -> int:
         """Bytes of all buffers."""

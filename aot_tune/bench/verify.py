@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.bench.buffers import Region
+from aot_tune.bench.buffers import Placement, Region
 from aot_tune.bench.objects import LaunchError, Loaded
 from aot_tune.bench.records import Policy, Status
 from aot_tune.bench.reference import Bounds
 from aot_tune.bench.state import CallSet, ProblemState
 from aot_tune.spec import Tensor
 
-__all__ = ["Verdict", "WorkspaceError", "compare", "inspect", "verify", "workspace_for"]
+__all__ = ["FAR_OFF", "Bits", "Verdict", "WorkspaceError", "compare", "inspect", "same_bits", "verify", "workspace_for"]
 
-_FAR_OFF = 1e30
+FAR_OFF = 1e30
 """The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
 
 _BLOCK = 1 << 16
@@ -27,18 +27,26 @@ _GARBAGE = (0xFF, 0x7F, 0xFF)
 """Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
 
 
+Bits = dict[str, NDArray[np.uint8]]
+"""Bytes of outputs, by name."""
+
+
 class WorkspaceError(Exception):
     """A candidate asks for more workspace than it may have."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What one problem came to; `runs` are the ns of single calls, the first of each placement first."""
+    """What one problem came to.
+
+    `runs` are the ns of single calls in the order of the plan; `bits` are the outputs that were right, by name.
+    """
 
     status: Status = "ok"
     reason: str = ""
     error: float = 0.0
     bitwise: bool | None = None
     runs: tuple[float, ...] = ()
+    bits: Bits = {}
 
 
 def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
@@ -63,36 +71,39 @@ def verify(
     """
     runs: list[float] = []
     worst, bitwise = 0.0, None
-    for placement in state.placements()[: 1 if quick else None]:
+    bits: Bits = {}
+    place = f"problem '{state.check.problem.id}'" + (", special values" if state.check.special else "")
+    for placement in _plan(state, quick):
+        if bits and placement == "inside" and runs[0] > policy.long_ns:
+            continue
         calls = state.at(placement)
         progress(f"{placement} placement of {state.check.problem.id}")
-        workspace = workspace_for(loaded, calls, policy)
         try:
-            repeats = 1 if quick or placement != "inside" else 2
-            first: dict[str, NDArray[Any]] = {}
-            for repeat in range(repeats):
-                if repeat and runs[0] > policy.long_ns:
-                    break
+            workspace = workspace_for(loaded, calls, policy)
+            try:
                 runs.append(_run(loaded, calls, workspace, _GARBAGE[len(runs) % 3]))
-                fault, error = inspect(state, calls, workspace, whole=not repeat or not _same(calls, first))
-                if fault:
-                    calls.restore(policy.seed)
-                    where = f"problem '{state.check.problem.id}'" + (", special values" if state.check.special else "")
-                    return Verdict(status="wrong-result", reason=f"{fault} ({where})", error=error, runs=tuple(runs))
-                worst = max(worst, error)
-                if repeat:
-                    bitwise = _same(calls, first)
-                elif repeats > 1:
-                    first = {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
-        except LaunchError as error:
-            calls.restore(policy.seed)
-            return Verdict(
-                status="failed", reason=f"{error.what} (problem '{state.check.problem.id}')", runs=tuple(runs)
-            )
-        finally:
-            if workspace is not None:
-                workspace.close()
-    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs))
+                same = bool(bits) and same_bits(calls, bits)
+                fault, error = inspect(state, calls, workspace, whole=not same)
+            finally:
+                if workspace is not None:
+                    workspace.close()
+        except LaunchError as failure:
+            calls.restore()
+            return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
+        worst = max(worst, error)
+        if fault:
+            calls.restore()
+            return Verdict(status="wrong-result", reason=f"{fault} ({place})", error=worst, runs=tuple(runs))
+        if bits and placement == "inside":
+            bitwise = same
+        bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
+    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:
+    """The placements to run in, in order; the first one twice."""
+    placements = state.placements()
+    return placements[:1] if quick else (placements[0], *placements)
 
 
 def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int) -> float:
@@ -108,8 +119,9 @@ def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int)
     return float(end - begin)
 
 
-def _same(calls: CallSet, first: dict[str, NDArray[Any]]) -> bool:
-    return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in first.items())
+def same_bits(calls: CallSet, bits: Bits) -> bool:
+    """Whether all outputs, and what is between their rows, hold these bits."""
+    return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in bits.items())
 
 
 def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, whole: bool = True) -> tuple[str, float]:
@@ -122,7 +134,7 @@ def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, wh
         damage = region.damage()
         if damage:
             return f"oob: guard zone of {name!r}: {damage}", 0.0
-    pristine = state.pristine(calls)
+    pristine = state.pristine
     for tensor in calls.inputs():
         region = calls.regions[tensor.name]
         if not region.same(pristine[tensor.name]):
@@ -200,4 +212,4 @@ def _odd(value: NDArray[np.float64], exact: NDArray[np.float64], limit: float) -
     """Errors where a value is not finite: 0 where both are NaN, the same infinity or overflow to it, else far off."""
     overflow = (np.abs(exact) > limit) & np.isinf(value) & (np.sign(exact) == np.sign(value))
     fine = (np.isnan(value) & np.isnan(exact)) | (value == exact) | overflow
-    return np.where(fine, 0.0, _FAR_OFF)
+    return np.where(fine, 0.0, FAR_OFF)

@@ -66,9 +66,11 @@ def _configure(given: argparse.Namespace) -> int:
 
 
 def _build(given: argparse.Namespace) -> int:
+    from aot_tune.interrupts import end_with_the_build
     from aot_tune.pipeline import build
 
-    build(given.directory)
+    with end_with_the_build():
+        build(given.directory)
     return 0
 
 

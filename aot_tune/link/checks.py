@@ -9,11 +9,14 @@ from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, Tar
 from aot_tune.spec import Expr
 from aot_tune.spec.names import check_identifier
 
-__all__ = ["MAX_RANK", "check_library"]
+__all__ = ["MAX_RANK", "check_library", "known_facts"]
 
 MAX_RANK = 8
 """Axes that a tensor may have (kMaxRank of the runtime)."""
 
+# Arguments that an operator may have, and operators that a library may have (the binding's constants of these names).
+_LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16}
+_MAX_OPERATORS = 256
 _MAX_DEPTH = 64
 
 
@@ -27,6 +30,9 @@ def check_library(spec: LibrarySpec) -> None:
         check_identifier(name, what)
     if not spec.operators:
         raise ManifestError(f"library {spec.name!r} has no operator", fix="name at least one operator")
+    if len(spec.operators) > _MAX_OPERATORS:
+        count = len(spec.operators)
+        raise ManifestError(f"library {spec.name!r} has {count} operators", fix=f"at most {_MAX_OPERATORS}")
     _unique((t.operator.name for t in spec.operators), f"library {spec.name!r}: operator")
     symbols: dict[str, str] = {}
     for table in spec.operators:
@@ -41,6 +47,10 @@ def check_library(spec: LibrarySpec) -> None:
 
 def _check_operator(table: OperatorTable) -> None:
     where = f"operator {table.operator.name!r}"
+    for what, limit in _LIMITS.items():
+        count = len(getattr(table.operator, what))
+        if count > limit:
+            raise ManifestError(f"{where} has {count} {what}", fix=f"at most {limit}")
     for tensor in table.operator.tensors:
         if tensor.rank > MAX_RANK:
             raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")

@@ -12,6 +12,7 @@ from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.recorded import recorded_evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune import tune
+from aot_tune.pipeline.verification import verify_shipped
 from aot_tune.plan import Plan, read_plan
 from aot_tune.progress import Progress
 from aot_tune.report import format_report
@@ -48,6 +49,7 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     generics = {name: session.generic_entry(loaded.operator) for name, loaded in session.operators.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)
+    verify_shipped(session, chosen, generics)
     report = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)

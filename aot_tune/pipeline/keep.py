@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aot_tune.bench import Device, Measurement
 from aot_tune.compile import Object
-from aot_tune.database import OperatorDatabase, make_database, merge, operator_digest, save_database
+from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update
 from aot_tune.errors import BuildError, DatabaseError
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.render import Rendered
 
@@ -71,30 +72,31 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     if folder is None or session.options.cache == "ro":
         return
     for name, found in evidence.items():
-        for one in found:
-            database = _database(session, session.operators[name], one)
+        for device in session.devices:
+            database = _database(session, session.operators[name], found, device)
             if database is not None:
-                same = [
-                    d for d in session.databases if d.operator == name and d.device.digest == database.device.digest
-                ]
-                save_database(folder, merge(same[0], database) if same else database)
+                same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
+                save_database(folder, update(same[0], database) if same else database)
 
 
-def _database(session: Session, loaded: LoadedOperator, evidence: Evidence) -> OperatorDatabase | None:
-    device = session.device_for(evidence.target)
-    compiled: list[tuple[Rendered, Object]] = [
-        (e.rendered, e.object) for e in evidence.entries.values() if e.object is not None
-    ]
-    known = {r.candidate.id: o.digest for r, o in compiled}
-    measurements = [
-        m
-        for row in evidence.measurements.values()
-        for m in row.values()
-        if device is not None
-        and m.device == device.digest
-        and (m.candidate.startswith("baseline:") or known.get(m.candidate) == m.object)
-    ]
-    if device is None or not measurements:
+def _database(
+    session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
+) -> OperatorDatabase | None:
+    """One operator on one device, all its targets together.
+
+    What takes part in the races of several targets, the generic variant and the baselines, is kept once.
+    """
+    own = [e for e in found if session.device_for(e.target) == device]
+    compiled: dict[str, tuple[Rendered, Object]] = {
+        e.candidate.id: (e.rendered, e.object) for one in own for e in one.entries.values() if e.object is not None
+    }
+    known = {name: made.digest for name, (_, made) in compiled.items()}
+    measurements: dict[tuple[str, str], Measurement] = {}
+    for m in (m for one in own for row in one.measurements.values() for m in row.values()):
+        current = is_baseline(m.candidate) or known.get(m.candidate) == m.object
+        if current and m.device == device.digest:
+            measurements.setdefault((m.candidate, m.problem.id), m)
+    if not measurements:
         return None
     return make_database(
         operator=loaded.operator.name,
@@ -103,6 +105,6 @@ def _database(session: Session, loaded: LoadedOperator, evidence: Evidence) -> O
         policy=session.policy,
         toolchains=session.plan.toolchains,
         baselines=baseline_versions(loaded),
-        compiled=compiled,
-        measurements=measurements,
+        compiled=compiled.values(),
+        measurements=measurements.values(),
     )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
 
-from aot_tune.bench import Bench, Device, Measurement, Prepared
 from aot_tune.bench import Entry as Entrant
-from aot_tune.compile import toolchain_for
+from aot_tune.bench import Measurement, Prepared
 from aot_tune.database import OperatorStore, operator_digest
+from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.recorded import Known
-from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
+from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 
@@ -26,30 +22,11 @@ _WITHIN = 1.3
 
 
 class Measurer:
-    """Measures on one device. The bench and its workers start only when something is not known yet.
+    """Measures on the device of a bench; `known` is what committed records know, by operator."""
 
-    Args:
-        session: the build.
-        device: measured on.
-        known: what committed records know, by operator.
-    """
-
-    def __init__(self, session: Session, device: Device, known: Mapping[str, Known]) -> None:
-        self._session, self._device, self._known = session, device, known
-        self._stack = ExitStack()
-        self._bench: Bench | None = None
-        self._scratch: Path | None = None
-        self._linked: dict[str, Path] = {}
+    def __init__(self, bench: LazyBench, known: Mapping[str, Known]) -> None:
+        self._lazy, self._session, self._known = bench, bench.session, known
         self.measured = self.reused = 0
-
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        self._bench = None
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, tick: Callable[[str], None]) -> None:
         """Screen and race the problems of the workload; ends with the budget, after a whole problem."""
@@ -57,7 +34,7 @@ class Measurer:
         store = self._session.store.operator(
             operator.name,
             operator_digest(operator),
-            self._device.digest,
+            self._lazy.device.digest,
             self._session.policy.digest,
             baseline_versions(loaded),
         )
@@ -66,7 +43,7 @@ class Measurer:
                 left = len(operator.workload) - i
                 evidence.note = f"the budget ended before {left} of {len(operator.workload)} problems were measured"
                 return
-            self._measure(_OneProblem(self, loaded, problem, store), evidence, tick)
+            self._measure(_OneProblem(self._lazy, loaded, problem, store), evidence, tick)
 
     def _measure(self, one: _OneProblem, evidence: Evidence, tick: Callable[[str], None]) -> None:
         tried = evidence.tried(one.problem)
@@ -97,9 +74,9 @@ class Measurer:
         if known is not None:
             self.reused += 1
             return known
-        measurement = self.bench.screen(
+        measurement = self._lazy.get().screen(
             one.prepared(),
-            self._shared_object(entry),
+            self._lazy.shared_object(entry),
             entry.rendered.symbol,
             entry.candidate,
             entry.digest,
@@ -129,60 +106,30 @@ class Measurer:
         entrants = [
             Entrant(
                 candidate=e.candidate,
-                shared_object=self._shared_object(e),
+                shared_object=self._lazy.shared_object(e),
                 symbol=e.rendered.symbol,
                 object_digest=e.digest,
             )
             for e in finalists
         ]
-        raced = self.bench.race(one.prepared(), entrants)
+        raced = self._lazy.get().race(one.prepared(), entrants)
         self.measured += len(raced)
         one.store.put_race(raced)
         return raced
-
-    @property
-    def bench(self) -> Bench:
-        """The bench, started at first use."""
-        if self._bench is None:
-            self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="aot_tune-bench-")))
-            self._bench = self._stack.enter_context(
-                Bench(
-                    self._device,
-                    self._session.policy,
-                    scratch=self._scratch,
-                    threads=self._session.threads,
-                    log=self._session.progress.line,
-                )
-            )
-        return self._bench
-
-    def _shared_object(self, entry: Entry) -> Path:
-        """The candidate's object linked for the benchmark, made once."""
-        if entry.object is None:  # known from a record, but not on this problem
-            self._session.compile([entry], "again")
-        assert entry.object is not None
-        if entry.digest not in self._linked:
-            assert self._scratch is not None or self.bench is not None
-            path = Path(str(self._scratch)) / f"{entry.digest[:24]}.so"
-            toolchain_for(entry.candidate.backend, self._session.environment).link_shared(
-                [Path(entry.object.path)], path
-            )
-            self._linked[entry.digest] = path
-        return self._linked[entry.digest]
 
 
 class _OneProblem:
     """A problem being measured; its inputs and reference are made when something has to run."""
 
-    def __init__(self, measurer: Measurer, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
-        self._measurer = measurer
+    def __init__(self, bench: LazyBench, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
+        self._bench = bench
         self.loaded, self.problem, self.store = loaded, problem, store
         self._prepared: Prepared | None = None
 
     def prepared(self) -> Prepared:
         """Inputs and reference."""
         if self._prepared is None:
-            self._prepared = self._measurer.bench.prepare(self.loaded.folder, self.loaded.operator, self.problem)
+            self._prepared = self._bench.get().prepare(self.loaded.folder, self.loaded.operator, self.problem)
         return self._prepared
 
     def baselines(self) -> list[str]:

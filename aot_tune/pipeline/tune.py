@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aot_tune.bench import Device
 from aot_tune.errors import DatabaseError
+from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.recorded import Known, known_here, recorded_evidence
@@ -50,7 +51,8 @@ def _on_device(session: Session, target: Target, device: Device, found: dict[str
             known[name] = known_here(session, loaded.operator, device, evidence.entries)
     pairs = [(session.operators[name], found[name][-1]) for name in session.operators]
     _compile(session, pairs, known, target)
-    with Measurer(session, device, known) as measurer:
+    with LazyBench(session, device) as bench:
+        measurer = Measurer(bench, known)
         tick = _ticker(session, pairs)
         for loaded, evidence in pairs:
             measurer.measure(loaded, evidence, tick)

@@ -13,7 +13,7 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from aot_tune.errors import RenderError, did_you_mean
+from aot_tune.errors import RenderError, SpecError, did_you_mean
 from aot_tune.spec.names import check_template_path
 
 __all__ = ["Environment", "SourceLine", "map_lines"]
@@ -97,7 +97,7 @@ class Environment:
             ) from error
         except TemplateSyntaxError as error:
             raise RenderError(f"{error.name or template}:{error.lineno}: {error.message}") from error
-        except RenderError as error:
+        except (RenderError, SpecError) as error:
             raise RenderError(_placed(error, template, error.what), why=error.why, fix=error.fix) from error
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             known = [n for n in names if not n.startswith("_")]

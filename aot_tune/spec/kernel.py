@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from aot_tune.errors import SpecError
+from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.names import check_identifier, check_template_path
 
@@ -93,8 +93,8 @@ class Kernel:
                 if fact not in known and not fact.startswith("target."):
                     raise SpecError(
                         f"kernel {self.name!r}: constraint {constraint.key()} uses {fact!r}",
-                        why="constraints range over parameters and the target",
-                        fix="put what depends on the call into `requires` or `worthwhile`",
+                        why="constraints range over parameters and the target; `requires` ranges over the call",
+                        fix=did_you_mean(fact.removeprefix("parameter."), names),
                     )
         for pin in self.pins:
             if pin not in names:

@@ -71,9 +71,7 @@ operator = Operator(
     reference=reference,
     flops=4 * R * D + present("residual") * R * D,
     workload=workload(),
-    baselines=(
-        Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=lambda p: "residual" not in p.present),
-    ),
+    baselines=(Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=lambda p: "residual" not in p.present),),
     kernels=(
         Kernel("generic", "rms_norm/generic.cpp.j2", generic=True),
         Kernel(

@@ -51,9 +51,7 @@ operator = Operator(
     tensors=(Tensor("gate", (R, D)), Tensor("up", (R, D)), Tensor("out", (R, D), output=True)),
     reference=reference,
     flops=5 * R * D,
-    workload=tuple(
-        problem(R=r, D=d) for r, d in ((1, 14336), (16, 14336), (64, 14336), (256, 14336), (1024, 14336))
-    ),
+    workload=tuple(problem(R=r, D=d) for r, d in ((1, 14336), (16, 14336), (64, 14336), (256, 14336), (1024, 14336))),
     baselines=(Baseline("torch.silu_mul", "torch", torch_silu_mul),),
     kernels=(
         Kernel("generic", "silu_mul/generic.cpp.j2", generic=True),

@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from environments import (
     ROOT,
     Builder,

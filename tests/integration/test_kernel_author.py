@@ -124,7 +124,8 @@ def test_a_build_folder_that_is_kept_is_not_tuned_again(
 ) -> None:
     """With `build-dir`, an unchanged plan does not even start the tuner, although isolation moved everything."""
     options = ("-C", f"build-dir={tmp_path / 'kept'}")
-    again = replace(builder, out=tmp_path, options=options)
+    env = {**builder.env, "AOT_TUNE_TARGETS": "native"}
+    again = replace(builder, out=tmp_path, options=options, env=env)
     assert "measurements made" in again.build(author, "first").log
     compiler.clear()
     log = again.build(author, "second").log
@@ -167,6 +168,32 @@ def test_the_source_of_an_author_may_be_read_only(
     assert again.measured == 0
     assert tree_digest(folder) == before
     del example
+
+
+def test_options_come_through_pip(author: Path, builder: Builder, built: Built, tmp_path: Path) -> None:
+    """A CMake variable of one `pip install` beats the environment; a wrong one ends the build with a remedy."""
+    options = ("-C", "cmake.define.AOT_TUNE_MODE=generic")
+    log = replace(builder, out=tmp_path, options=options).build(author, "out", AOT_TUNE_MODE="tune").log
+    assert "aot_tune: mode generic" in log
+    wrong = replace(builder, out=tmp_path, options=("-C", "cmake.define.AOT_TUNE_MODE=replya"))
+    with pytest.raises(AssertionError) as caught:
+        wrong.build(author, "out")
+    assert "AOT_TUNE_MODE='replya'" in str(caught.value)
+    assert "did you mean 'replay'" in str(caught.value)
+    del built
+
+
+def test_a_users_python_path_does_not_reach_the_build(
+    author: Path, builder: Builder, built: Built, tmp_path: Path
+) -> None:
+    """Modules of the same names as those that the tuner imports lie on it; isolation passes its own path on."""
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
+        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
+    log = replace(builder, out=tmp_path).build(author, "out", PYTHONPATH=str(evil), AOT_TUNE_MODE="generic").log
+    assert "came from PYTHONPATH" not in log
+    del built
 
 
 def test_an_editable_install_does_not_measure(author: Path, builder: Builder, tmp_path: Path, built: Built) -> None:

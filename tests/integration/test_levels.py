@@ -24,7 +24,7 @@ worst = max(worst, float(np.abs(np.from_dlpack(ops.softmax(x)) - e / e.sum(1, ke
 w = np.ones(4096, "f4")
 want = x / np.sqrt((x.astype("f8") ** 2).mean(1, keepdims=True) + 1e-5)
 worst = max(worst, float(np.abs(np.from_dlpack(ops.rms_norm(x, w)) - want).max()))
-print(json.dumps([worst, ops.explain("gemm", M=16, N=768, K=768)]))
+print(json.dumps([worst, ops.explain("softmax", R=16, D=768)]))
 """
 
 

@@ -81,7 +81,8 @@ void good_calls() {
   shifted.a.tensor.byte_offset = 8;
   CHECK(shifted.run() == AOT_TUNE_OK);
   CHECK(shifted.out.memory[0] == 7.5f + mark);
-  CHECK(aot_tune_gemm(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, nullptr) == AOT_TUNE_OK);
+  CHECK(aot_tune_gemm(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, nullptr) ==
+        AOT_TUNE_OK);
   CHECK(call.out.memory[3] == 6.0f + mark);
 }
 
@@ -119,7 +120,8 @@ void bad_calls() {
   }
   {
     Gemm call;
-    for (Owner* o : {&call.a, &call.b, &call.bias, &call.residual, &call.out}) o->tensor.device = {kDLCUDA, 2};
+    for (Owner* o : {&call.a, &call.b, &call.bias, &call.residual, &call.out})
+      o->tensor.device = {kDLCUDA, 2};
     FAILS(call, AOT_TUNE_ERROR_DEVICE, "gemm: tensors are on cuda:2, for which this library has no variants");
   }
   {
@@ -154,7 +156,8 @@ void bad_calls() {
   {
     Gemm call;
     call.bias.tensor.data = reinterpret_cast<char*>(call.bias.memory.data()) + 2;
-    FAILS(call, AOT_TUNE_ERROR_LAYOUT, "'bias' is at an address that is not a multiple of 4, the size of f32");
+    FAILS(call, AOT_TUNE_ERROR_LAYOUT,
+          "'bias' is at an address that is not a multiple of 4, the size of f32");
   }
   {
     Gemm call;
@@ -162,16 +165,19 @@ void bad_calls() {
     FAILS(call, AOT_TUNE_ERROR_OVERLAP, "output 'out' overlaps input 'residual' in memory");
   }
   Gemm call;
-  CHECK(aot_tune_gemm(nullptr, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, nullptr) == AOT_TUNE_ERROR_NULL);
+  CHECK(aot_tune_gemm(nullptr, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, nullptr) ==
+        AOT_TUNE_ERROR_NULL);
   CHECK(says("gemm: tensor 'a' is missing (NULL); wanted f32 [M, K]"));
-  CHECK(aot_tune_gemm(&call.a.tensor, &call.b.tensor, nullptr, nullptr, nullptr, 0, nullptr) == AOT_TUNE_ERROR_NULL);
+  CHECK(aot_tune_gemm(&call.a.tensor, &call.b.tensor, nullptr, nullptr, nullptr, 0, nullptr) ==
+        AOT_TUNE_ERROR_NULL);
   CHECK(says("tensor 'out' is missing"));
 }
 
 void kernel_failures() {
   Owner a({2000, 2}, 1), b({2, 2}, 1), out({2000, 2}, 0);
   const int32_t status = aot_tune_gemm(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr);
-  if (std::getenv("AOT_TUNE_CPU_LEVEL") != nullptr) {  // at level 2 the tree sends this to the variant that fails
+  if (std::getenv("AOT_TUNE_CPU_LEVEL") !=
+      nullptr) {  // at level 2 the tree sends this to the variant that fails
     CHECK(status == AOT_TUNE_ERROR_KERNEL);
     CHECK(says("gemm: variant broken for cpu-x86-64-v2: launch returned 7"));
   }
@@ -182,14 +188,16 @@ void empty_calls() {
   a.tensor.data = out.tensor.data = nullptr;
   size_t size = 99;
   CHECK(aot_tune_gemm(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr) == AOT_TUNE_OK);
-  CHECK(aot_tune_gemm_workspace(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, &size) == AOT_TUNE_OK);
+  CHECK(aot_tune_gemm_workspace(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, &size) ==
+        AOT_TUNE_OK);
   CHECK(size == 0);
 }
 
 void workspaces() {
   Gemm call;
   size_t size = 0;
-  CHECK(aot_tune_gemm_workspace(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, &size) == 0);
+  CHECK(aot_tune_gemm_workspace(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0,
+                                &size) == 0);
   CHECK(aot_tune_last_error() != nullptr);
   if (std::getenv("AOT_TUNE_CPU_LEVEL") == nullptr) return;
   CHECK(size == 100);
@@ -210,7 +218,8 @@ void workspaces() {
 void explanations() {
   Gemm call;
   const auto explain = [&call](char* text, size_t size) {
-    return aot_tune_gemm_explain(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, text, size);
+    return aot_tune_gemm_explain(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, text,
+                                 size);
   };
   std::vector<char> whole(4096);
   CHECK(explain(whole.data(), whole.size()) == AOT_TUNE_OK);
@@ -227,7 +236,8 @@ void explanations() {
   call.a.tensor.data = call.b.tensor.data = call.out.tensor.data = nullptr;  // data is not needed to explain
   CHECK(explain(whole.data(), whole.size()) == AOT_TUNE_OK);
   int32_t tuned = 7;
-  CHECK(aot_tune_gemm_is_tuned(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, &tuned) == 0);
+  CHECK(aot_tune_gemm_is_tuned(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0,
+                               &tuned) == 0);
   CHECK(tuned == 0);
   call.a.tensor.ndim = 1;
   CHECK(explain(whole.data(), whole.size()) == AOT_TUNE_ERROR_RANK);
@@ -251,7 +261,8 @@ void threads() {
 
 void scalars() {
   Owner x({2, 4}, 3), weight({4}, 1), out({2, 4}, 0);
-  CHECK(aot_tune_rms_norm(&x.tensor, &weight.tensor, nullptr, &out.tensor, nullptr, 7.0f, nullptr) == AOT_TUNE_OK);
+  CHECK(aot_tune_rms_norm(&x.tensor, &weight.tensor, nullptr, &out.tensor, nullptr, 7.0f, nullptr) ==
+        AOT_TUNE_OK);
   CHECK(std::fabs(out.memory[7] - 0.75f) < 1e-6f);
 }
 

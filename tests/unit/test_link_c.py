@@ -8,6 +8,7 @@ from pathlib import Path
 
 import linked
 import pytest
+
 from aot_tune.link import runtime_folder
 
 
@@ -17,7 +18,7 @@ def program(built: linked.Built, tmp_path_factory: pytest.TempPathFactory) -> Pa
     target = tmp_path_factory.mktemp("sanitized") / "calls"
     runtime, out = runtime_folder(), built.library.parent
     flags = ["-std=c++17", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
-    flags += ["-fsanitize=address,undefined,float-cast-overflow", f"-I{out}", f"-I{runtime}", f"-I{runtime / 'include'}"]
+    flags += ["-fsanitize=address,undefined", *(f"-I{folder}" for folder in (out, runtime, runtime / "include"))]
     sources = [str(Path(__file__).with_name("link_calls.cpp")), built.made.dispatch]
     sources += [str(p) for p in sorted(runtime.glob("*.cpp"))]
     subprocess.run(["g++", *flags, *sources, built.made.archive, "-pthread", "-o", str(target)], check=True)

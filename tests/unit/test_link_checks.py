@@ -7,10 +7,13 @@ from pathlib import Path
 
 import linked
 import pytest
+
 from aot_tune.errors import ManifestError
 from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
 from aot_tune.link.checks import check_library
-from aot_tune.spec import dim, problem, stride
+from aot_tune.spec import Attribute, dim, problem, stride
+
+GUARDS = (dim("M") % stride("a", 0) == 0, dim("M") // (dim("N") - 1) == 2, dim("M") % 0 == 0)
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +70,18 @@ def test_a_node_that_does_not_exist(spec: LibrarySpec) -> None:
 
 
 def test_an_unknown_fact(spec: LibrarySpec) -> None:
-    with pytest.raises(ManifestError, match="'stride.c.0'"):
+    with pytest.raises(ManifestError, match=r"'stride.c.0'"):
         check_library(with_nodes(spec, DecisionNode(fact="stride.c.0", below=1, above=1), DecisionNode()))
 
 
-@pytest.mark.parametrize("guard", [dim("M") % stride("a", 0) == 0, dim("M") // (dim("N") - 1) == 2, dim("M") % 0 == 0])
+def test_more_arguments_than_the_binding_holds(spec: LibrarySpec) -> None:
+    attributes = tuple(Attribute(f"a{i}", ("x",)) for i in range(9))
+    operator = dataclasses.replace(spec.operators[0].operator, attributes=attributes)
+    with pytest.raises(ManifestError, match="'gemm' has 9 attributes"):
+        check_library(with_gemm(spec, operator=operator))
+
+
+@pytest.mark.parametrize("guard", GUARDS)
 def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec, guard: object) -> None:
     variants = spec.operators[0].variants
     guarded = dataclasses.replace(variants[2], requires=(guard,))  # type: ignore[arg-type]

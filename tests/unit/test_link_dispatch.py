@@ -13,6 +13,7 @@ from types import ModuleType
 import linked
 import numpy as np
 import pytest
+
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.spec import Facts, all_of
 

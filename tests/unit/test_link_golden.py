@@ -10,6 +10,7 @@ from pathlib import Path
 
 import linked
 import pytest
+
 from aot_tune.link import (
     DecisionNode,
     LibrarySpec,

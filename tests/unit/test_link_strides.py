@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from aot_tune.link import runtime_folder
-from aot_tune.link.strides import canonical_strides, stride_class
 from hypothesis import given
 from hypothesis import strategies as st
+
+from aot_tune.link import runtime_folder
+from aot_tune.link.strides import canonical_strides, stride_class
 
 SHIM = """
 #include "check.cpp"

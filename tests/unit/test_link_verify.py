@@ -11,6 +11,7 @@ from pathlib import Path
 
 import linked
 import pytest
+
 from aot_tune.errors import ManifestError
 from aot_tune.link import generate, verify
 from aot_tune.link.elf import Image
@@ -55,7 +56,8 @@ def test_a_stripped_library(copy: Path) -> None:
 def test_other_code_than_was_measured(built: linked.Built, copy: Path, stripped: bool, name: str) -> None:
     library = copy / "libaot_tune_ops.so"
     dumped = subprocess.run(["nm", str(library)], check=True, capture_output=True, text=True).stdout
-    address = next(int(line.split()[0], 16) for line in dumped.splitlines() if line.endswith(f" aot_tune_{name}_launch"))
+    line = next(line for line in dumped.splitlines() if line.endswith(f" aot_tune_{name}_launch"))
+    address = int(line.split()[0], 16)
     if stripped:
         subprocess.run(["strip", str(library)], check=True)
     data = bytearray(library.read_bytes())
@@ -110,7 +112,7 @@ def test_an_operator_without_its_generic_variant(copy: Path) -> None:
 
 def test_another_manifest(copy: Path) -> None:
     edit_manifest(copy, lambda d: d.update(mode="tune"))
-    with pytest.raises(ManifestError, match="libaot_tune_ops.so does not hold this manifest"):
+    with pytest.raises(ManifestError, match=r"libaot_tune_ops\.so does not hold this manifest"):
         check(copy)
 
 
@@ -136,13 +138,13 @@ def relink(folder: Path, *flags: str, source: str = "") -> None:
 
 def test_an_export_too_many(copy: Path) -> None:
     relink(copy, source='extern "C" void* PyInit_ops() { return nullptr; }\nint helper() { return 1; }\n')
-    with pytest.raises(ManifestError, match="ops.abi3.so exports '_Z6helperv', which is not declared"):
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so exports '_Z6helperv', which is not declared"):
         check(copy)
 
 
 def test_an_export_too_few(copy: Path) -> None:
     relink(copy, source="namespace { int x; }\n")
-    with pytest.raises(ManifestError, match="ops.abi3.so does not export 'PyInit_ops'"):
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so does not export 'PyInit_ops'"):
         check(copy)
 
 
@@ -159,7 +161,7 @@ def test_search_paths(copy: Path, path: str, good: bool) -> None:
 
 def test_absolute_source_paths(copy: Path) -> None:
     relink(copy, source='extern "C" const char* PyInit_ops() { return "/home/someone/project/kernel.cpp"; }\n')
-    with pytest.raises(ManifestError, match="ops.abi3.so holds the path '/home/someone/project/kernel.cpp'"):
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so holds the path '/home/someone/project/kernel.cpp'"):
         check(copy)
 
 
@@ -172,7 +174,7 @@ def test_a_module_of_another_library(copy: Path) -> None:
     source = 'extern "C" void* PyInit_ops() { return nullptr; }\n'
     (copy / "other.cpp").write_text(source)
     subprocess.run(["g++", "-shared", "-fPIC", "other.cpp", "-o", "ops.abi3.so"], cwd=copy, check=True)
-    with pytest.raises(ManifestError, match="ops.abi3.so does not need libaot_tune_ops.so"):
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so does not need libaot_tune_ops\.so"):
         check(copy)
 
 

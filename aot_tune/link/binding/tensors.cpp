@@ -155,7 +155,7 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
                    : kind == 'b' ? kDLBool
                                  : -1;
   const char* wrong = array->ndim > kMaxRank                    ? "has too many axes"
-                      : code < 0                                ? "has a dtype that DLPack does not know"
+                      : code < 0                                ? "has a dtype that no operator takes"
                       : (array->flags & kArrayNativeOrder) == 0 ? "has swapped bytes"
                                                                 : nullptr;
   out->tensor.data = array->data;
@@ -312,6 +312,12 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const T
                    const int64_t* extents) {
   const TypeEntry entry = *find_type(state, like);
   if (entry.kind == Kind::kExchange) return allocate_exchange(entry, device, argument, extents);
+  if (argument.dtype[0] == '\0') {  // numpy and the array API have no such type
+    PyErr_Format(state->type_error,
+                 "output '%s' cannot be made for arrays of this kind; pass %s=", argument.name,
+                 argument.name);
+    return nullptr;
+  }
   PyObject* shape = shape_tuple(argument, extents);
   if (shape == nullptr) return nullptr;
   PyObject* result = entry.kind == Kind::kArrayStruct

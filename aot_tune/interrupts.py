@@ -1,0 +1,71 @@
+"""Ends a command with the build that it is part of: a build tool that is killed does not take its children along."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["end_with_the_build"]
+
+_GRACE = 1.0
+"""Seconds between the request to end and the end without asking."""
+
+_SHELLS = frozenset(("ash", "bash", "dash", "fish", "ksh", "sh", "zsh"))
+
+
+@contextlib.contextmanager
+def end_with_the_build() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, and raise it when a program above that started this one dies.
+
+    Those programs are the ancestors in this process group: the build tool, CMake, the build front end. A shell may end
+    and leave its jobs running, so shells do not count. Only for the main thread.
+    """
+    wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, _interrupt) for number in wanted}
+    watched = _ancestors()
+    if watched:
+        threading.Thread(target=_watch, args=(watched,), daemon=True).start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _watch(watched: list[int]) -> None:
+    """Wait, without using any time, until one of the processes behind the descriptors ends; then end this one."""
+    poll = select.poll()
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ancestors() -> list[int]:
+    """Descriptors of the ancestors to watch; none where the kernel has no such descriptors."""
+    found: list[int] = []
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            if os.getpgid(pid) != os.getpgid(0):
+                break
+            if name not in _SHELLS:
+                found.append(os.pidfd_open(pid))
+            pid = int(rest.split()[1])
+        except (OSError, AttributeError, ValueError):
+            break
+    return found

@@ -1,0 +1,96 @@
+"""Nothing ships unverified: what no measurement of this very object vouches for is verified before it is linked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.compile import target_by_name
+from aot_tune.database import operator_digest
+from aot_tune.errors import BuildError
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.spec import all_of
+
+__all__ = ["verify_shipped"]
+
+_NOT_RUN = ("skipped", "timeout")
+"""A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
+
+
+def verify_shipped(session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Entry]) -> None:
+    """Verify every kept and generic variant that this build has not verified, nor a record of the same object.
+
+    A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so.
+
+    Raises:
+        BuildError: when a variant fails; a generic variant that failed while it was measured always ends the build.
+    """
+    for name, loaded in session.operators.items():
+        found = list(chosen.get(name, ()))
+        generic = generics[name]
+        _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
+        kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
+        vouched = {m.object for one in found for m in _ok(one.evidence)}
+        waiting = [e for e in {**kept, generic.candidate.id: generic}.values() if e.digest not in vouched]
+        for device, group in _by_device(session, waiting):
+            with LazyBench(session, device) as bench:
+                for entry in group:
+                    _verify(session, bench, loaded, entry)
+
+
+def _ok(evidence: Evidence) -> Iterator[Measurement]:
+    for row in evidence.measurements.values():
+        yield from (m for m in row.values() if m.status == "ok")
+
+
+def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[Evidence]) -> None:
+    for evidence in found:
+        for row in evidence.measurements.values():
+            m = row.get(generic.candidate.id)
+            if m is not None and m.status not in ("ok", *_NOT_RUN):
+                raise BuildError(
+                    f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
+                    why=f"{m.status}: {m.reason}",
+                    fix=f"mend {loaded.operator.generic.template}; it answers every call that no other variant serves",
+                )
+
+
+def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Device, list[Entry]]]:
+    groups: dict[str, tuple[Device, list[Entry]]] = {}
+    for entry in entries:
+        device = session.device_for(target_by_name(entry.candidate.target))
+        if device is not None:
+            groups.setdefault(device.digest, (device, []))[1].append(entry)
+        elif entry.rebuilt:
+            session.progress.line(
+                f"{entry.candidate.operator}: {entry.candidate.label} is rebuilt and cannot be verified here: "
+                f"no {entry.candidate.target} on this machine"
+            )
+    yield from groups.values()
+
+
+def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
+    """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
+    operator = loaded.operator
+    served = [p for p in operator.workload if all_of(entry.requires, operator.facts(p))]
+    problem = min(served or operator.workload, key=lambda p: (operator.compulsory_bytes(p), p.id))
+    store = session.store.operator(
+        operator.name, operator_digest(operator), bench.device.digest, f"verify only, {session.policy.digest}"
+    )
+    found = store.find(entry.candidate.id, entry.digest, problem)
+    if found is None:
+        prepared = bench.get().prepare(loaded.folder, operator, problem)
+        path = bench.shared_object(entry)
+        found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
+        store.put(msgspec.structs.replace(found, policy=f"verify only, {session.policy.digest}"))
+    if found.status != "ok":
+        kind = "generic kernel" if entry.candidate.generic else f"kept variant {entry.candidate.label}"
+        raise BuildError(
+            f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
+            why=f"{found.status}: {found.reason}",
+            fix="mend the kernel; nothing that fails is shipped",
+        )

@@ -1,0 +1,78 @@
+"""The price of a call: from Python, from C, and of the kernel alone, all on tensors of one element."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["OPERATORS", "Overhead"]
+
+OPERATORS = ("silu_mul", "gemm")
+"""Operators that take two inputs and one output, so a call passes three tensors."""
+
+_TREE = (1, 4096, 4096)
+"""M, N, K of the product whose dispatch is timed without running it."""
+
+
+class Overhead:
+    """Three tensors of one element as a framework has them, and the same calls from C in the same process."""
+
+    def __init__(self, framework: str, calls: str, kernels: dict[str, dict[str, str] | None]) -> None:
+        from aot_tune import ops
+
+        if framework == "torch":
+            import torch
+
+            torch.set_grad_enabled(False)
+            tensors = [torch.ones(1, 1) for _ in range(3)]
+        else:
+            import numpy as np
+
+            tensors = [np.ones((1, 1), dtype=np.float32) for _ in range(3)]
+        self.first, self.second, self.out = tensors
+        self.functions: dict[str, Callable[..., Any]] = {name: getattr(ops, name) for name in OPERATORS}
+        self.probe = ctypes.CDLL(calls)
+        self.kernels = {name: _address(kernel) for name, kernel in kernels.items() if kernel is not None}
+
+    def measure(self, count: int) -> dict[str, float]:
+        """Mean ns per call of each kind, from one loop each, close together in time."""
+        found: dict[str, float] = {}
+        for name in OPERATORS:
+            found[f"{name} python"] = self._python(self.functions[name], count)
+            found[f"{name} c"] = self._c(f"calls_{name}", 4 * count)
+            if name in self.kernels:
+                found[f"{name} kernel"] = self._c(f"calls_{name}_kernel", 4 * count, self.kernels[name])
+        found["gemm workspace"] = self._c("calls_gemm_workspace", 4 * count, *_TREE)
+        return found
+
+    def _python(self, function: Callable[..., Any], count: int) -> float:
+        first, second, out = self.first, self.second, self.out
+        rounds = itertools.repeat(None, count)
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            start = time.perf_counter_ns()
+            for _ in rounds:
+                function(first, second, out=out)
+            return (time.perf_counter_ns() - start) / count
+        finally:
+            if enabled:
+                gc.enable()
+
+    def _c(self, name: str, count: int, *arguments: int | ctypes.c_void_p) -> float:
+        function = getattr(self.probe, name)
+        function.restype = ctypes.c_double
+        passed = [a if isinstance(a, ctypes.c_void_p) else ctypes.c_int64(a) for a in (*arguments, count)]
+        spent = float(function(*passed))
+        if spent < 0:
+            raise RuntimeError(f"{name}: a call fails")
+        return spent
+
+
+def _address(kernel: dict[str, str]) -> ctypes.c_void_p:
+    """The launch function of a kernel in a library of its own, which stays loaded."""
+    return ctypes.cast(getattr(ctypes.CDLL(kernel["path"]), kernel["symbol"]), ctypes.c_void_p)

@@ -1,0 +1,261 @@
+"""Bad input gets an error that names the value, the place and the remedy, before any compiler has run on a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from project import Project
+
+Change = Callable[[Project], None]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project.make(tmp_path / "project")
+
+
+def operator(old: str, new: str) -> Change:
+    return lambda p: p.change(old, new)
+
+
+def template(old: str, new: str, path: str = "loop.cpp.j2") -> Change:
+    return lambda p: p.change(old, new, path)
+
+
+def with_second_root(project: Project) -> None:
+    folder = project.folder / "more" / "twice"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text(project.operator.read_text())
+
+
+def link_outside(project: Project) -> None:
+    outside = project.folder / "outside.cpp.j2"
+    inside = project.templates / "twice" / "loop.cpp.j2"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+
+
+LOOP_PATH = '"twice/loop.cpp.j2"'
+CASES: dict[str, tuple[Change, list[str]]] = {
+    "unknown dtype": (
+        operator('Tensor("x", (N,))', 'Tensor("x", (N,), "f23")'),
+        ["operator.py", "tensor 'x'", "'f23'", "did you mean 'f32'"],
+    ),
+    "dim that nothing binds": (
+        operator('dims=("N",)', 'dims=("N", "K")'),
+        ["operator.py", "operator 'twice'", "dim 'K'", "fix:"],
+    ),
+    "dim that is used but not declared": (
+        operator("flops=N,", 'flops=dims("Q")[0],'),
+        ["operator.py", "flops", "'Q'", "not bound"],
+    ),
+    "problem without a dim": (
+        operator("problem(N=1000)", "problem(M=1000)"),
+        ["operator.py", "dim 'N' is not bound"],
+    ),
+    "duplicate kernel": (
+        operator('        Kernel(\n            "loop",', '        Kernel("loop", "twice/loop.cpp.j2"),\n        Kernel(\n            "loop",'),
+        ["operator.py", "kernel 'loop' twice", "rename"],
+    ),
+    "no generic kernel": (operator(", generic=True", ""), ["operator.py", "0 generic kernels", "generic=True"]),
+    "a constraint that leaves no config": (
+        operator('parameter("UNROLL") == 1', 'parameter("UNROLL") == 0'),
+        ["kernel 'loop'", "no config", "constraint"],
+    ),
+    "a constraint on an unknown parameter": (
+        operator('parameter("UNROLL") ==', 'parameter("UNROL") =='),
+        ["kernel 'loop'", "UNROL", "did you mean", "UNROLL"],
+    ),
+    "template above its root": (operator(LOOP_PATH, '"../outside.cpp.j2"'), ["operator.py", "'../outside.cpp.j2'", "fix:"]),
+    "template with .. inside": (operator(LOOP_PATH, '"twice/../../o.cpp.j2"'), ["operator.py", "'twice/../../o.cpp.j2'"]),
+    "absolute template": (operator(LOOP_PATH, '"/etc/passwd"'), ["operator.py", "'/etc/passwd'", "fix:"]),
+    "template with a line break": (operator(LOOP_PATH, r'"twice/loop\ncpp"'), ["operator.py", r"loop\ncpp"]),
+    "template with NUL": (operator(LOOP_PATH, r'"twice/loop\0.j2"'), ["operator.py", r"loop\x00.j2"]),
+    "template that is not there": (
+        operator(LOOP_PATH, '"twice/lop.cpp.j2"'),
+        ["'twice/lop.cpp.j2'", "did you mean", "twice/loop.cpp.j2"],
+    ),
+    "link out of the root": (link_outside, ["'twice/loop.cpp.j2'", "leads outside", "outside.cpp.j2"]),
+    "include out of the root": (
+        template("{{ prelude() }}", '{% include "../secret" %}'),
+        ["twice/loop.cpp.j2:2", "../secret"],
+    ),
+    "undefined name": (template("{{ TIMES }}", "{{ TIMS }}"), ["twice/loop.cpp.j2:5", "'TIMS' is undefined", "TIMES"]),
+    "unknown tensor": (template('store("y"', 'store("z"'), ["twice/loop.cpp.j2:8", "'z'", "fix:"]),
+    "unknown dim": (template('dim("N")', 'dim("M")'), ["twice/loop.cpp.j2:7", "dim('M')"]),
+    "bad unroll": (template("unroll(UNROLL)", "unroll('4; x')"), ["twice/loop.cpp.j2:6", "unroll('4; x')"]),
+    "syntax error in a template": (template("{{ TIMES }}", "{{ TIMES"), ["twice/loop.cpp.j2:"]),
+    "fault in the generic template": (
+        template("{{ no_workspace() }}", "{{ no_worcspace() }}", "generic.cpp.j2"),
+        ["twice/generic.cpp.j2:3", "no_worcspace", "did you mean"],
+    ),
+    "value that is C": (
+        operator("(1, 4, 16, 64, 256)", "('1);system(\"x\")', 8)"),
+        ["operator.py", "parameter 'TIMES'", "system", "identifier"],
+    ),
+    "value with a semicolon": (operator("(1, 4, 16, 64, 256)", "('a;b',)"), ["parameter 'TIMES'", "a;b"]),
+    "value with quotes": (operator("(1, 4, 16, 64, 256)", "('\"',)"), ["parameter 'TIMES'", "identifier"]),
+    "value that is long": (operator("(1, 4, 16, 64, 256)", "('a' * 10000,)"), ["parameter 'TIMES'", "aaaa"]),
+    "value that is a float": (operator("(1, 4, 16, 64, 256)", "(1.5,)"), ["parameter 'TIMES'", "1.5"]),
+    "name that is C": (operator('name="twice"', 'name="twice(); int x"'), ["operator.py", "twice(); int x", "letters"]),
+    "name of another folder": (operator('name="twice"', 'name="thrice"'), ["operator.py", "'twice'"]),
+    "keyword as a tensor": (operator('Tensor("x"', 'Tensor("while"'), ["operator.py", "'while'", "reserved"]),
+    "operator.py that fails": (operator("flops=N,", "flops=1 / 0,"), ["operator.py", "ZeroDivisionError"]),
+    "operator.py that is not Python": (operator("flops=N,", "flops=,"), ["operator.py", "SyntaxError"]),
+    "unknown backend": (
+        operator('"twice/loop.cpp.j2",', '"twice/loop.cpp.j2", backend="cxy",'),
+        ["'cxy'", "did you mean 'cxx'"],
+    ),
+    "problem of the wrong sign": (operator("N=1000", "N=-1000"), ["operator.py", "N=-1000"]),
+    "unknown predicate": (operator('stride("y", 0) == 1', 'stride("z", 0) == 1'), ["operator.py", "stride.z.0"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operators_and_templates(project: Project, case: str) -> None:
+    change, words = CASES[case]
+    change(project)
+    refused(project, project.configure(status=1), words)
+
+
+def refused(project: Project, said: str, words: list[str]) -> None:
+    assert said.startswith("aot-tune: ")
+    assert "Traceback" not in said
+    assert len(said) < 2000
+    for word in words:
+        assert word in said, said
+    assert project.compiler.candidates() == 0
+    assert not (project.folder / "build").exists()
+
+
+def test_duplicate_operator(project: Project) -> None:
+    with_second_root(project)
+    roots = ["--templates", project.templates, "--templates", project.folder / "more"]
+    refused(project, project.configure(*roots, status=1), ["operator 'twice' is declared twice", "rename"])
+    said = project.configure("--operator", "twice", "--operator", "twice", status=1)
+    refused(project, said, ["operator 'twice' is declared twice"])
+
+
+OPTIONS: dict[str, tuple[str, list[str]]] = {
+    "unknown mode": ("AOT_TUNE_MODE=replya", ["AOT_TUNE_MODE='replya'", "did you mean 'replay'"]),
+    "unknown target": (
+        "AOT_TUNE_TARGETS=cpu-x86-64-v9",
+        ["'cpu-x86-64-v9'", "did you mean", "'cpu-x86-64-v4'"],
+    ),
+    "unknown target among known ones": ("AOT_TUNE_TARGETS=native;cqu-x86-64-v3", ["'cqu-x86-64-v3'", "did you mean"]),
+    "budget that is no number": ("AOT_TUNE_BUDGET=5min", ["AOT_TUNE_BUDGET='5min'", "seconds", "AOT_TUNE_BUDGET=300"]),
+    "negative budget": ("AOT_TUNE_BUDGET=-3", ["AOT_TUNE_BUDGET='-3'"]),
+    "budget without end": ("AOT_TUNE_BUDGET=inf", ["AOT_TUNE_BUDGET='inf'"]),
+    "unknown effort": ("AOT_TUNE_EFFORT=quik", ["'quik'", "did you mean 'quick'"]),
+    "unknown cache mode": ("AOT_TUNE_CACHE=onn", ["AOT_TUNE_CACHE='onn'"]),
+    "relative cache": ("AOT_TUNE_CACHE_DIR=some/where", ["AOT_TUNE_CACHE_DIR='some/where'", "absolute"]),
+    "jobs that are no number": ("AOT_TUNE_JOBS=many", ["AOT_TUNE_JOBS='many'"]),
+    "no threads": ("AOT_TUNE_THREADS=0", ["AOT_TUNE_THREADS='0'"]),
+    "unknown option": ("AOT_TUNE_MOD=tune", ["AOT_TUNE_MOD", "did you mean 'AOT_TUNE_MODE'"]),
+    "filter that matches nothing": ("AOT_TUNE_FILTER=gem/*", ["AOT_TUNE_FILTER", "gem/*"]),
+}
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(project: Project, case: str, how: str) -> None:
+    option, words = OPTIONS[case]
+    name, _, value = option.partition("=")
+    if how == "option":
+        said = project.configure("--option", option, status=1)
+    elif case == "unknown option":
+        return  # the environment may hold anything
+    else:
+        said = project.configure(status=1, **{name: value})
+    refused(project, said, words)
+
+
+def test_unknown_operator(project: Project) -> None:
+    said = project.configure("--operator", "twise", status=1)
+    refused(project, said, ["'twise'", "did you mean 'twice'"])
+
+
+def test_template_root_that_is_not_there(project: Project) -> None:
+    said = project.configure("--templates", project.folder / "nowhere", status=1)
+    refused(project, said, ["nowhere", "TEMPLATES"])
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")])
+def test_names_that_cannot_be_identifiers(project: Project, flag: str, value: str) -> None:
+    refused(project, project.configure(flag, value, status=1), [repr(value)])
+
+
+def test_no_compiler(project: Project, tmp_path: Path) -> None:
+    project.env.pop("CXX")
+    said = project.configure(status=1, PATH=str(tmp_path))
+    refused(project, said, ["no C++ compiler", "g++", "CXX"])
+    refused(project, project.configure(status=1, CXX="g+++"), ["CXX='g+++'"])
+
+
+@pytest.mark.parametrize("place", ["cache", "above"])
+def test_no_write_access_to_the_cache(project: Project, place: str) -> None:
+    """It is found out before the first compile, whether the folder is there already or not."""
+    folder = project.folder / "locked"
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o555)
+    named = folder if place == "cache" else folder / "below"
+    said = project.configure(wrap=True, status=None, AOT_TUNE_CACHE_DIR=str(named))
+    if "locked" not in said:
+        said = project.build(wrap=True, status=1, AOT_TUNE_CACHE_DIR=str(named))
+    assert str(named) in said
+    assert "AOT_TUNE_CACHE_DIR" in said
+    assert "Traceback" not in said
+    assert project.compiler.candidates() == 0
+
+
+def test_a_database_that_is_empty_or_damaged(project: Project) -> None:
+    database = project.folder / "tuning"
+    said = project.configure("--database", database, "--option", "AOT_TUNE_MODE=replay", status=None)
+    said += project.build(status=1) if (project.folder / "build").exists() else ""
+    assert "the database is empty" in said
+    (database / "device").mkdir(parents=True)
+    (database / "device" / "twice.jsonl").write_text("{}\n")
+    said = project.configure("--database", database, "--option", "AOT_TUNE_MODE=replay", status=1)
+    assert "twice.jsonl:1" in said
+    assert project.compiler.candidates() == 0
+
+
+# The same through CMake: the whole message reaches the person who configures.
+
+
+def test_cmake_shows_the_whole_message(project: Project) -> None:
+    project.change("{{ TIMES }}", "{{ TIMS }}", "loop.cpp.j2")
+    said = " ".join(project.cmake(status=1).split())
+    assert "aot_tune_add_library(tiny)" in said
+    assert "twice/loop.cpp.j2:5: 'TIMS' is undefined" in said
+    assert "fix: did you mean 'TIMES'" in said
+
+
+def test_cmake_options(project: Project) -> None:
+    assert "did you mean 'generic'" in " ".join(project.cmake("-DAOT_TUNE_MODE=genric", status=1).split())
+    assert "AOT_TUNE_BUDGET='soon'" in project.cmake("-DAOT_TUNE_MODE=auto", "-DAOT_TUNE_BUDGET=soon", status=1)
+    said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
+    assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
+    assert project.compiler.candidates() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("DATABSE x", "DATABSE' is not a folder"),  # what follows TEMPLATES is one of them
+        ("DATABASE x y", "unknown argument 'y'"),
+        ("OPERATORS twise", "did you mean 'twice'"),
+        ("PREFIX 9lives", "'9lives'"),
+    ],
+)
+def test_cmake_arguments(tmp_path: Path, arguments: str, words: str) -> None:
+    project = Project.make(tmp_path / "p", arguments=arguments)
+    assert words in " ".join(project.cmake(status=1).split())
+
+
+def test_cmake_target_name(project: Project) -> None:
+    lists = project.folder / "CMakeLists.txt"
+    lists.write_text(lists.read_text().replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
+    assert "not an identifier" in " ".join(project.cmake(status=1).split())

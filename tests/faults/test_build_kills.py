@@ -1,0 +1,189 @@
+"""Builds that are killed, stopped or interrupted: nothing is left running, and the next build loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from environments import ROOT
+from project import Project, descendants, read_until, start, wait_until_gone
+
+_PR_SET_CHILD_SUBREAPER = 36
+KILLS = 30
+
+
+@pytest.fixture(autouse=True)
+def adopt() -> Iterator[None]:
+    """Orphans become children of this process, where they can be seen."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    reap()
+
+
+def reap() -> None:
+    """Collect dead orphans; children that subprocess knows are not among them when this is called."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                state = (entry / "stat").read_text().rpartition(")")[2].split()
+                if state[0] == "Z" and int(state[1]) == os.getpid():
+                    os.waitpid(int(entry.name), os.WNOHANG)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "tmp").mkdir()
+    return Project.make(tmp_path / "project", TMPDIR=str(tmp_path / "tmp"))
+
+
+def slow(project: Project) -> None:
+    """More candidates and problems, so that a build takes long enough to be stopped in the middle."""
+    project.change("(1, 4, 16, 64, 256)", "tuple(range(1, 60))")
+    project.change("problem(N=1000),", "*(problem(N=1000 + 100 * i) for i in range(8)),")
+
+
+def test_kill_9_at_random_moments(project: Project, tmp_path: Path) -> None:
+    """After every kill nothing is left within two seconds; at the end the winners are those of a quiet build."""
+    project.configure()
+    began = time.monotonic()
+    project.build(AOT_TUNE_CACHE_DIR=str(tmp_path / "quiet"))
+    whole = time.monotonic() - began
+    want = project.winners()
+    (project.folder / "build" / "manifest.json").unlink()
+    moments = random.Random(20240229)
+    before = descendants(os.getpid())
+    ended = 0
+    for _ in range(KILLS):
+        process = project.start()
+        time.sleep(moments.uniform(0.1, 1.0) * whole)
+        process.kill()
+        process.communicate()
+        wait_until_gone(before, 2.0)
+        reap()
+        ended += process.returncode == 0
+    assert ended < KILLS
+    said = project.build()
+    assert project.winners() == want
+    assert "damaged" not in said
+    assert "Traceback" not in said
+    leftovers = [p for p in (project.folder / "cache").rglob("*") if "tmp" in p.parts and p.is_file()]
+    assert leftovers == []
+    assert [p.name for p in (tmp_path / "tmp").iterdir() if p.name.startswith("aot_tune")] == []
+
+
+def test_what_was_measured_before_a_kill_is_kept(project: Project) -> None:
+    slow(project)
+    project.configure()
+    process = project.start()
+    read_until(process, "tried ")
+    time.sleep(1.5)
+    process.kill()
+    process.communicate()
+    said = project.build()
+    known = int(said.split(" known from before")[0].rsplit(" ", 1)[-1])
+    assert known > 0
+    assert "compiled" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_tuner_ends_it_tidily(project: Project, tmp_path: Path, number: signal.Signals) -> None:
+    slow(project)
+    project.configure()
+    before = descendants(os.getpid())
+    process = project.start()
+    read_until(process, "tried ")
+    process.send_signal(number)
+    took = time.monotonic()
+    output, _ = process.communicate(timeout=10)
+    assert time.monotonic() - took < 2.0
+    assert process.returncode == 130
+    assert "interrupted; what was measured is kept" in output
+    assert "Traceback" not in output
+    wait_until_gone(before, 2.0)
+    assert [p.name for p in (tmp_path / "tmp").iterdir() if p.name.startswith("aot_tune")] == []
+
+
+def builders(processes: dict[int, str], word: str) -> list[int]:
+    return [p for p, command in processes.items() if Path(command.split(" ")[0]).name == word]
+
+
+@pytest.mark.parametrize("during", ["compiled", "tried "])
+@pytest.mark.parametrize("victim", ["ninja", "cmake"])
+def test_kill_9_of_the_build_tool(project: Project, victim: str, during: str) -> None:
+    """Neither passes anything on to its children: the tuner has to notice by itself."""
+    slow(project)
+    project.cmake()
+    before = descendants(os.getpid())
+    process = start(["cmake", "--build", project.folder / "cmake"], project.environment())
+    read_until(process, during)
+    for pid in builders(descendants(os.getpid()), victim)[-1 if victim == "ninja" else 0 :][:1]:
+        os.kill(pid, signal.SIGKILL)
+    took = wait_until_gone({**before, process.pid: ""}, 2.0) if victim == "ninja" else wait_until_gone(before, 2.5)
+    assert took < 2.5
+    process.communicate(timeout=10)
+    wait_until_gone(before, 2.0)
+    reap()
+    assert "known from before" in project.make_all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_terminal_interrupts_the_whole_group(project: Project, number: signal.Signals) -> None:
+    """Ctrl-C reaches every process of the foreground job at once."""
+    slow(project)
+    project.cmake()
+    before = descendants(os.getpid())
+    process = start(["cmake", "--build", project.folder / "cmake"], project.environment())
+    read_until(process, "tried ")
+    os.killpg(process.pid, number)
+    process.communicate(timeout=10)
+    assert process.returncode != 0
+    wait_until_gone(before, 2.0)
+    reap()
+    assert "known from before" in project.make_all()
+
+
+FRONT_END = """
+import subprocess, sys
+print("front end", flush=True)
+subprocess.run(["cmake", "--build", sys.argv[1]])
+"""
+
+
+def test_sigterm_to_the_front_end_alone(project: Project) -> None:
+    """pip dies of SIGTERM and tells nobody; what it started ends all the same."""
+    slow(project)
+    project.cmake()
+    before = descendants(os.getpid())
+    process = start([sys.executable, "-c", FRONT_END, project.folder / "cmake"], project.environment())
+    read_until(process, "tried ")
+    process.terminate()
+    process.wait(timeout=5)
+    took = wait_until_gone(before, 2.5)
+    assert took < 2.5
+    reap()
+
+
+def test_a_shell_that_ends_leaves_its_job_running(project: Project) -> None:
+    """`make &` in a script that ends is no reason to stop."""
+    project.cmake()
+    log = project.folder / "log"
+    script = f'cmake --build "{project.folder / "cmake"}" > "{log}" 2>&1 & exit 0'
+    subprocess.run(["sh", "-c", script], env=project.environment(), check=True, start_new_session=True)
+    limit = time.monotonic() + 60
+    while "done in" not in (log.read_text() if log.exists() else "") and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert "done in" in log.read_text()
+    wait_until_gone({}, 30)
+    assert (project.folder / "cmake" / "libtiny.so").is_file()
+    assert ROOT.is_dir()

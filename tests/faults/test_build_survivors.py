@@ -1,0 +1,94 @@
+"""Candidates that all fail: what a build does then, and what it tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from project import Project
+
+WAYS = {
+    "compile error": ('{{ store("y"', 'missing(); {{ store("y"', "compile-failed", "missing"),
+    "wrong result": ('"2 * " ~', '"3 * " ~', "wrong-result", "y["),
+    "crash": ("for (int t", "*reinterpret_cast<volatile int*>(0) = 1;\n  for (int t", "crashed", "SIGSEGV"),
+    "exit": ("for (int t", "_exit(0);\n  for (int t", "no-result", ""),
+    "failure": ("return 0;", "return 7;", "failed", "7"),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project.make(tmp_path / "project")
+    made.change("problem(N=1000), problem(N=30000)", "problem(N=1000),")
+    made.change("{{ prelude() }}", "#include <unistd.h>\n{{ prelude() }}", "loop.cpp.j2")
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_survivor_fails_by_default_with_a_reason_for_each(project: Project, way: str) -> None:
+    old, new, status, reason = WAYS[way]
+    project.change(old, new, "loop.cpp.j2")
+    project.configure()
+    said = project.build(status=1)
+    end = said[said.index("aot-tune: ") :]
+    assert "operator 'twice' on cpu-x86-64-v" in end
+    assert "no candidate survived" in end
+    assert end.count(status) == 5
+    assert reason in end
+    assert "AOT_TUNE_NO_SURVIVOR=generic" in end
+    assert "Traceback" not in said
+    assert not (project.folder / "build" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("way", ["compile error", "wrong result"])
+def test_the_generic_variant_alone_is_shipped_when_asked_for(project: Project, way: str) -> None:
+    old, new, _, _ = WAYS[way]
+    project.change(old, new, "loop.cpp.j2")
+    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=generic")
+    said = project.build()
+    assert "no candidate survived" in said
+    (variant,) = project.manifest()["operators"][0]["variants"]
+    assert variant["generic"]
+    report = json.loads((project.folder / "build" / "report.json").read_bytes())
+    assert any("no candidate survived" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("allowed", ["fail", "generic"])
+@pytest.mark.parametrize("way", ["compile error", "wrong result"])
+def test_a_generic_variant_that_fails_always_fails_the_build(project: Project, way: str, allowed: str) -> None:
+    """There would be calls without an answer, or with a wrong one."""
+    old, new, status, _ = WAYS[way]
+    project.change(old, new, "generic.cpp.j2")
+    project.configure("--option", f"AOT_TUNE_NO_SURVIVOR={allowed}")
+    said = project.build(status=1)
+    end = said[said.index("aot-tune: ") :]
+    assert "operator 'twice'" in end
+    assert "generic" in end
+    assert "missing" in end if way == "compile error" else status in end
+
+
+def test_one_bad_config_costs_only_itself(project: Project) -> None:
+    project.change("{{ prelude() }}", "{% if TIMES == 8 %}#error eight\n{% endif %}{{ prelude() }}", "loop.cpp.j2")
+    project.configure()
+    project.build()
+    report = json.loads((project.folder / "build" / "report.json").read_bytes())
+    failures = report["operators"][0]["failures"]
+    assert {f["status"] for f in failures} == {"compile-failed"}
+    assert all("TIMES=8" in f["candidate"] or "8" in f["candidate"] for f in failures)
+    assert "twice/loop.cpp.j2" in failures[0]["reason"]
+    assert any(not v["generic"] for v in project.manifest()["operators"][0]["variants"])
+
+
+def test_a_fast_wrong_candidate_never_wins(project: Project) -> None:
+    """Half of the output is written: the rest would have been left from the candidate before."""
+    project.change("i < {{", "i < ({{", "loop.cpp.j2")
+    project.change('dim("N") }};', 'dim("N") }}) / (TIMES_IS_ONE ? 2 : 1);', "loop.cpp.j2")
+    project.change("#include", "#define TIMES_IS_ONE {{ 1 if TIMES == 1 else 0 }}\n#include", "loop.cpp.j2")
+    project.configure()
+    project.build()
+    report = json.loads((project.folder / "build" / "report.json").read_bytes())
+    assert {f["status"] for f in report["operators"][0]["failures"]} == {"wrong-result"}
+    winners = [v["config"] for v in project.manifest()["operators"][0]["variants"] if not v["generic"]]
+    assert winners
+    assert all(config["TIMES"] != 1 for config in winners)

@@ -1,0 +1,65 @@
+"""Several builds at once over one cache: each key is made once, and all get the same library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from project import Project
+
+
+def compiled_sources(project: Project) -> Counter[str]:
+    """How often each candidate was compiled, by target and preprocessed text: the compiler's log has its folder only."""
+    digests = (project.compiler.log.parent / "sources.log").read_text().split()
+    return Counter(digests)
+
+
+def log_sources(project: Project) -> None:
+    """Let the compiler also log a digest of each candidate and its target."""
+    path = project.compiler.path
+    text = path.read_text()
+    log = project.compiler.log.parent / "sources.log"
+    log.touch()
+    count = (
+        f'case " $* " in *" -c candidate.cpp "*) '
+        f'{{ cat candidate.cpp; echo "$*" | grep -o "march=[^ ]*"; }} | sha256sum | cut -c1-32 >> "{log}";; esac\n'
+    )
+    path.write_text(text.replace("exec g++", count + "exec g++"))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_builds_that_share_a_cache(tmp_path: Path, count: int) -> None:
+    project = Project.make(tmp_path / "project")
+    log_sources(project)
+    names = [f"build{i}" for i in range(count)]
+    for name in names:
+        project.configure(build=name)
+    started = [project.start(name) for name in names]
+    outputs = [p.communicate(timeout=240)[0] for p in started]
+    for process, output in zip(started, outputs, strict=True):
+        assert process.returncode == 0, output
+        assert "damaged" not in output
+    counts = compiled_sources(project)
+    assert len(counts) == 6  # five configs and the generic variant
+    assert set(counts.values()) == {1}, counts
+    libraries = {hashlib.sha256((project.folder / n / "variants.a").read_bytes()).hexdigest() for n in names}
+    assert len(libraries) == 1
+    assert len({tuple(project.winners(n)) for n in names}) == 1
+    measured = [int(o.split(" measurements made")[0].rsplit(" ", 1)[-1]) for o in outputs]
+    assert sum(measured) < 2 * count * max(measured)
+    again = project.build(names[0])
+    assert " 0 measurements made" in again
+
+
+def test_two_builds_do_not_measure_at_once(tmp_path: Path) -> None:
+    """The lock of the device is held from one build to the other: the progress lines of a race never interleave."""
+    projects = [Project.make(tmp_path / f"project{i}") for i in range(2)]
+    for project in projects:
+        project.env["AOT_TUNE_CACHE_DIR"] = str(tmp_path / "cache")
+        project.configure()
+    started = [p.start() for p in projects]
+    outputs = [p.communicate(timeout=240)[0] for p in started]
+    assert [p.returncode for p in started] == [0, 0], outputs
+    assert projects[0].winners() == projects[1].winners()

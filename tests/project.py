@@ -1,0 +1,225 @@
+"""A tiny project for the tests of whole builds: one operator, y = 2 * x, that is tuned within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from environments import ROOT, Compiler, environment, obeying_modes, run
+
+OPERATOR = """
+from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, parameter, problem, stride
+
+(N,) = dims("N")
+operator = Operator(
+    name="twice",
+    dims=("N",),
+    tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)),
+    reference=lambda xp, call: {"y": 2 * call.x},
+    flops=N,
+    workload=(problem(N=1000), problem(N=30000)),
+    kernels=(
+        Kernel("generic", "twice/generic.cpp.j2", generic=True),
+        Kernel(
+            "loop",
+            "twice/loop.cpp.j2",
+            parameters=(Parameter("TIMES", (1, 4, 16, 64, 256)), Parameter("UNROLL", (1, 4))),
+            constraints=(parameter("UNROLL") == 1,),
+            requires=(stride("x", 0) == 1, stride("y", 0) == 1),
+        ),
+    ),
+)
+"""
+
+GENERIC = """
+{{ prelude() }}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+    {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+    asm volatile("" ::: "memory");
+    asm volatile("nop\\nnop\\nnop\\nnop");
+  }
+  return 0;
+}
+"""
+
+# TIMES repeats the work, so that there is never a doubt which config wins.
+LOOP = """
+{{ prelude() }}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  for (int t = 0; t < {{ TIMES }}; ++t) {
+{{ unroll(UNROLL) }}
+    for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+      {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+    }
+    asm volatile("" ::: "memory");
+  }
+  return 0;
+}
+"""
+
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(tiny LANGUAGES CXX)
+include("{cmake}/aot_tune_add_library.cmake")
+aot_tune_add_library(tiny TEMPLATES templates {arguments})
+"""
+
+
+@dataclass
+class Project:
+    """A project below `folder`; builds are below `folder/build` unless said otherwise."""
+
+    folder: Path
+    compiler: Compiler
+    env: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, folder: Path, *, arguments: str = "", **env: str) -> Project:
+        """Write the project. Its cache is below its folder; `arguments` go to aot_tune_add_library."""
+        templates = folder / "templates" / "twice"
+        templates.mkdir(parents=True)
+        (templates / "operator.py").write_text(OPERATOR)
+        (templates / "generic.cpp.j2").write_text(GENERIC)
+        (templates / "loop.cpp.j2").write_text(LOOP)
+        (folder / "CMakeLists.txt").write_text(LISTS.format(cmake=ROOT / "cmake", arguments=arguments))
+        compiler = Compiler.make(folder / "compiler")
+        settings = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_JOBS": "2", "PYTHONPATH": str(ROOT)}
+        return cls(folder, compiler, {**settings, "CXX": str(compiler.path), **env})
+
+    @property
+    def templates(self) -> Path:
+        return self.folder / "templates"
+
+    @property
+    def operator(self) -> Path:
+        return self.templates / "twice" / "operator.py"
+
+    def change(self, old: str, new: str, path: str = "operator.py") -> None:
+        """Replace text that must be there in a file of the operator."""
+        file = self.templates / "twice" / path
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    def environment(self, **given: str) -> dict[str, str]:
+        return environment(**{**self.env, **given})
+
+    # The two commands that CMake runs, without CMake.
+
+    def configure(
+        self, *arguments: object, build: str = "build", status: int | None = 0, wrap: bool = False, **given: str
+    ) -> str:
+        """`aot-tune configure`."""
+        argv = self.command("configure", "--name", "tiny", "--prefix", "tiny", "--header", "tiny.h")
+        argv += ["--directory", str(self.folder / build)]
+        if "--templates" not in arguments:
+            argv += ["--templates", str(self.templates)]
+        argv += [str(a) for a in arguments]
+        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status)
+
+    def build(self, build: str = "build", *, status: int | None = 0, wrap: bool = False, **given: str) -> str:
+        """`aot-tune build` of a configured project."""
+        argv = self.command("build", "--directory", self.folder / build)
+        return run(obeying_modes(argv) if wrap else argv, env=self.environment(**given), status=status, timeout=300)
+
+    def start(self, build: str = "build", **given: str) -> subprocess.Popen[str]:
+        """`aot-tune build`, not waited for, in a session of its own."""
+        return start(self.command("build", "--directory", self.folder / build), env=self.environment(**given))
+
+    def command(self, *arguments: object) -> list[str]:
+        """An `aot-tune` command."""
+        return [sys.executable, "-B", "-u", "-m", "aot_tune.cli.main", *map(str, arguments)]
+
+    # Through CMake.
+
+    def cmake(self, *arguments: object, build: str = "cmake", status: int | None = 0, **given: str) -> str:
+        """Configure with CMake and Ninja."""
+        argv = ["cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / build]
+        argv += [f"-DPython_EXECUTABLE={sys.executable}", *arguments]
+        return run(argv, env=self.environment(**given), status=status)
+
+    def make_all(self, build: str = "cmake", *, status: int | None = 0, **given: str) -> str:
+        """Build with CMake."""
+        return run(["cmake", "--build", self.folder / build], env=self.environment(**given), status=status)
+
+    def manifest(self, build: str = "build") -> Any:
+        """What a build made."""
+        return json.loads((self.folder / build / "manifest.json").read_bytes())
+
+    def winners(self, build: str = "build") -> list[tuple[str, str]]:
+        """Names and object digests of the variants of a build."""
+        return [(v["name"], v["object"]) for o in self.manifest(build)["operators"] for v in o["variants"]]
+
+
+def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command in a session of its own."""
+    return subprocess.Popen(
+        [str(a) for a in argv],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """Read a process's lines until one holds `words`."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if words in line:
+            return text
+    raise AssertionError(f"it ended with {process.wait()} without {words!r}:\n{text}")
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Living processes below `root`, with their command lines."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                rest = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if rest[0] not in "ZX":
+                parents[int(entry.name)] = int(rest[1])
+    found: dict[int, str] = {}
+    grown = True
+    while grown:
+        new = [p for p, parent in parents.items() if p not in found and (parent == root or parent in found)]
+        grown = bool(new)
+        for pid in new:
+            try:
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            except OSError:
+                found[pid] = "?"
+    return found
+
+
+def wait_until_gone(before: Mapping[int, str], limit: float) -> float:
+    """Wait until this process has no other descendants than `before`; seconds that it took.
+
+    Raises:
+        AssertionError: naming those that are left after `limit` seconds.
+    """
+    began = time.monotonic()
+    while True:
+        left = {p: c for p, c in descendants(os.getpid()).items() if p not in before}
+        spent = time.monotonic() - began
+        if not left:
+            return spent
+        assert spent < limit, f"left after {spent:.1f} s: {left}"
+        time.sleep(0.02)

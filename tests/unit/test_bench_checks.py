@@ -1,0 +1,110 @@
+"""Odd problems: legal, varied, and fitted to what kernels require."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.inputs import storage_extent
+from aot_tune.library import bundled_templates, load_operator, operator_folders
+from aot_tune.spec import Expr, Operator, all_of, attribute, dim, present, stride
+from aot_tune.spec.checks import check_problem
+
+FOLDERS = operator_folders([bundled_templates()])
+GEMM = load_operator(bundled_templates() / "gemm")
+
+
+def assert_legal(operator: Operator, requires: tuple[Expr, ...] = ()) -> None:
+    checks = derived_checks(operator, requires)
+    assert checks
+    for check in checks:
+        check_problem(operator, check.problem)
+        assert all_of(requires, operator.facts(check.problem))
+        for tensor in operator.outputs:
+            if operator.is_present(check.problem, tensor):
+                shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
+                axes = sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1)
+                reached = 1
+                for step, extent in axes:  # no two elements share a place
+                    assert step >= reached
+                    reached = step * (extent - 1) + reached
+                assert storage_extent(shape, strides)[0] >= 1
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+def test_checks_of_every_bundled_operator_and_kernel_are_legal(folder: Path) -> None:
+    operator = load_operator(folder)
+    assert_legal(operator)
+    for kernel in operator.kernels:
+        assert_legal(operator, kernel.requires)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+def test_checks_vary_all_that_a_call_may_vary(folder: Path) -> None:
+    operator = load_operator(folder)
+    problems = [c.problem for c in derived_checks(operator)]
+    facts = [operator.facts(p) for p in problems]
+    for name in operator.dims:
+        extents = {p.dims[name] for p in problems}
+        assert 1 in extents
+        assert max(extents) >= 259
+        assert any(e % 2 for e in extents if e > 64)
+    for tensor in operator.tensors:
+        assert {f[f"alignment.{tensor.name}"] for f in facts} >= {4, 64}
+        if tensor.optional:
+            assert {f[f"present.{tensor.name}"] for f in facts} == {0, 1}
+        last = {f[f"stride.{tensor.name}.{tensor.rank - 1}"] for f in facts if f[f"present.{tensor.name}"]}
+        assert 2 in last
+        if not tensor.output:
+            assert {0, -1} <= last
+    for declared in operator.attributes:
+        assert {f[f"attribute.{declared.name}"] for f in facts} == set(range(len(declared.choices)))
+    assert sum(c.special for c in derived_checks(operator)) == 1
+    assert not any(c.special for c in derived_checks(operator, special=False))
+
+
+def test_a_pinned_dim_has_its_value_in_every_check() -> None:
+    checks = derived_checks(GEMM, (dim("N") == 768, dim("K") == 64))
+    assert {(c.problem.dims["N"], c.problem.dims["K"]) for c in checks} == {(768, 64)}
+    assert len({c.problem.dims["M"] for c in checks}) > 3
+
+
+def test_multiples_are_met_by_rounding() -> None:
+    checks = derived_checks(GEMM, (dim("N") % 16 == 0, dim("K") % 4 == 0))
+    assert len(checks) > 5
+    assert any(c.problem.dims["N"] % 32 for c in checks)
+    assert any(c.problem.dims["M"] % 2 for c in checks)
+
+
+def test_a_transposed_operand_is_found() -> None:
+    checks = derived_checks(GEMM, (stride("b", 0) == 1,))
+    assert len(checks) > 10
+    assert sum(c.problem.order.get("b") == (1, 0) for c in checks) > 10
+    padded = [c.problem for c in checks if "b" in c.problem.strides]
+    assert any(p.strides["b"][0] == 1 and p.strides["b"][1] > p.dims["K"] for p in padded)
+
+
+def test_presence_and_attributes_are_met() -> None:
+    checks = derived_checks(GEMM, (present("bias") == 1, attribute("activation") == 2))
+    assert checks
+    assert {c.problem.attributes["activation"] for c in checks} == {"gelu"}
+
+
+def test_a_problem_that_is_too_large_is_left_out_but_never_all() -> None:
+    huge = derived_checks(GEMM, (dim("N") == 8192, dim("K") == 8192))
+    assert [c.problem.dims["M"] for c in huge] == [3]
+
+
+def test_what_cannot_be_met_gives_no_check() -> None:
+    assert derived_checks(GEMM, (dim("M") == 3, dim("M") == 4)) == []
+
+
+@given(st.sampled_from(GEMM.dims), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
+def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> None:
+    requires = (dim(name) >= least, dim(name) % multiple == 0)
+    for check in derived_checks(GEMM, requires):
+        assert all_of(requires, GEMM.facts(check.problem))

@@ -1,0 +1,124 @@
+"""Records, messages and framing of the bench: canonical, strict, whole."""
+
+from __future__ import annotations
+
+import os
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench import Check, Deadlines, Measurement, Policy, digest_of, messages
+from aot_tune.bench.channel import LIMIT, ClosedError, Frames, read_frame, write_frame
+from aot_tune.spec import problem
+
+
+def measurement(**fields: typing.Any) -> Measurement:
+    base = {"candidate": "c", "object": "o", "problem": problem(M=1), "device": "d", "policy": "p", "status": "ok"}
+    return Measurement(**{**base, **fields})
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=8), st.randoms())
+def test_a_digest_does_not_depend_on_the_order_of_keys(data: dict[str, int], random: typing.Any) -> None:
+    items = list(data.items())
+    random.shuffle(items)
+    assert digest_of(dict(items)) == digest_of(data)
+
+
+def test_every_field_of_a_policy_is_in_its_digest() -> None:
+    policy = Policy()
+    for name in policy.__struct_fields__:
+        value = getattr(policy, name)
+        if isinstance(value, bool):
+            other: object = not value
+        elif isinstance(value, Deadlines):
+            other = msgspec.structs.replace(value, bench=value.bench + 1)
+        else:
+            other = value + 1
+        assert msgspec.structs.replace(policy, **{name: other}).digest != policy.digest, name
+
+
+def test_a_measurement_survives_json() -> None:
+    one = measurement(screen=(1.5, 2.5), final=(1.0, 2.0), race="r", error=0.25, bitwise=True, phases={"load": 0.1})
+    assert msgspec.json.decode(msgspec.json.encode(one), type=Measurement) == one
+    with pytest.raises(msgspec.ValidationError, match="status"):
+        msgspec.json.decode(msgspec.json.encode(one).replace(b'"ok"', b'"fine"'), type=Measurement)
+
+
+def test_the_time_of_a_measurement() -> None:
+    assert measurement(screen=(3.0, 1.0, 2.0)).ns == 2.0
+    assert measurement(screen=(3.0, 1.0, 2.0), final=(9.0, 7.0, 8.0)).ns == 8.0
+    assert measurement(screen=(3.0,), status="suspicious").ns is None
+    assert measurement().ns is None
+
+
+SAMPLES: dict[type, object] = {
+    str: "x", int: 1, float: 1.5, bool: True, tuple[str, ...]: ("a",), tuple[float, ...]: (1.0,),
+    dict[str, str]: {"a": "b"}, dict[str, int]: {"a": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*typing.get_args(messages.Request), *typing.get_args(messages.Reply)])
+def test_every_message_survives_its_encoding(kind: type) -> None:
+    hints = typing.get_type_hints(kind)
+    fields = {}
+    for field in msgspec.structs.fields(kind):
+        hint = hints[field.name]
+        if hint in SAMPLES:
+            fields[field.name] = SAMPLES[hint]
+        elif field.name == "check":
+            fields["check"] = Check(problem=problem(M=1), special=True)
+        elif field.name == "status":
+            fields["status"] = "oom"
+        elif field.name == "device":
+            fields["device"] = {"a": 1, "b": "c"}
+        else:
+            assert field.name in ("best_ns", "bitwise"), field.name
+    message = kind(**fields)
+    decode = messages.decode_request if kind in typing.get_args(messages.Request) else messages.decode_reply
+    assert decode(messages.encode(message)) == message
+
+
+@pytest.mark.parametrize("data", [b'{"type":"nothing"}', b'{"type":"ping","a":1}', b"{}", b"1", b'{"type":"load"}'])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        messages.decode_request(data)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=10), st.integers(1, 40))
+def test_frames_arrive_whole_however_they_are_cut(sent: list[bytes], cut: int) -> None:
+    import struct
+
+    stream = b"".join(struct.pack("<I", len(s)) + s for s in sent)
+    frames, got = Frames(), []
+    for start in range(0, len(stream), cut):
+        got += frames.feed(stream[start : start + cut])
+    assert got == sent
+
+
+def test_a_frame_through_a_pipe_and_a_closed_pipe() -> None:
+    end, begin = os.pipe()
+    write_frame(begin, b"hello")
+    write_frame(begin, b"")
+    assert read_frame(end) == b"hello"
+    assert read_frame(end) == b""
+    os.write(begin, b"\x05\0\0\0ab")
+    os.close(begin)
+    with pytest.raises(ClosedError):
+        read_frame(end)
+    os.close(end)
+    with pytest.raises(ClosedError):
+        write_frame(end, b"x")
+
+
+def test_a_length_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ClosedError, match=str(LIMIT)):
+        Frames().feed(b"\xff\xff\xff\xff")
+    end, begin = os.pipe()
+    os.write(begin, b"\xff\xff\xff\xff")
+    with pytest.raises(ClosedError, match=str(LIMIT)):
+        read_frame(end)
+    os.close(begin)
+    os.close(end)

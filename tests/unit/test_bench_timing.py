@@ -1,0 +1,175 @@
+"""Times on a clock that the tests turn: grouping, early stop, statistics, and the floor of a device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench import Device, Policy, identify, paired_gain, spread
+from aot_tune.bench.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
+from aot_tune.bench.family import family
+from aot_tune.bench.timing import Repeater, ReturnedError, Sampler, group_size, measure_empty, screen
+from aot_tune.errors import WorkerError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def timed(costs: list[int]) -> tuple[Sampler, list[int], Clock]:
+    """A sampler of functions that take so many ns in turn, and the order in which they were called."""
+    clock, called = Clock(), []
+
+    def run(index: int) -> int:
+        clock.now += costs[index]
+        called.append(index)
+        return 0
+
+    return Sampler(run, [(i,) for i in range(len(costs))], clock), called, clock
+
+
+def test_a_sample_is_the_mean_of_its_calls_and_copies_rotate() -> None:
+    sampler, called, _ = timed([10, 20, 60])
+    assert sampler.sample(2) == 15
+    assert sampler.sample(4) == (60 + 10 + 20 + 60) / 4
+    assert called == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_call_that_returns_an_error_is_not_a_time() -> None:
+    sampler = Sampler(lambda: 3, [()], Clock())
+    with pytest.raises(ReturnedError) as caught:
+        sampler.sample(4)
+    assert caught.value.args == (3,)
+
+
+def test_functions_of_a_baseline_rotate() -> None:
+    clock, called = Clock(), []
+
+    def make(name: str, cost: int) -> object:
+        def run() -> str:
+            clock.now += cost
+            called.append(name)
+            return name
+
+        return run
+
+    assert Repeater([make("a", 10), make("b", 30)], clock).sample(3) == pytest.approx(50 / 3)
+    assert called == ["a", "b", "a"]
+
+
+@given(st.floats(1, 1e12), st.integers(1000, 1_000_000))
+def test_groups_make_samples_long_enough(call: float, sample: int) -> None:
+    calls = group_size(call, sample)
+    assert 1 <= calls <= 4096
+    assert calls in (1, 4096) or calls * call == pytest.approx(sample, rel=0.5)
+
+
+def test_a_screen_of_a_slow_candidate_stops_after_two_samples() -> None:
+    policy = Policy()
+    taken: list[int] = []
+
+    def sample(calls: int) -> float:
+        taken.append(calls)
+        return 1e6
+
+    assert screen(sample, policy, best_ns=0.6e6) == [1e6, 1e6]
+    assert taken == [1, 1, 1]
+    assert len(screen(sample, policy, best_ns=0.7e6)) == 20
+    assert len(screen(sample, policy, best_ns=None)) == 20
+
+
+def test_a_screen_goes_on_when_only_one_of_two_samples_is_slow() -> None:
+    costs = iter([2e6, 2e6, 1e6, *[1e6] * 100])
+    assert len(screen(lambda _calls: next(costs), Policy(), best_ns=1e6)) > 2
+
+
+def test_a_screen_of_short_calls_groups_them_and_warms_up() -> None:
+    taken: list[int] = []
+
+    def sample(calls: int) -> float:
+        taken.append(calls)
+        return 100.0 if len(taken) > 2 else 5000.0
+
+    samples = screen(sample, Policy(sample_ns=50_000, screen_samples=7), best_ns=None)
+    assert samples == [100.0] * 7
+    assert taken[:3] == [1, 8, 10]
+    assert set(taken[3:]) == {500}
+
+
+def test_a_screen_ends_with_its_time() -> None:
+    policy = Policy(screen_ns=10_000_000)
+    assert len(screen(lambda _c: 4e6, policy, None)) == 3
+    assert len(screen(lambda _c: 50e6, policy, None)) == 2
+    assert screen(lambda _c: 1 / 0, policy, None, have=[50e6, 60e6]) == [50e6, 60e6]
+
+
+def test_an_empty_call_costs_less_than_a_microsecond_or_two() -> None:
+    assert 0 < measure_empty(lambda *_: 0, (1, 2, 3)) < 20_000
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=30), st.floats(0.2, 5))
+def test_a_constant_ratio_is_a_certain_gain(old: list[float], ratio: float) -> None:
+    gain, error = paired_gain(old, [o * ratio for o in old])
+    assert gain == pytest.approx(1 - ratio, abs=1e-9)
+    assert error == pytest.approx(0, abs=1e-9)
+
+
+def test_outliers_do_not_move_spread_or_gain() -> None:
+    quiet, spoiled = [100.0, 101.0, 99.0, 100.0, 100.5] * 3, [100.0, 101.0, 99.0, 100.0, 100.5] * 3
+    spoiled[2] = 5000.0
+    assert spread(spoiled) == pytest.approx(spread(quiet), abs=0.01)
+    assert paired_gain(quiet, spoiled)[0] == pytest.approx(0, abs=0.005)
+    assert paired_gain(quiet, [0.9 * s for s in spoiled])[0] == pytest.approx(0.1, abs=0.005)
+
+
+def test_lists_of_different_races_do_not_pair() -> None:
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        paired_gain([1.0, 2.0], [1.0])
+
+
+def test_the_identity_of_this_cpu() -> None:
+    device = identify("cpu", 2)
+    assert device.family == "cpu"
+    assert set(device.identity) >= {"model_name", "family", "model", "stepping", "flags", "caches", "cores", "threads"}
+    assert device.identity["threads"] == 2
+    assert device.slug == identify("cpu", 2).slug
+    assert device.slug != identify("cpu", 1).slug
+    assert device.digest != identify("cpu", 1).digest
+    assert device.slug.replace("-", "").isalnum()
+    assert 1 <= usable_cores() <= int(subprocess.check_output(["nproc", "--all"]))
+    assert last_cache_bytes() >= 1 << 18
+    assert cpu_identity() == cpu_identity()
+
+
+def test_the_floor_is_below_what_is_possible_and_grows_with_work() -> None:
+    flags = {"threads": 2, "flags": "avx avx2 avx512f fma"}
+    device = Device(family="cpu", name="", slug="", identity=flags)
+    floor = FAMILY.floor_ns(device, 2 * 1024**3, 0)
+    assert 2 * 1024**3 / floor == pytest.approx(2 * 6 * 64)  # GFLOP/s of two cores at 6 GHz with two FMA of 16 lanes
+    assert FAMILY.floor_ns(device, 0, 1 << 30) > 0
+    slower = Device(family="cpu", name="", slug="", identity={**flags, "max_khz": 3_000_000})
+    assert FAMILY.floor_ns(slower, 2 * 1024**3, 0) == pytest.approx(2 * floor)
+    narrow = Device(family="cpu", name="", slug="", identity={"threads": 1, "flags": "sse2"})
+    assert FAMILY.floor_ns(narrow, 2 * 1024**3, 0) == pytest.approx(8 * floor)
+
+
+@pytest.mark.parametrize("name", ["none", "", "../cpu", "records", "cpu.x", "CPU"])
+def test_an_unknown_family_is_an_error(name: str) -> None:
+    with pytest.raises(WorkerError, match="there is no device family"):
+        family(name)
+
+
+def test_the_bench_side_of_the_cpu_needs_no_numpy() -> None:
+    code = "import sys, aot_tune.bench; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)

@@ -1,0 +1,182 @@
+"""The tolerance: a correct sum in another order passes, one wrong element does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench import Check
+from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, read_truth, write_truth
+from aot_tune.bench.verify import FAR_OFF, compare
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.spec import Operator, Tensor, problem
+
+OUT = Tensor("out", (4, 4), output=True)
+
+
+def truth(tmp_path: Path, name: str, **arguments: Any) -> tuple[Operator, Check, dict[str, Any]]:
+    operator = load_operator(bundled_templates() / name)
+    check = Check(problem=problem(**arguments))
+    write_truth(operator, check, tmp_path / "truth", 5)
+    return operator, check, read_truth(tmp_path / "truth")
+
+
+def error(operator: Operator, truths: dict[str, Any], name: str, got: Any) -> float:
+    found, values = truths[name]
+    fault, worst = compare(operator.tensor(name), np.asarray(got, dtype=np.float32), values, found.bounds)
+    assert bool(fault) == (worst > 1)
+    return worst
+
+
+def orders(terms: Any) -> dict[str, Any]:
+    """Sums over the last axis in float32, in several orders."""
+    sequential = np.add.accumulate(terms, axis=-1)[..., -1]
+    lanes = terms[..., : terms.shape[-1] // 16 * 16].reshape(*terms.shape[:-1], -1, 16)
+    rest = terms[..., terms.shape[-1] // 16 * 16 :]
+    split = lanes.sum(-2).sum(-1) + rest.sum(-1)
+    return {
+        "sequential": sequential,
+        "reversed": np.add.accumulate(terms[..., ::-1], axis=-1)[..., -1],
+        "lanes": split,
+        "pairwise": terms.sum(-1),
+    }
+
+
+@pytest.mark.parametrize("dims", [(64, 64, 64), (1, 4096, 1024), (3, 5, 7), (1, 1, 1), (2, 8, 4096)])
+def test_products_summed_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, dims: tuple[int, int, int]) -> None:
+    m, n, k = dims
+    operator, check, truths = truth(tmp_path, "gemm", M=m, N=n, K=k)
+    inputs = logical_inputs(operator, check, 5)
+    terms = inputs["a"][:, None, :] * inputs["b"].T[None]
+    for name, total in orders(terms).items():
+        assert error(operator, truths, "out", total) < 0.9, name
+        spoiled = np.array(total)
+        spoiled.flat[spoiled.size // 2] -= terms.reshape(-1, k)[spoiled.size // 2, 0]  # one term is missing
+        assert error(operator, truths, "out", spoiled) > 1, name
+        spoiled.flat[spoiled.size // 2] = np.nan
+        assert error(operator, truths, "out", spoiled) == FAR_OFF, name
+    half = np.add.accumulate(terms.astype(np.float16), axis=-1)[..., -1]
+    assert error(operator, truths, "out", half.astype(np.float32)) > 1
+
+
+@pytest.mark.parametrize("width", [1, 7, 768, 4096, 14336])
+def test_norms_in_any_order_pass_and_spoiled_ones_do_not(tmp_path: Path, width: int) -> None:
+    operator, check, truths = truth(tmp_path, "rms_norm", R=3, D=width)
+    inputs = logical_inputs(operator, check, 5)
+    x = inputs["x"]
+    eps = np.float32(operator.scalars[0].default)
+    for name, total in orders(x * x).items():
+        got = x * (1 / np.sqrt(total / np.float32(width) + eps))[:, None] * inputs["weight"]
+        assert error(operator, truths, "out", got) < 0.9, name
+        got[1, width // 2] *= np.float32(1.0001)
+        assert error(operator, truths, "out", got) > 1, name
+        if 1 < width < 5000:  # the mean over one element too few
+            shorter = x / np.sqrt(total / np.float32(width - 1) + eps)[:, None] * inputs["weight"]
+            assert error(operator, truths, "out", shorter) > 1, name
+
+
+def test_small_probabilities_are_compared_by_their_own_size(tmp_path: Path) -> None:
+    operator, check, truths = truth(tmp_path, "softmax", R=4, D=1024)
+    x = logical_inputs(operator, check, 5)["x"]
+    for name, total in orders(np.exp(x - x.max(-1, keepdims=True))).items():
+        got = np.exp(x - x.max(-1, keepdims=True)) / total[:, None]
+        assert error(operator, truths, "out", got) < 0.9, name
+    row, column = np.unravel_index(np.argmin(np.abs(got - 1e-9)), got.shape)
+    assert got[row, column] < 2e-9
+    got[row, column] *= np.float32(1.01)
+    assert error(operator, truths, "out", got) > 1
+
+
+def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: Path) -> None:
+    operator = load_operator(bundled_templates() / "gemm")
+    check = Check(problem=problem(M=49, N=512, K=256, attributes={"activation": "relu"}))
+    write_truth(operator, check, tmp_path / "truth", 5)
+    truths = read_truth(tmp_path / "truth")
+    inputs = logical_inputs(operator, check, 5)
+    exact = inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)
+    off = np.abs((inputs["a"] @ inputs["b"]) - exact).max()
+    assert error(operator, truths, "out", np.maximum(exact, 0) + off) < 0.9
+    assert error(operator, truths, "out", np.maximum(exact, 0) + 100 * off) > 1
+    assert error(operator, truths, "out", exact) > 1e3
+
+
+def test_outputs_of_a_reference_are_in_the_declared_shape_and_read_only(tmp_path: Path) -> None:
+    operator, _, truths = truth(tmp_path, "rms_norm", R=3, D=8, present=["residual", "residual_out"])
+    assert set(truths) == {"out", "residual_out"}
+    for found, values in truths.values():
+        assert values.shape == (3, 8)
+        assert values.dtype == np.float64
+        assert not (tmp_path / "truth" / found.file).stat().st_mode & 0o222
+    assert not (tmp_path / "truth.partial").exists()
+    assert operator.name == "rms_norm"
+
+
+def test_sequential_sums_are_sequential() -> None:
+    xp = SequentialSums()
+    x = np.array([[1e8, 1, -1e8, 1]], dtype=np.float32)
+    assert xp.sum(x, axis=-1).tolist() == [1.0]
+    assert xp.sum(x, axis=-1, keepdims=True).tolist() == [[1.0]]
+    assert xp.mean(x, axis=-1).tolist() == [0.25]
+    assert xp.sum(x) == np.sum(x)
+    assert xp.used
+    ones = np.ones((1, 5000), dtype=np.float32)
+    tiny = np.full((5000, 3), 2**-24, dtype=np.float32)
+    tiny[0] = 1
+    assert xp.matmul(ones, tiny).tolist() == [[1.0, 1.0, 1.0]]
+
+
+values = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(values, min_size=1, max_size=40))
+def test_a_result_equals_itself_and_nothing_else(drawn: list[float]) -> None:
+    got = np.array(drawn, dtype=np.float32).reshape(1, -1)
+    exact = got.astype(np.float64)
+    bounds = Bounds(absolute=0.0, relative=0.0)
+    assert compare(OUT, got, exact, bounds) == ("", 0.0)
+    other = got.copy()
+    other[0, -1] = 1.0 if np.isnan(other[0, -1]) else np.nan
+    fault, worst = compare(OUT, other, exact, bounds)
+    assert worst == FAR_OFF
+    assert fault.startswith(f"out[0, {len(drawn) - 1}]: got ")
+
+
+def test_infinities_must_have_the_right_sign_and_overflow_counts_as_one() -> None:
+    bounds = Bounds(absolute=1.0, relative=1.0)
+
+    def worst(got: float, want: float) -> float:
+        return compare(OUT, np.array([[got]], dtype=np.float32), np.array([[want]]), bounds)[1]
+
+    assert worst(np.inf, np.inf) == 0
+    assert worst(np.inf, -np.inf) == FAR_OFF
+    assert worst(np.inf, 1e300) == 0
+    assert worst(-np.inf, 1e300) == FAR_OFF
+    assert worst(np.inf, 1e30) == FAR_OFF
+    assert worst(1e30, np.inf) == FAR_OFF
+    assert worst(np.nan, np.inf) == FAR_OFF
+
+
+def test_the_worst_element_is_named_wherever_it_is() -> None:
+    exact = np.zeros((300, 700))
+    bounds = Bounds(absolute=1e-3, relative=0.0)
+    for place in ((0, 0), (299, 699), (93, 437)):
+        got = np.zeros((300, 700), dtype=np.float32)
+        got[place] = 0.5
+        got[150, 150] = 0.002
+        fault, _ = compare(OUT, got, exact, bounds)
+        assert (
+            fault == f"out[{place[0]}, {place[1]}]: got 0.5, want 0.0, tolerance 0.001; 2 of 210000 elements are wrong"
+        )
+
+
+def test_strided_results_are_compared_by_index() -> None:
+    exact = np.arange(12.0).reshape(3, 4)
+    storage = np.full((4, 3), np.nan, dtype=np.float32)
+    storage.T[...] = exact
+    assert compare(OUT, storage.T, exact, Bounds(absolute=1e-6, relative=0.0))[0] == ""
+    assert compare(OUT, storage.T[::-1], exact[::-1], Bounds(absolute=1e-6, relative=0.0))[0] == ""

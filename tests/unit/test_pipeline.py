@@ -1,0 +1,131 @@
+"""Evidence and budget rules of the pipeline, on made-up measurements."""
+
+from __future__ import annotations
+
+from aot_tune.bench import Measurement, Status
+from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
+from aot_tune.pipeline.story import failures_of
+from aot_tune.pipeline.tune import _in_turn
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
+
+M, N = dims("M N")
+TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
+OPERATOR = Operator(
+    name="scale",
+    dims=("M", "N"),
+    tensors=(Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
+    reference=lambda xp, call: {"out": call.x},
+    flops=M * N,
+    workload=(problem(M=1, N=8), problem(M=64, N=8)),
+    kernels=(
+        Kernel("generic", "g.j2", generic=True),
+        Kernel("fast", "f.j2", requires=(N % 8 == 0,)),
+        Kernel("small", "s.j2", worthwhile=(M <= 16,)),
+    ),
+)
+
+
+def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
+    candidate = Candidate(
+        operator="scale", kernel=kernel, backend="cxx", target=TARGET.name, generic=kernel == "generic"
+    )
+    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
+    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=digest)
+
+
+def evidence(*entries: Entry) -> Evidence:
+    return Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
+
+
+def measured(
+    one: Entry | str,
+    where: Problem,
+    times: tuple[float, ...],
+    *,
+    status: Status = "ok",
+    reason: str = "",
+    final: tuple[float, ...] | None = None,
+) -> Measurement:
+    return Measurement(
+        candidate=one if isinstance(one, str) else one.candidate.id,
+        object="",
+        problem=where,
+        device="d",
+        policy="p",
+        status=status,
+        reason=reason,
+        screen=times,
+        final=final,
+        race="r" if final else None,
+    )
+
+
+FAST, SMALL, GENERIC = entry("fast", "f", (N % 8 == 0,)), entry("small", "s"), entry("generic", "g")
+
+
+def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
+    found = evidence(FAST, SMALL, GENERIC)
+    assert [e.candidate.kernel for e in found.tried(problem(M=1, N=8))] == ["fast", "small", "generic"]
+    assert [e.candidate.kernel for e in found.tried(problem(M=64, N=8))] == ["fast", "generic"]
+    assert [e.candidate.kernel for e in found.tried(problem(M=1, N=7))] == ["small", "generic"]
+
+
+def test_a_candidate_without_an_object_is_not_tried() -> None:
+    assert evidence(entry("fast", "")).tried(problem(M=1, N=8)) == []
+
+
+def test_a_wrong_result_anywhere_keeps_a_candidate_out_everywhere() -> None:
+    found = evidence(FAST, GENERIC)
+    for where in OPERATOR.workload:
+        found.add(measured(GENERIC, where, (200.0,)))
+    found.add(measured(FAST, OPERATOR.workload[0], (100.0,)))
+    found.add(measured(FAST, OPERATOR.workload[1], (), status="wrong-result", reason="out[0, 0]: got 1, want 2"))
+    costs = found.costs()
+    assert all(set(row) == {GENERIC.candidate.id} for row in costs.values())
+    (failure,) = failures_of(found)
+    assert (failure.candidate, failure.status, failure.count) == ("fast", "wrong-result", 1)
+
+
+def test_baselines_have_no_cost_since_they_cannot_be_linked() -> None:
+    found = evidence(GENERIC)
+    found.add(measured(GENERIC, OPERATOR.workload[0], (200.0,)))
+    found.add(measured("baseline:numpy", OPERATOR.workload[0], (100.0,)))
+    assert found.costs() == {OPERATOR.workload[0].id: {GENERIC.candidate.id: 200.0}}
+
+
+def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
+    found = evidence(FAST, SMALL, GENERIC)
+    where = OPERATOR.workload[0]
+    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
+    found.add(measured(SMALL, where, (), final=(100.5, 100.6, 100.4, 100.5)))
+    found.add(measured(GENERIC, where, (100.5,)))  # screened only: its time was taken at another moment
+    row = found.costs()[where.id]
+    assert row[FAST.candidate.id] == row[SMALL.candidate.id] == 100.0
+    assert row[GENERIC.candidate.id] == 100.5
+
+
+def test_spread_and_tie_band() -> None:
+    steady = measured(FAST, OPERATOR.workload[0], (100.0,) * 8)
+    noisy = measured(FAST, OPERATOR.workload[0], (100.0, 140.0, 60.0, 100.0, 150.0, 50.0, 100.0, 100.0))
+    assert spread(steady) == 0.0
+    assert tie_band(steady) == 0.01
+    assert tie_band(noisy) > 0.1
+
+
+def test_under_a_budget_each_kernel_gets_its_first_guess_before_any_gets_its_second() -> None:
+    queue = [
+        Entry(
+            candidate=Candidate(operator="scale", kernel=k, backend="cxx", target=TARGET.name, config={"P": p}),
+            rendered=GENERIC.rendered,
+            requires=(),
+        )
+        for k in ("fast", "small")
+        for p in (1, 2)
+    ]
+    assert [(e.candidate.kernel, e.candidate.config["P"]) for e in _in_turn(queue)] == [
+        ("fast", 1),
+        ("small", 1),
+        ("fast", 2),
+        ("small", 2),
+    ]
