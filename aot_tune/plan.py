@@ -34,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     prefix: str
     header: str
+    output: str = ""
     module: str = ""
     operators: tuple[str, ...] = ()
     templates: tuple[str, ...] = ("bundled",)
@@ -48,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     prefix: str
     header: str
+    output: str
     module: str
     operators: tuple[str, ...]
     targets: tuple[str, ...]
@@ -105,6 +107,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         name=request.name,
         prefix=request.prefix,
         header=request.header,
+        output=request.output,
         module=request.module,
         operators=tuple(operators),
         targets=tuple(t.name for t in targets),

@@ -25,12 +25,15 @@ from tasks import ROW_OPERATORS, gemm_tasks, last_cache_bytes, row_tasks
 
 __all__ = ["main"]
 
+_NOISE = 0.03
+"""Share of the processor time that may go elsewhere before the figures are called into question."""
+
 _ALL = ("gemm", *ROW_OPERATORS, "overhead")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, help="turns of each library at each problem (default 7; 3 with --quick)")
+    parser.add_argument("--rounds", type=int, help="turns of each library at each problem (default 9; 3 with --quick)")
     parser.add_argument("--operators", default=",".join(_ALL), help=f"some of {', '.join(_ALL)}; separated by commas")
     parser.add_argument("--threads", type=int, default=2, help="threads of each library (default 2)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns: a look, not a result")
@@ -40,7 +43,7 @@ def _arguments() -> argparse.Namespace:
     unknown = sorted(set(options.operators) - set(_ALL))
     if unknown:
         parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(_ALL)}")
-    options.rounds = options.rounds if options.rounds is not None else 3 if options.quick else 7
+    options.rounds = options.rounds if options.rounds is not None else 3 if options.quick else 9
     if options.rounds < 1 or options.threads < 1:
         parser.error("--rounds and --threads are at least 1")
     return options
@@ -61,29 +64,33 @@ def _run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     wanted = options.operators
     names = {"aot_tune": "aot_tune", "numpy": "numpy", "torch": "torch", "copy": "copy"}
     results: dict[str, Any] = {"gemm": [], "operators": {}, "overhead": {}}
-    turns = {"budget_ms": 8.0, "limit_s": 0.8} if options.quick else {"budget_ms": 25.0, "limit_s": 5.0}
+    turns = {"budget_ms": 8.0, "limit_s": 0.8} if options.quick else {"budget_ms": 30.0, "limit_s": 4.0}
     if "overhead" in wanted:
         names["aot_tune, torch"] = "aot_tune"
     with Fleet(names, threads=options.threads, rounds=options.rounds, **turns) as fleet:
         ask = {"do": "limits", "machine": machine, "bytes": 8 * cache}
-        first = fleet.ask("copy", ask)
+        limits = [fleet.ask("copy", ask)]
         if "overhead" in wanted:
             rounds, count = max(options.rounds, 5), 5_000 if options.quick else 20_000
             calls = str(build_calls(folder, package))
             results["overhead"] = run_overhead(fleet, rounds, count, calls, _kernels(folder), _say)
         for name in (n for n in ROW_OPERATORS if n in wanted):
             results["operators"][name] = run_rows(fleet, row_tasks(name, cache), machine, _say)
+            limits.append(fleet.ask("copy", ask))
         if "gemm" in wanted:
             results["gemm"] = run_gemm(fleet, gemm_tasks(cache), _say)
-        last = fleet.ask("copy", ask)
-    results["limits"] = Limits(**{k: max(first[k], last[k]) for k in first})
+            limits.append(fleet.ask("copy", ask))
+    results["limits"] = Limits(**{k: max(found[k] for found in limits) for k in limits[0]})
     return results
 
 
-def _head(about: dict[str, Any], limits: Limits, rows: list[Row], shares: dict[str, float], seconds: float) -> str:
+def _head(
+    how: str, about: dict[str, Any], limits: Limits, rows: list[Row], shares: dict[str, float], seconds: float
+) -> str:
     tuned = [r for r in rows if r.task.workload and (r.fused_facts or r.facts)["tuned"]]
     workload = [r for r in rows if r.task.workload]
     missing = "not told by the system"
+    noise = "" if shares["others"] + shares["stolen"] < _NOISE else "\n* **the machine was not quiet: measure again**"
     return f"""\
 * {about["date"]}, {about["cpu"]} (family, model, stepping: {about["family, model, stepping"]}; {about["caches"]}), \
 {about["cores"]} cores, {about["threads"]} threads for each library
@@ -93,16 +100,16 @@ def _head(about: dict[str, Any], limits: Limits, rows: list[Row], shares: dict[s
 {", ".join(about["targets"])}; {len(tuned)} of {len(workload)} problems of the workload tuned)
 * limits measured in this run, beyond the caches: {limits.gflops:.0f} GFLOP/s of multiply-adds, {limits.read:.1f} GB/s \
 of reads, {limits.copy:.1f} GB/s of copies (read and written bytes together)
-* the run took {seconds:.0f} s; of the processor time, {100 * shares["others"]:.1f} % went to other processes and \
-{100 * shares["stolen"]:.1f} % was stolen by the host"""
+* {how}; the run took {seconds:.0f} s; of the processor time, {100 * shares["others"]:.1f} % went to other processes \
+and {100 * shares["stolen"]:.1f} % was stolen by the host{noise}"""
 
 
 _NOTES = """\
 Times are µs per call: the median of the rounds ± half their interquartile range (none for a single round of long
 calls). `ratio`: how many times as fast as the faster of numpy and torch; `cold b`: the same with b in no cache;
-`+ epilogue`: our product with its epilogue against their plain one. `copy`: the fastest copy of as many bytes as the
-problem must move; `of copy`: our bandwidth over its. `of limit`: of peak FLOP/s, or beyond the caches of the bandwidth
-of reads (gemm) or copies. `*`: not in the workload."""
+`+ epilogue`: our product with its epilogue against their plain one; `of limit`: of peak FLOP/s, or of the bandwidth of
+reads where that binds. `copy`: the fastest copy of as many bytes as the problem must move; `of copy`: our bandwidth
+over its; `rate`: FLOPs, or compulsory bytes, over our time. `*`: not in the workload."""
 
 
 def _plain(value: Any) -> Any:
@@ -132,9 +139,10 @@ def main() -> None:
         results = _run(options, Path(folder))
     seconds = time.monotonic() - start
     shares = usage.shares()
+    how = f"{options.rounds} rounds{', quick: a look, not a result' if options.quick else ''}"
     rows = [*results["gemm"], *(r for found in results["operators"].values() for r in found)]
     found = targets(results["gemm"], results["operators"], results["overhead"])
-    print(_head(about, results["limits"], rows, shares, seconds))
+    print(_head(how, about, results["limits"], rows, shares, seconds))
     print("\n" + render_targets(found))
     print("\n" + render_rows(rows, results["overhead"], results["limits"]))
     print("\n" + _NOTES)

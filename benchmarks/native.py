@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -26,8 +27,9 @@ def installed() -> Path:
         from aot_tune import ops
     except ImportError as error:
         raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
-    if not ops.operators:
-        raise SystemExit("benchmarks: the installed aot_tune has no operators")
+    for name in ("numpy", "torch"):
+        if importlib.util.find_spec(name) is None:
+            raise SystemExit(f"benchmarks: {name} is not installed: aot_tune is compared with it; `pip install {name}`")
     return Path(aot_tune.__file__).resolve().parent
 
 

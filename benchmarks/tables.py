@@ -136,10 +136,10 @@ def _line(row: Row, limits: Limits) -> tuple[str, ...]:
         _number(row.ratio),
         _number(row.cold_ratio) if task.operator == "gemm" else "",
         _number(row.fused_ratio) if row.fused else "",
+        f"{100 * share:.0f} % {limit}" if task.operator == "gemm" else "",
         _time(best(row.copies)) if row.copies else "",
         _number(row.copy_ratio),
         rate,
-        f"{100 * share:.0f} % {limit}" if task.operator == "gemm" else "",
     )
 
 

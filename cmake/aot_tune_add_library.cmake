@@ -98,7 +98,8 @@ endmacro()
 
 # Check options and operators, print what the build will use, and write the plan; it runs at every configure.
 macro(_aot_tune_configure)
-  set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --directory ${directory})
+  set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --output ${ARG_OUTPUT_NAME}
+      --directory ${directory})
   if(ARG_MODULE)
     list(APPEND arguments --module ${ARG_MODULE})
   endif()
@@ -146,9 +147,12 @@ macro(_aot_tune_configure)
   configure_file("${_AOT_TUNE_CMAKE_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
   set(generated
       ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
-      ${directory}/variants.a ${directory}/${ARG_MODULE}.pyi ${directory}/${ARG_PREFIX}_${target}.pc
+      ${directory}/variants.a ${directory}/${ARG_OUTPUT_NAME}.pc
       ${directory}/manifest.json ${directory}/report.json ${directory}/${ARG_HEADER}
   )
+  if(ARG_MODULE)
+    list(APPEND generated ${directory}/${ARG_MODULE}.pyi)
+  endif()
   add_custom_command(
     OUTPUT ${generated}
     COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake

@@ -24,7 +24,7 @@ operator = Operator(
     tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)),
     reference=lambda xp, call: {"y": 2 * call.x},
     flops=N,
-    workload=(problem(N=1000), problem(N=30000)),
+    workload=(problem(N=20000), problem(N=60000)),
     kernels=(
         Kernel("generic", "twice/generic.cpp.j2", generic=True),
         Kernel(

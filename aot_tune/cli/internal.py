@@ -18,8 +18,8 @@ def add_commands(commands: Any) -> None:
     configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
     for name in ("name", "prefix", "header", "directory"):
         configure.add_argument(f"--{name}", required=True)
-    configure.add_argument("--module", default="")
-    configure.add_argument("--database", default="")
+    for name in ("output", "module", "database"):
+        configure.add_argument(f"--{name}", default="")
     for name in ("operator", "templates", "option", "default"):
         configure.add_argument(f"--{name}", action="append", default=[])
     configure.set_defaults(run=_configure)
@@ -51,6 +51,7 @@ def _configure(given: argparse.Namespace) -> int:
         name=given.name,
         prefix=given.prefix,
         header=given.header,
+        output=given.output,
         module=given.module,
         operators=tuple(given.operator),
         templates=tuple(given.templates),

@@ -72,6 +72,13 @@ class Evidence:
         """Take a measurement over; one of a race replaces the same candidate's screen, an error replaces everything."""
         self.measurements.setdefault(measurement.problem.id, {})[measurement.candidate] = measurement
 
+    def failed(self, candidate: str) -> bool:
+        """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""
+        made = self.entries[candidate].object
+        if made is not None and made.status != "ok":
+            return True
+        return any(row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row)
+
     def costs(self) -> Costs:
         """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""
         bad = {

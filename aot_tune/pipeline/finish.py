@@ -13,7 +13,7 @@ from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTabl
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_name
-from aot_tune.report import OperatorReport, Report
+from aot_tune.report import Failure, OperatorReport, Report
 from aot_tune.select import select
 from aot_tune.spec import Operator
 
@@ -24,21 +24,27 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     """Select the variants of one operator on one target.
 
     Raises:
-        NoSurvivorError: when nothing but failures was measured and the options do not allow the generic variant alone.
+        NoSurvivorError: when every candidate but the generic one failed and the options do not allow the generic variant alone.
     """
     costs = evidence.costs()
     operator = evidence.operator
-    if not costs and evidence.measurements and session.options.no_survivor == "fail":
+    others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
+    survived = not others or not all(evidence.failed(c) for c in others)
+    if not survived and session.options.no_survivor == "fail":
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
-            why="\n       ".join(f"{f.candidate}: {f.status}: {f.reason}" for f in failures_of(evidence)[:20]),
+            why="\n       ".join(_told(f) for f in failures_of(evidence)[:20]),
             fix="mend the kernels, or ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic",
         )
-    if not costs and evidence.measurements:
+    if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in operator.workload}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     return Chosen(evidence, select(costs, facts, lambda c, f: serves(evidence, c, f), sizes=sizes), costs)
+
+
+def _told(failure: Failure) -> str:
+    return f"{failure.candidate}: {failure.status}: {failure.reason}"
 
 
 def finish(
@@ -57,6 +63,7 @@ def finish(
         name=session.plan.name,
         prefix=session.plan.prefix,
         header=session.plan.header,
+        output=session.plan.output,
         module=session.plan.module,
         mode=session.options.mode,
         devices=tuple({"name": d.name, **d.identity} for d in used),
@@ -109,7 +116,7 @@ def _operator(operator: Operator, chosen: list[Chosen], generic: Entry) -> tuple
                     threshold=n.threshold,
                     below=n.below,
                     above=n.above,
-                    leaf=tuple(index[c] for c in n.ranked if index[c] != 0),
+                    leaf=tuple(index[c] for c in n.ranked),
                 )
                 for n in selection.nodes
             )

@@ -26,24 +26,31 @@ class Measurer:
 
     def __init__(self, bench: LazyBench, known: Mapping[str, Known]) -> None:
         self._lazy, self._session, self._known = bench, bench.session, known
+        self._stores: dict[str, OperatorStore] = {}
         self.measured = self.reused = 0
 
-    def measure(self, loaded: LoadedOperator, evidence: Evidence, tick: Callable[[str], None]) -> None:
-        """Screen and race the problems of the workload; ends with the budget, after a whole problem."""
-        operator = loaded.operator
-        store = self._session.store.operator(
-            operator.name,
-            operator_digest(operator),
-            self._lazy.device.digest,
-            self._session.policy.digest,
-            baseline_versions(loaded),
-        )
-        for i, problem in enumerate(operator.workload):
-            if not self._session.budget.allows(0.2):
-                left = len(operator.workload) - i
-                evidence.note = f"the budget ended before {left} of {len(operator.workload)} problems were measured"
-                return
-            self._measure(_OneProblem(self._lazy, loaded, problem, store), evidence, tick)
+    def measure(
+        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
+    ) -> None:
+        """Screen and race one problem of an operator's workload, unless the budget has ended."""
+        if not self._session.budget.allows(0.2):
+            done = len(evidence.measurements)
+            left = len(loaded.operator.workload) - done
+            evidence.note = f"the budget ended before {left} of {len(loaded.operator.workload)} problems were measured"
+            return
+        self._measure(_OneProblem(self._lazy, loaded, problem, self._store(loaded)), evidence, tick)
+
+    def _store(self, loaded: LoadedOperator) -> OperatorStore:
+        name = loaded.operator.name
+        if name not in self._stores:
+            self._stores[name] = self._session.store.operator(
+                name,
+                operator_digest(loaded.operator),
+                self._lazy.device.digest,
+                self._session.policy.digest,
+                baseline_versions(loaded),
+            )
+        return self._stores[name]
 
     def _measure(self, one: _OneProblem, evidence: Evidence, tick: Callable[[str], None]) -> None:
         tried = evidence.tried(one.problem)

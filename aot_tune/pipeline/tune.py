@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, zip_longest
 
 from aot_tune.bench import Device
 from aot_tune.errors import DatabaseError
@@ -11,7 +12,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.recorded import Known, known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.spec import Target
+from aot_tune.spec import Problem, Target
 
 __all__ = ["tune"]
 
@@ -54,8 +55,8 @@ def _on_device(session: Session, target: Target, device: Device, found: dict[str
     with LazyBench(session, device) as bench:
         measurer = Measurer(bench, known)
         tick = _ticker(session, pairs)
-        for loaded, evidence in pairs:
-            measurer.measure(loaded, evidence, tick)
+        for loaded, evidence, problem in _in_order(session, pairs):
+            measurer.measure(loaded, evidence, problem, tick)
         session.progress.line(
             f"{target.name}: {measurer.measured} measurements made, {measurer.reused} known from before"
         )
@@ -106,6 +107,25 @@ def _in_turn(entries: list[Entry]) -> list[Entry]:
         position[kernel] = position.get(kernel, -1) + 1
         ranked.append((position[kernel], i, entry))
     return [e for _, _, e in sorted(ranked, key=lambda r: r[:2])]
+
+
+def _in_order(
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]]
+) -> Iterator[tuple[LoadedOperator, Evidence, Problem]]:
+    """All problems, operator by operator; under a budget in turn, so that its end finds every operator served,
+    and each with problems from all over its workload."""
+    rows = [[(loaded, evidence, p) for p in loaded.operator.workload] for loaded, evidence in pairs]
+    if session.budget.seconds is None:
+        yield from chain.from_iterable(rows)
+    else:
+        turns = zip_longest(*([row[i] for i in _spread_out(len(row))] for row in rows))
+        yield from (one for turn in turns for one in turn if one is not None)
+
+
+def _spread_out(count: int) -> list[int]:
+    """0 to count - 1 so that every beginning of the list is spread over the whole: by reversed binary digits."""
+    width = max(count - 1, 1).bit_length()
+    return sorted(range(count), key=lambda i: f"{i:0{width}b}"[::-1])
 
 
 def _ticker(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> Callable[[str], None]:

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         ["operator.py", "flops", "'Q'", "not bound"],
     ),
     "problem without a dim": (
-        operator("problem(N=1000)", "problem(M=1000)"),
+        operator("problem(N=20000)", "problem(M=1000)"),
         ["operator.py", "dim 'N' is not bound"],
     ),
     "duplicate kernel": (
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator('"twice/loop.cpp.j2",', '"twice/loop.cpp.j2", backend="cxy",'),
         ["'cxy'", "did you mean 'cxx'"],
     ),
-    "problem of the wrong sign": (operator("N=1000", "N=-1000"), ["operator.py", "N=-1000"]),
+    "problem of the wrong sign": (operator("N=20000", "N=-20000"), ["operator.py", "N=-20000"]),
     "unknown predicate": (operator('stride("y", 0) == 1', 'stride("z", 0) == 1'), ["operator.py", "stride.z.0"]),
 }
 

@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Project:
 def slow(project: Project) -> None:
     """More candidates and problems, so that a build takes long enough to be stopped in the middle."""
     project.change("(1, 4, 16, 64, 256)", "tuple(range(1, 60))")
-    project.change("problem(N=1000),", "*(problem(N=1000 + 100 * i) for i in range(8)),")
+    project.change("problem(N=20000),", "*(problem(N=20000 + 1000 * i) for i in range(8)),")
 
 
 def test_kill_9_at_random_moments(project: Project, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot_tune.bench import Measurement, Status
 from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
 from aot_tune.pipeline.story import failures_of
-from aot_tune.pipeline.tune import _in_turn
+from aot_tune.pipeline.tune import _in_turn, _spread_out
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
 
@@ -129,3 +129,9 @@ def test_under_a_budget_each_kernel_gets_its_first_guess_before_any_gets_its_sec
         ("fast", 2),
         ("small", 2),
     ]
+
+
+def test_under_a_budget_the_first_problems_are_from_all_over_the_workload() -> None:
+    assert _spread_out(8) == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert sorted(_spread_out(23)) == list(range(23))
+    assert _spread_out(1) == [0]
