@@ -43,8 +43,8 @@ double time_calls(int64_t count, Call call) {
 }
 
 typedef int32_t (*SiluMulLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, void*, size_t, void*);
-typedef int32_t (*GemmLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
-                              int32_t, void*, size_t, void*);
+typedef int32_t (*GemmLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
+                              const DLTensor*, int32_t, void*, size_t, void*);
 
 void* workspace() {
   static void* const memory = std::aligned_alloc(64, kWorkspace);
@@ -56,7 +56,8 @@ void* workspace() {
 extern "C" {
 
 double calls_silu_mul(int64_t count) {
-  return time_calls(count, [] { return aot_tune_silu_mul(&first.view, &second.view, &result.view, nullptr); });
+  return time_calls(count,
+                    [] { return aot_tune_silu_mul(&first.view, &second.view, &result.view, nullptr); });
 }
 
 double calls_gemm(int64_t count) {
@@ -76,7 +77,8 @@ double calls_silu_mul_kernel(void* launch, int64_t count) {
 double calls_gemm_kernel(void* launch, int64_t count) {
   const auto kernel = reinterpret_cast<GemmLaunch>(launch);
   return time_calls(count, [kernel] {
-    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, workspace(), kWorkspace, nullptr);
+    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, workspace(), kWorkspace,
+                  nullptr);
   });
 }
 

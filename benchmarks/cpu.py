@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from overhead import OPERATORS
 from race import Fleet
 from stats import Timing, geometric_mean
 from tables import render_rows, render_targets, targets
-from tasks import ROW_OPERATORS, gemm_tasks, last_cache_bytes, row_tasks
+from tasks import ROW_OPERATORS, Task, gemm_tasks, last_cache_bytes, row_tasks
 
 __all__ = ["main"]
 
@@ -114,19 +115,27 @@ over its; `rate`: FLOPs, or compulsory bytes, over our time. `*`: not in the wor
 
 def _plain(value: Any) -> Any:
     """Records as JSON has them, with the figures that the tables are made of."""
-    if isinstance(value, Row):
-        derived = {k: getattr(value, k) for k in ("ratio", "cold_ratio", "fused_ratio", "copy_ratio")}
-        fields = {k: _plain(v) for k, v in vars(value).items() if k != "task"}
-        return {"problem": value.task.text, "task": _plain(value.task), **derived, **fields}
-    if isinstance(value, Timing):
-        return {"name": value.name, "median_ns": value.median, "spread": value.spread, "rounds_ns": value.rounds}
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return _plain({k: getattr(value, k) for k in value.__dataclass_fields__})
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _plain(_fields(value))
+
+
+def _fields(value: Any) -> dict[str, Any] | str:
+    match value:
+        case Row():
+            derived = {k: getattr(value, k) for k in ("ratio", "cold_ratio", "fused_ratio", "copy_ratio")}
+            return {"problem": value.task.text, **derived, **vars(value)}
+        case Timing():
+            return {"name": value.name, "median_ns": value.median, "spread": value.spread, "rounds_ns": value.rounds}
+        case Task() | Limits():
+            return vars(value)
+    return str(value.id)  # a problem
 
 
 def main() -> None:
@@ -153,7 +162,7 @@ def main() -> None:
             name: geometric_mean(r.ratio for r in chosen)
             for name, chosen in (("gemm", results["gemm"]), *results["operators"].items()) if chosen
         }  # fmt: skip
-        options.json.write_text(json.dumps(_plain(everything), indent=1) + "\n")
+        options.json.write_text(json.dumps(_plain(everything), indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

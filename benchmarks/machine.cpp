@@ -48,7 +48,8 @@ void stream(char* to, const char* from, size_t size) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(reinterpret_cast<float*>(to + i), _mm512_loadu_ps(from + i));
 #elif defined(__AVX__)
-    _mm256_stream_ps(reinterpret_cast<float*>(to + i), _mm256_loadu_ps(reinterpret_cast<const float*>(from + i)));
+    _mm256_stream_ps(reinterpret_cast<float*>(to + i),
+                     _mm256_loadu_ps(reinterpret_cast<const float*>(from + i)));
 #else
     _mm_stream_ps(reinterpret_cast<float*>(to + i), _mm_loadu_ps(reinterpret_cast<const float*>(from + i)));
 #endif

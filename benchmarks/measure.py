@@ -53,7 +53,7 @@ class Row:
     @property
     def fused_ratio(self) -> float:
         """Our product with its epilogue against the fastest other without any; the plain one where there is none."""
-        return paired_ratio(best(self.others), self.fused or self.ours)
+        return paired_ratio(best(self.others), self.fused or self.ours) if self.task.operator == "gemm" else math.nan
 
     @property
     def copy_ratio(self) -> float:

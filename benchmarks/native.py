@@ -22,15 +22,15 @@ def installed() -> Path:
     Raises:
         SystemExit: when what Python imports is not an installed, built aot_tune.
     """
-    try:
-        import aot_tune
-        from aot_tune import ops
-    except ImportError as error:
-        raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
     for name in ("numpy", "torch"):
         if importlib.util.find_spec(name) is None:
             raise SystemExit(f"benchmarks: {name} is not installed: aot_tune is compared with it; `pip install {name}`")
-    return Path(aot_tune.__file__).resolve().parent
+    import aot_tune
+
+    package = Path(aot_tune.__file__).resolve().parent
+    if importlib.util.find_spec("aot_tune.ops") is None or not (package / "lib").is_dir():
+        raise SystemExit(f"benchmarks: {package} is a source tree; unset PYTHONPATH and run `pip install .` first")
+    return package
 
 
 def _compile(source: Path, out: Path, *arguments: str) -> Path:

@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.library import bundled_templates, load_operator
-from aot_tune.spec import Operator, Problem, problem
+try:
+    from aot_tune.library import bundled_templates, load_operator
+    from aot_tune.spec import Operator, Problem, problem
+except ImportError as error:
+    raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
 
 __all__ = ["ROW_OPERATORS", "Task", "gemm_tasks", "installed_operator", "last_cache_bytes", "row_tasks"]
 

@@ -301,6 +301,9 @@ class Worker:
         except ChildProcessError:
             pass  # somebody else reaped it
         self._process.returncode = code
+        with contextlib.suppress(ChildProcessError):  # those of its group that it left behind
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
         self._drain_output()
         self._selector.close()
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):

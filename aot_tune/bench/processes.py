@@ -9,10 +9,17 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["TOKEN", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
+__all__ = ["NAME", "TOKEN", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
 
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and everything that descends from them."""
+
+
+_CLEAN_PASSES = 3
+"""A process that forks and exits while /proc is read can hide its child from one pass."""
+
+NAME = "aot_tune-bench"
+"""The name of a worker's process, and of what it forks: at most 15 bytes."""
 
 
 def _stat(path: Path) -> tuple[str, list[str]]:
@@ -40,22 +47,50 @@ def _is_marked(pid: int, token: str) -> bool:
 
 
 def sweep(token: str, spare: Iterable[int] = ()) -> int:
-    """Kill and reap children of this process that carry the token, and theirs in turn; returns how many there were.
+    """Kill and reap all processes that carry the token; returns how many there were.
 
-    Orphaned descendants of a worker become children of this process while it is a subreaper. `spare` are live workers.
+    Orphaned descendants of a worker become children of this process while it is a subreaper. One whose parent is just
+    dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
     """
-    kept, swept = set(spare), 0
-    for _ in range(64):
-        strays = [p for p in children_of(os.getpid()) if p not in kept and _is_marked(p, token)]
-        if not strays:
-            break
+    kept, swept = {os.getpid(), *spare}, set[int]()
+    clean = 0
+    while clean < _CLEAN_PASSES:
+        pids = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]
+        strays = [p for p in pids if p not in kept and p not in swept and _is_marked(p, token)]
         for pid in strays:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, 0)
-        swept += len(strays)
-    return swept
+        swept |= set(strays)
+        clean = 0 if strays else clean + 1
+        if clean:
+            time.sleep(0.001)
+    for pid in swept:
+        _reap(pid, 0.2)
+    for pid in children_of(os.getpid()):  # what died by itself has no environment any more, but still a name
+        if pid not in kept and _is_dead_worker(pid):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+    return len(swept)
+
+
+def _is_dead_worker(pid: int) -> bool:
+    try:
+        name, fields = _stat(Path(f"/proc/{pid}/stat"))
+    except OSError:
+        return False
+    return fields[0] == "Z" and name.partition("(")[2] == NAME
+
+
+def _reap(pid: int, seconds: float) -> None:
+    """Take the exit status of a killed process once it is this process's child, if it becomes that in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.0005)
 
 
 def reap_children() -> int:

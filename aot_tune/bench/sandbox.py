@@ -21,13 +21,14 @@ __all__ = [
     "limit",
     "memory_limit",
     "restrict",
+    "set_name",
     "set_subreaper",
     "tie_to_parent",
 ]
 
 # Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>; the system calls have these numbers on all
 # architectures that are younger than Linux 5.1's unified table, x86-64 and aarch64 among them.
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _GET_VERSION, _RULE_PATH_BENEATH = 1, 1
@@ -65,6 +66,11 @@ def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: P
     env |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
     env |= {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
     return env
+
+
+def set_name(name: str) -> None:
+    """Name this process, as /proc shows it."""
+    _libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def tie_to_parent(parent: int) -> None:

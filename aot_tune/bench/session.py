@@ -228,7 +228,7 @@ class CpuSession:
             repeater = self._baselines[request.handle].repeater
             if request.warm:
                 repeater.sample(request.warm)
-            return messages.Timed(samples=(repeater.sample(request.calls),))
+            return messages.Timed(samples=(timing.undisturbed(repeater.sample, request.calls),))
         emit(_progress("timed calls of a race"))
         ready = self._make_ready(request.handle, request.key)
         overhead = self._overhead(ready.arguments[0])
@@ -238,7 +238,7 @@ class CpuSession:
             with self._confined():
                 if request.warm:
                     ready.sampler.sample(request.warm)
-                sample = ready.sampler.sample(request.calls)
+                sample = timing.undisturbed(ready.sampler.sample, request.calls)
         except timing.ReturnedError as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
         fault = ""

@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
     """Run until told to quit or until the parent is gone; returns the exit status."""
     setup = msgspec.json.decode(arguments[0].encode(), type=Setup)
     sandbox.tie_to_parent(setup.parent)
+    sandbox.set_name(processes.NAME)
     for descriptor in (setup.requests, setup.replies):
         os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends

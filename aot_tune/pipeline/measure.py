@@ -33,7 +33,7 @@ class Measurer:
         self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
     ) -> None:
         """Screen and race one problem of an operator's workload, unless the budget has ended."""
-        if not self._session.budget.allows(0.2):
+        if not self._session.turn.allows(0.2):
             done = len(evidence.measurements)
             left = len(loaded.operator.workload) - done
             evidence.note = f"the budget ended before {left} of {len(loaded.operator.workload)} problems were measured"
@@ -65,7 +65,7 @@ class Measurer:
             return
         best: float | None = None
         for entry in tried:
-            if not self._session.budget.allows(0.0 if best is None else 1e-9):
+            if not self._session.turn.allows(0.0 if best is None else 1e-9):
                 return
             measurement = self._screen(one, entry, best)
             evidence.add(measurement)

@@ -37,7 +37,10 @@ class LoadedOperator:
 
 
 class Session:
-    """A build's working state; close it to prune and release the caches."""
+    """A build's working state; close it to prune and release the caches.
+
+    `budget` is that of the whole build, `turn` that of the target which is being tuned.
+    """
 
     def __init__(self, plan: Plan, paths: Paths, progress: Progress) -> None:
         self.plan, self.options, self.progress = plan, plan.options, progress
@@ -53,6 +56,7 @@ class Session:
             self.store = MeasurementStore(self.location.root, mode="fresh")
         self.jobs = parallel_compiles(self.environment)
         self.budget = Budget(plan.options.budget)
+        self.turn = self.budget
         self.policy = Policy()
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads))

@@ -20,7 +20,8 @@ __all__ = ["tune"]
 def tune(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, a target each, for the modes `auto` and `tune`."""
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
-    for target in session.targets:
+    for i, target in enumerate(session.targets):
+        session.turn = session.budget.part(len(session.targets) - i)
         device = session.device_for(target)
         if device is None or not session.plan.may_measure:
             _without_device(session, target, found)
@@ -84,7 +85,7 @@ def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
 
     The time of a compile is learned from the generic variants; those are always built.
     """
-    budget = session.budget
+    budget = session.turn
     if budget.seconds is None:
         return entries
     generic = [e for e in entries if e.candidate.generic]
@@ -115,7 +116,7 @@ def _in_order(
     """All problems, operator by operator; under a budget in turn, so that its end finds every operator served,
     and each with problems from all over its workload."""
     rows = [[(loaded, evidence, p) for p in loaded.operator.workload] for loaded, evidence in pairs]
-    if session.budget.seconds is None:
+    if session.turn.seconds is None:
         yield from chain.from_iterable(rows)
     else:
         turns = zip_longest(*([row[i] for i in _spread_out(len(row))] for row in rows))

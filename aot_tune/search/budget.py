@@ -24,6 +24,10 @@ class Budget:
         """Seconds that remain; infinite without a limit."""
         return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
 
+    def part(self, parts: int) -> Budget:
+        """A budget of an equal share of what is left, beginning now."""
+        return Budget(None if self.seconds is None else self.left / parts, self._clock)
+
     def allows(self, seconds: float) -> bool:
         """Whether something that takes `seconds` would end in time."""
         return self.left >= seconds

@@ -17,8 +17,8 @@ from aot_tune.spec import (
     parameter,
     problem,
     stride,
+    target,
 )
-from aot_tune.spec.expr import target
 
 R, D = dims("R D")
 

@@ -19,8 +19,8 @@ from aot_tune.spec import (
     present,
     problem,
     stride,
+    target,
 )
-from aot_tune.spec.expr import target
 
 R, D = dims("R D")
 

@@ -16,8 +16,8 @@ from aot_tune.spec import (
     parameter,
     problem,
     stride,
+    target,
 )
-from aot_tune.spec.expr import target
 from aot_tune.spec.reference import activation
 
 R, D = dims("R D")

@@ -117,6 +117,22 @@ def test_a_slow_candidate_does_not_get_the_whole_deadline(make_bench: Any, make_
         assert time.monotonic() - begin < 5.0
 
 
+def test_orphans_of_many_crashes_are_killed_and_reaped(make_bench: Any, make_bed: Any) -> None:
+    """Some die by themselves just as the worker does: nothing is left of them, not even a zombie."""
+    with make_bench(strikes=100) as bench:
+        bed = make_bed(bench)
+        for _ in range(20):
+            assert bed.screen("daemon_crash").status == "crashed"
+        bench.pool.candidates()
+        bench.pool.sweep()
+        alive = {w.pid for w in bench.pool.workers()}
+        assert set(strays(bench.pool.token)) <= alive
+        deadline = time.monotonic() + 1
+        while set(children_of(os.getpid())) != alive and time.monotonic() < deadline:
+            bench.pool.sweep()
+        assert set(children_of(os.getpid())) == alive
+
+
 @pytest.mark.parametrize("name", ["daemon", "daemon_crash"])
 def test_no_process_that_a_candidate_started_survives(bed: Any, name: str) -> None:
     measured = bed.screen(name)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aot_tune.bench import Device, Policy, identify, paired_gain, spread
 from aot_tune.bench.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
 from aot_tune.bench.family import family
-from aot_tune.bench.timing import Repeater, ReturnedError, Sampler, group_size, measure_empty, screen
+from aot_tune.bench.timing import Repeater, ReturnedError, Sampler, group_size, measure_empty, screen, undisturbed
 from aot_tune.errors import WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +112,22 @@ def test_a_screen_ends_with_its_time() -> None:
     assert len(screen(lambda _c: 4e6, policy, None)) == 3
     assert len(screen(lambda _c: 50e6, policy, None)) == 2
     assert screen(lambda _c: 1 / 0, policy, None, have=[50e6, 60e6]) == [50e6, 60e6]
+
+
+@pytest.mark.parametrize(
+    ("counts", "samples", "want"),
+    [
+        ([0, 0], [5.0], 5.0),
+        ([0, 1, 1, 1], [9.0, 5.0], 5.0),
+        ([0, 1, 1, 2], [9.0, 8.0, 7.0], 7.0),
+        ([0, 3], [5e6], 5e6),
+    ],
+)
+def test_a_sample_that_was_preempted_is_taken_again(counts: list[int], samples: list[float], want: float) -> None:
+    count, sample = iter(counts), iter(samples)
+    assert undisturbed(lambda _calls: next(sample), 1, lambda: next(count)) == want
+    assert list(sample) == []
+    assert list(count) == []
 
 
 def test_an_empty_call_costs_less_than_a_microsecond_or_two() -> None:

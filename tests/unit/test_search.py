@@ -50,3 +50,14 @@ def test_budget_counts_down_and_stops() -> None:
     now = 200.0
     assert budget.left == 0.0
     assert Budget(None).allows(1e9)
+
+
+def test_parts_of_a_budget_share_what_is_left() -> None:
+    now = 0.0
+    budget = Budget(90, clock=lambda: now)
+    first = budget.part(3)
+    assert first.left == 30
+    now = 40.0  # the first part overran
+    assert not first.allows(1)
+    assert budget.part(2).left == 25
+    assert Budget(None).part(2).left == float("inf")
