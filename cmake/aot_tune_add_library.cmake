@@ -62,7 +62,7 @@ function(aot_tune_add_library target)
     set(ARG_TEMPLATES bundled)
   endif()
 
-  foreach(path IN ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
+  foreach(path IN LISTS ARG_TEMPLATES ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
     if(path MATCHES "[;$]")
       message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${CMAKE_MATCH_0}'\n"
                           "  why: CMake's generators cannot write it down for linkers\n"

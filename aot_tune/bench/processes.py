@@ -53,8 +53,8 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
     dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
     """
     kept, swept = {os.getpid(), *spare}, set[int]()
-    clean = 0
-    while clean < _CLEAN_PASSES:
+    clean, deadline = 0, time.monotonic() + 2.0
+    while clean < _CLEAN_PASSES and time.monotonic() < deadline:
         pids = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]
         strays = [p for p in pids if p not in kept and p not in swept and _is_marked(p, token)]
         for pid in strays:

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from filelock import FileLock, Timeout
+
 from aot_tune.bench import Bench, Device
 from aot_tune.compile import toolchain_for
+from aot_tune.errors import BuildError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 
 __all__ = ["LazyBench"]
+
+
+@contextmanager
+def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
+    """Keeps this user's other builds from measuring on the device at the same time."""
+    folder = Path(tempfile.gettempdir()) / f"aot_tune-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise BuildError(f"{folder} belongs to somebody else", fix="remove it, or set TMPDIR to a folder of yours")
+    lock = FileLock(folder / f"{device.family}-{device.digest[:16]}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log(f"waiting: another build measures on {device.name}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class LazyBench:
@@ -41,6 +65,7 @@ class LazyBench:
             WorkerError: when no worker can be started.
         """
         if self._bench is None:
+            self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
             self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="aot_tune-bench-")))
             self._bench = self._stack.enter_context(
                 Bench(

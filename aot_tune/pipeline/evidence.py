@@ -77,7 +77,9 @@ class Evidence:
         made = self.entries[candidate].object
         if made is not None and made.status != "ok":
             return True
-        return any(row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row)
+        return any(
+            row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row
+        )
 
     def costs(self) -> Costs:
         """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""

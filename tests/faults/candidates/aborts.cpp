@@ -1,4 +1,5 @@
 // Aborts.
-#include "contract.h"
 #include <cstdlib>
+
+#include "contract.h"
 LAUNCH { abort(); }

@@ -1,8 +1,9 @@
 // Writes a file that is larger than allowed, where it may.
-#include "contract.h"
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include "contract.h"
 LAUNCH {
   std::string path = std::string(getenv("TMPDIR")) + "/big";
   FILE* file = fopen(path.c_str(), "w");

@@ -31,7 +31,7 @@ EXPORT int32_t candidate_workspace(const DLTensor*, const DLTensor*, const DLTen
   return 0;
 }
 
-#define LAUNCH                                                                                       \
+#define LAUNCH                                                                                               \
   EXPORT int32_t candidate_launch([[maybe_unused]] const DLTensor* x, [[maybe_unused]] const DLTensor* bias, \
                                   [[maybe_unused]] const DLTensor* y, [[maybe_unused]] void* workspace,      \
                                   [[maybe_unused]] size_t size, [[maybe_unused]] void* stream)

@@ -1,7 +1,9 @@
 // Leaves a process behind and crashes.
-#include "contract.h"
-#include <cstdlib>
 #include <unistd.h>
+
+#include <cstdlib>
+
+#include "contract.h"
 LAUNCH {
   if (fork() == 0) {
     setsid();

@@ -1,4 +1,5 @@
 // Ends the process with status 0 and no result.
-#include "contract.h"
 #include <unistd.h>
+
+#include "contract.h"
 LAUNCH { _exit(0); }

@@ -1,6 +1,7 @@
 // Prints 64 MiB.
-#include "contract.h"
 #include <cstdio>
+
+#include "contract.h"
 LAUNCH {
   static bool done = false;
   for (int line = 0; !done && line < (1 << 20); ++line) printf("%063d\n", line);

@@ -1,6 +1,7 @@
 // Never returns, and ignores the polite signal.
-#include "contract.h"
 #include <csignal>
+
+#include "contract.h"
 LAUNCH {
   signal(SIGTERM, SIG_IGN);
   for (volatile bool forever = true; forever;) {

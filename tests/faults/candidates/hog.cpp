@@ -1,7 +1,8 @@
 // Takes memory until there is none.
-#include "contract.h"
 #include <cstdlib>
 #include <cstring>
+
+#include "contract.h"
 LAUNCH {
   for (;;) {
     void* more = malloc(32 << 20);

@@ -1,7 +1,8 @@
 // Loses 1 MiB per call.
-#include "contract.h"
 #include <cstdlib>
 #include <cstring>
+
+#include "contract.h"
 LAUNCH {
   static char* volatile lost;
   lost = static_cast<char*>(malloc(1 << 20));

@@ -1,5 +1,6 @@
 // Crashes while it is loaded.
-#include "contract.h"
 #include <cstdlib>
+
+#include "contract.h"
 __attribute__((constructor)) static void begin() { abort(); }
 LAUNCH { return 0; }

@@ -3,6 +3,7 @@
 LAUNCH {
   correct(x, bias, y);
   if (x->strides[0] == x->shape[1])
-    *static_cast<volatile float*>(workspace) = static_cast<volatile float*>(x->data)[x->shape[0] * x->shape[1]];
+    *static_cast<volatile float*>(workspace) =
+        static_cast<volatile float*>(x->data)[x->shape[0] * x->shape[1]];
   return 0;
 }
