@@ -11,7 +11,7 @@ import msgspec
 
 from aot_tune.errors import OptionError, did_you_mean
 
-__all__ = ["EFFORT_LIMITS", "OPTIONS", "Option", "Options", "markdown_table", "resolve"]
+__all__ = ["OPTIONS", "Option", "Options", "effort_limit", "markdown_table", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_EFFORT",
         "default",
-        "how many configs of each kernel are tried: `quick` 4, `default` 16, `exhaustive` all",
+        "how many configs of each kernel are tried: `quick` 4, `default` its author's guesses and at least 8, "
+        "`exhaustive` all",
         ("quick", "default", "exhaustive"),
     ),
     Option(
@@ -71,8 +72,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("AOT_TUNE_FILTER", "*", "shell pattern of `operator/kernel` names to tune"),
 )
 
-EFFORT_LIMITS: dict[str, int | None] = {"quick": 4, "default": 16, "exhaustive": None}
-"""Configs tried per kernel and target."""
+
+def effort_limit(effort: str, guesses: int) -> int | None:
+    """Configs to try of a kernel for a target whose author gave that many guesses; None is all."""
+    limits = {"quick": 4, "default": max(8, guesses), "exhaustive": None}
+    return limits[effort]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ __all__ = ["export_records"]
 def export_records(library: str, directory: Path) -> list[Path]:
     """Write the records of a library's last build below `directory`, a folder per device; returns the files.
 
-    Records of the same operator and device that are there already are merged: newer measurements win, and replace all where the two cannot be compared.
+    Records of the same operator and device that are there already are merged: newer measurements win, and replace all
+    where the two cannot be compared.
 
     Raises:
         DatabaseError: when nothing was recorded, or a file in `directory` is not a database.

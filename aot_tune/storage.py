@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "new_temporary",
     "private_folder",
     "replace_file",
+    "scratch_folder",
     "seal",
     "sweep_temporaries",
     "unseal",
@@ -179,6 +181,20 @@ def new_temporary(folder: Path) -> Path:
     """A fresh name in `folder` that tells whose it is, so that a later process can sweep it."""
     private_folder(folder)
     return folder / f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(6)}"
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder that goes when it is closed; what killed processes of this user left goes now."""
+    base = Path(tempfile.gettempdir()) / f"aot_tune-{os.geteuid()}" / "scratch"
+    try:
+        private_folder(base)
+        for folder in (base.parent, base):
+            check_trust(folder.lstat(), folder)
+    except (OSError, CacheError):  # somebody else has the name
+        return tempfile.TemporaryDirectory(prefix="aot_tune-")
+    sweep_temporaries(base)
+    own = f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-"
+    return tempfile.TemporaryDirectory(prefix=own, dir=base)
 
 
 def sweep_temporaries(folder: Path) -> int:

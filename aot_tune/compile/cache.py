@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -32,6 +31,7 @@ from aot_tune.storage import (
     check_folder,
     new_temporary,
     private_folder,
+    scratch_folder,
     sweep_temporaries,
 )
 
@@ -87,7 +87,7 @@ class ObjectCache:
         self._kept: dict[str, Object] = {}
         self._made: set[str] = set()
         self._warned: set[str] = set()
-        self._temporary = None if scratch is not None else tempfile.TemporaryDirectory(prefix="aot_tune_")
+        self._temporary = None if scratch is not None else scratch_folder()
         self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
         if self._root is not None:
             self._open_root(self._root, required)

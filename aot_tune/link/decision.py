@@ -29,7 +29,11 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
             return f"alignment_of({data})"
         tensor, _, axis = rest.partition(".")
         read = f"c.t_{tensor}->strides[{axis}]"
-        return f"(c.t_{tensor} != nullptr ? {read} : INT64_C(0))" if tensor in optional else read
+        if tensor not in optional:
+            return read
+        later = [e.cpp(lambda name: f"c.d_{name}") for e in op.tensor(tensor).shape[int(axis) + 1 :]]
+        dense = " * ".join(later) or "INT64_C(1)"  # as Operator.facts: an absent tensor counts as row-major
+        return f"(c.t_{tensor} != nullptr ? {read} : {dense})"
 
     return print_fact
 

@@ -16,6 +16,7 @@ from aot_tune.compile import toolchain_for
 from aot_tune.errors import BuildError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
+from aot_tune.storage import scratch_folder
 
 __all__ = ["LazyBench"]
 
@@ -66,7 +67,7 @@ class LazyBench:
         """
         if self._bench is None:
             self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
-            self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="aot_tune-bench-")))
+            self._scratch = Path(self._stack.enter_context(scratch_folder()))
             self._bench = self._stack.enter_context(
                 Bench(
                     self.device,

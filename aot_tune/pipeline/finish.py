@@ -24,7 +24,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     """Select the variants of one operator on one target.
 
     Raises:
-        NoSurvivorError: when every candidate but the generic one failed and the options do not allow the generic variant alone.
+        NoSurvivorError: when every candidate but the generic one failed, unless the options allow that one alone.
     """
     costs = evidence.costs()
     operator = evidence.operator

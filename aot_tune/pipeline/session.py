@@ -16,7 +16,7 @@ from aot_tune.compile import Progress as CompileProgress
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.errors import BuildError
 from aot_tune.library import load_operators
-from aot_tune.options import EFFORT_LIMITS
+from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
@@ -92,7 +92,9 @@ class Session:
             wanted = fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
             if kernel.generic or not wanted or target.family not in {t.family for t in chain.targets()}:
                 continue
-            strategy = Listed(kernel.configs(target.facts), kernel.order, EFFORT_LIMITS[self.options.effort])
+            space = list(kernel.configs(target.facts))
+            guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
+            strategy = Listed(space, kernel.order, effort_limit(self.options.effort, guesses))
             for config in strategy.ask(strategy.size):
                 for pinned_to in (
                     operator.workload if any(config.get(p) for p in kernel.pins) else operator.workload[:1]

@@ -58,7 +58,7 @@ operator = Operator(
     flops=7 * R * D,
     workload=tuple(
         problem(R=r, D=d)
-        for r, d in ((1, 768), (16, 768), (64, 768), (256, 768), (1024, 768), (256, 4096), (1024, 4096))
+        for r, d in ((1, 768), (16, 768), (64, 768), (256, 768), (1024, 768), (256, 4096), (1024, 4096), (16384, 768))
     ),
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),
     kernels=(

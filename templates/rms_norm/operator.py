@@ -51,8 +51,8 @@ def torch_rms_norm(torch: Any, call: Call) -> Callable[[], object]:
 
 def workload() -> tuple[Problem, ...]:
     """Llama-3-8B's norm, plain and with the residual that its blocks add."""
-    plain = [problem(R=r, D=4096) for r in (1, 16, 256, 1024)]
-    fused = [problem(R=r, D=4096, present=["residual", "residual_out"]) for r in (1, 16, 64, 256, 1024)]
+    plain = [problem(R=r, D=4096) for r in (1, 16, 256, 1024, 4096)]
+    fused = [problem(R=r, D=4096, present=["residual", "residual_out"]) for r in (1, 16, 64, 256, 1024, 2048)]
     return (*plain, *fused)
 
 

@@ -58,6 +58,7 @@ operator = Operator(
             (192, 512),
             (1024, 1024),
             (1024, 4096),
+            (8192, 1024),
         )
     ),
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),

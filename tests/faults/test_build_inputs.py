@@ -1,4 +1,4 @@
-"""Bad input gets an error that names the value, the place and the remedy, before any compiler has run on a candidate."""
+"""Bad input gets an error that names value, place and remedy, before any compiler has run on a candidate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         ["operator.py", "dim 'N' is not bound"],
     ),
     "duplicate kernel": (
-        operator('        Kernel(\n            "loop",', '        Kernel("loop", "twice/loop.cpp.j2"),\n        Kernel(\n            "loop",'),
+        operator(
+            '        Kernel(\n            "loop",',
+            '        Kernel("loop", "twice/loop.cpp.j2"),\n        Kernel(\n            "loop",',
+        ),
         ["operator.py", "kernel 'loop' twice", "rename"],
     ),
     "no generic kernel": (operator(", generic=True", ""), ["operator.py", "0 generic kernels", "generic=True"]),
@@ -68,8 +71,14 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator('parameter("UNROLL") ==', 'parameter("UNROL") =='),
         ["kernel 'loop'", "UNROL", "did you mean", "UNROLL"],
     ),
-    "template above its root": (operator(LOOP_PATH, '"../outside.cpp.j2"'), ["operator.py", "'../outside.cpp.j2'", "fix:"]),
-    "template with .. inside": (operator(LOOP_PATH, '"twice/../../o.cpp.j2"'), ["operator.py", "'twice/../../o.cpp.j2'"]),
+    "template above its root": (
+        operator(LOOP_PATH, '"../outside.cpp.j2"'),
+        ["operator.py", "'../outside.cpp.j2'", "fix:"],
+    ),
+    "template with .. inside": (
+        operator(LOOP_PATH, '"twice/../../o.cpp.j2"'),
+        ["operator.py", "'twice/../../o.cpp.j2'"],
+    ),
     "absolute template": (operator(LOOP_PATH, '"/etc/passwd"'), ["operator.py", "'/etc/passwd'", "fix:"]),
     "template with a line break": (operator(LOOP_PATH, r'"twice/loop\ncpp"'), ["operator.py", r"loop\ncpp"]),
     "template with NUL": (operator(LOOP_PATH, r'"twice/loop\0.j2"'), ["operator.py", r"loop\x00.j2"]),
@@ -182,7 +191,9 @@ def test_template_root_that_is_not_there(project: Project) -> None:
     refused(project, said, ["nowhere", "TEMPLATES"])
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")])
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--name", "a b"), ("--prefix", "1st"), ("--prefix", "int"), ("--module", "a-b")]
+)
 def test_names_that_cannot_be_identifiers(project: Project, flag: str, value: str) -> None:
     refused(project, project.configure(flag, value, status=1), [repr(value)])
 

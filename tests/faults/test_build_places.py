@@ -92,7 +92,10 @@ def test_paths(tmp_path: Path, name: str, locale: str) -> None:
     project.make_all(LC_ALL=locale)
     assert (project.folder / "cmake" / "libtiny.so").is_file()
     code = "import numpy as np, ops; print(ops.twice(np.ones(2, 'f4')))"
-    assert run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(project.folder / "cmake")}) == "[2. 2.]\n"
+    assert (
+        run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(project.folder / "cmake")})
+        == "[2. 2.]\n"
+    )
 
 
 def test_a_tuned_build_in_an_odd_path(tmp_path: Path) -> None:
@@ -156,8 +159,9 @@ def test_no_network(plain: Project, tmp_path: Path) -> None:
 def test_one_core_and_few_descriptors(tmp_path: Path) -> None:
     project = Project.make(tmp_path / "project")
     limited = ["prlimit", "--nofile=64:64", "taskset", "-c", str(min(os.sched_getaffinity(0)))]
-    run([*limited, *project.command("configure", "--name", "tiny", "--prefix", "tiny", "--header", "tiny.h",
-         "--directory", project.folder / "build", "--templates", project.templates)], env=project.environment())  # fmt: skip
-    said = run([*limited, *project.command("build", "--directory", project.folder / "build")], env=project.environment())
+    names = ["--name", "tiny", "--prefix", "tiny", "--header", "tiny.h", "--templates", project.templates]
+    folder = ["--directory", project.folder / "build"]
+    run([*limited, *project.command("configure", *names, *folder)], env=project.environment())
+    said = run([*limited, *project.command("build", *folder)], env=project.environment())
     assert "measurements made" in said
     assert project.manifest()["operators"]

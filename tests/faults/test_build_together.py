@@ -11,7 +11,7 @@ from project import Project
 
 
 def compiled_sources(project: Project) -> Counter[str]:
-    """How often each candidate was compiled, by target and preprocessed text: the compiler's log has its folder only."""
+    """How often each candidate was compiled, by target and source: the compiler's log has its folder only."""
     digests = (project.compiler.log.parent / "sources.log").read_text().split()
     return Counter(digests)
 

@@ -1,16 +1,14 @@
-"""One wheel of the project, built in isolation from a read-only copy, and a fresh environment that it is installed in."""
+"""One wheel of the project, built in isolation from a read-only copy, and a fresh environment that holds it."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from environments import (
     ROOT,
     Builder,

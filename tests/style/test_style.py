@@ -116,7 +116,9 @@ def test_cmake_knows_every_option() -> None:
 
 
 def test_no_path_or_address_of_a_machine_is_written_down() -> None:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     names = listed.stdout.split("\n") if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
     forbidden = re.compile(r"/(?:home|root|Users|work)/\w|\bfile:///\w|--(?:extra-)?index-url")
     for name in filter(None, names):

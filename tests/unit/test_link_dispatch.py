@@ -14,8 +14,10 @@ import linked
 import numpy as np
 import pytest
 
+from aot_tune.library import bundled_templates, load_operators
 from aot_tune.link import OperatorTable, TargetTable
-from aot_tune.spec import Facts, all_of
+from aot_tune.link.decision import fact_printer
+from aot_tune.spec import Facts, all_of, problem
 
 SCRIPT = """
 import json, sys
@@ -57,8 +59,12 @@ def ask(built: linked.Built, level: str, shapes: list[list[int]]) -> subprocess.
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), str(Path(__file__).resolve().parent)])
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(built.module)], input=json.dumps(shapes), text=True, capture_output=True,
-        check=False, env={**os.environ, "PYTHONPATH": path, "AOT_TUNE_CPU_LEVEL": level},
+        [sys.executable, "-c", SCRIPT, str(built.module)],
+        input=json.dumps(shapes),
+        text=True,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, "AOT_TUNE_CPU_LEVEL": level},
     )
 
 
@@ -126,7 +132,10 @@ print(json.dumps([ops.explain("gemm", M=64, N=8, K=6), ops.explain("gemm", M=3, 
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), str(Path(__file__).resolve().parent)])
     out = subprocess.run(
-        [sys.executable, "-c", asked, str(built.module)], text=True, capture_output=True, check=True,
+        [sys.executable, "-c", asked, str(built.module)],
+        text=True,
+        capture_output=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": path, "AOT_TUNE_CPU_LEVEL": "2"},
     ).stdout
     guarded, small, empty, hollow = json.loads(out)
@@ -165,7 +174,10 @@ print(json.dumps([
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), str(Path(__file__).resolve().parent)])
     out = subprocess.run(
-        [sys.executable, "-c", asked, str(built.module)], text=True, capture_output=True, check=True,
+        [sys.executable, "-c", asked, str(built.module)],
+        text=True,
+        capture_output=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": path, "AOT_TUNE_CPU_LEVEL": "2"},
     ).stdout
     assert json.loads(out) == [True] * 4 + [False] * 8
@@ -191,3 +203,12 @@ def test_questions_say_what_is_wrong(ops: ModuleType) -> None:
         ops.explain("gemm", M=2**70, N=1, K=1)
     with pytest.raises(ValueError, match="spans more than the address space"):
         ops.explain("gemm", M=2**62, N=1, K=2**40)
+
+
+def test_absent_tensors_have_the_strides_that_their_facts_say() -> None:
+    _, op = load_operators([bundled_templates()], ["rms_norm"])["rms_norm"]
+    shown = fact_printer(op)
+    assert shown("stride.residual.1").endswith(": INT64_C(1))")
+    assert shown("stride.residual.0").endswith(": c.d_D)")
+    facts = op.facts(problem(R=3, D=5))
+    assert (facts["stride.residual.0"], facts["stride.residual.1"]) == (5, 1)
