@@ -26,6 +26,13 @@ print(ops.operators, ops.is_tuned("affine", N=4096), ops.is_tuned("affine", N=40
 
 
 @pytest.fixture(scope="module")
+def builder(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    """The session's builder with a cache of this module's own."""
+    cache = tmp_path_factory.mktemp("author_cache") / "aot_tune"
+    return replace(builder, env={**builder.env, "AOT_TUNE_CACHE_DIR": str(cache)})
+
+
+@pytest.fixture(scope="module")
 def author(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Path:
     """A copy of the example, as an author would have it. The wheel that it needs is in the wheelhouse."""
     del built

@@ -61,6 +61,18 @@ def test_strides_split_only_between_unit_and_other() -> None:
     assert all(not n.fact for n in learn(costs, facts, ["x", "y"]))
 
 
+def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
+    costs: Costs = {}
+    facts = {}
+    for m in (1, 100):
+        for fused in (0, 1):  # exclusive or: neither fact alone says anything
+            name = f"M={m} {fused}"
+            costs[name] = {"x": 1.0, "y": 2.0} if (m == 1) == bool(fused) else {"x": 2.0, "y": 1.0}
+            facts[name] = {"M": m, "present.residual": fused}
+    found = select(costs, facts, always)
+    assert set(found.regret.values()) == {0.0}
+
+
 def test_byte_budget_limits_what_is_kept() -> None:
     costs, facts = by_size([1, 256], 64)
     sizes = {"small": 60, "large": 60}
