@@ -91,9 +91,7 @@ def _measurements_of(evidence: Evidence, entry: Entry) -> list[Measurement]:
 
 def _worst(evidence: Evidence, entry: Entry) -> str:
     """The first status of a candidate that is not ok."""
-    if entry.object is None:
-        return "not-compiled"
-    if not entry.compiled:
+    if entry.object is not None and not entry.compiled:
         return entry.object.status
     statuses = [m.status for m in _measurements_of(evidence, entry)]
     return next((s for s in statuses if s != "ok"), "ok" if statuses else "not-tried")
