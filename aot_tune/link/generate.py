@@ -55,7 +55,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         "exports.map": exports,
         "module.map": module_exports,
         "manifest.json": manifest,
-        f"{spec.prefix}_{spec.name}.pc": _pkg_config(spec),
+        f"{spec.library}.pc": _pkg_config(spec),
     }
     for name, text in files.items():
         _write(out_dir / name, text.encode())
@@ -69,7 +69,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         library_exports=str(out_dir / "exports.map"),
         module_exports=str(out_dir / "module.map"),
         manifest=str(out_dir / "manifest.json"),
-        pkg_config=str(out_dir / f"{spec.prefix}_{spec.name}.pc"),
+        pkg_config=str(out_dir / f"{spec.library}.pc"),
     )
 
 

@@ -53,7 +53,9 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
             device=device.digest,
             policy=session.policy.digest,
             contract=operator_digest(operator),
-            objects={i: e.digest for i, e in entries.items() if e.digest},
+            # those of other targets count as they are: the generic variant races on all targets
+            objects={c.id: c.object for c in database.candidates if c.id not in entries}
+            | {i: e.digest for i, e in entries.items() if e.digest},
             baselines=database.baselines,
         )
         return Known(match.usable)
@@ -87,7 +89,8 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
 def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase]:
     """The evidence for a target from the most fitting database, without measuring.
 
-    The most fitting is that of this very device, then that of a device with the same name, then any of the family.
+    A record of another version of the operator (its arguments, reference or tolerance) does not count. The most fitting
+    is that of this very device, then that of a device with the same name, then any of the family.
 
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
@@ -109,7 +112,12 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
 
 
 def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
-    fitting = [d for d in session.databases if d.operator == operator.name and target.name in d.targets]
+    contract = operator_digest(operator)
+    fitting = [
+        d
+        for d in session.databases
+        if d.operator == operator.name and d.contract == contract and target.name in d.targets
+    ]
     for device in session.devices:
         if device.family == target.family:
             return next(iter(nearest_databases(fitting, operator.name, device)), None)

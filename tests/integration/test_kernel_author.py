@@ -26,7 +26,7 @@ print(ops.operators, ops.is_tuned("affine", N=4096), ops.is_tuned("affine", N=40
 
 
 @pytest.fixture(scope="module")
-def builder(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Builder:
+def workshop(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """The session's builder with a cache of this module's own."""
     cache = tmp_path_factory.mktemp("author_cache") / "aot_tune"
     return replace(builder, env={**builder.env, "AOT_TUNE_CACHE_DIR": str(cache)})
@@ -42,10 +42,10 @@ def author(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Path:
 
 
 @pytest.fixture(scope="module")
-def example(builder: Builder, author: Path) -> Built:
+def example(workshop: Builder, author: Path) -> Built:
     """Its wheel, built in isolation."""
     before = tree_digest(author)
-    made = replace(builder, out=author.parent).build(author, "first")
+    made = replace(workshop, out=author.parent).build(author, "first")
     assert tree_digest(author) == before
     return made
 
@@ -57,11 +57,11 @@ def test_it_is_as_short_as_promised() -> None:
     assert len(files) == 4
 
 
-def test_it_installs_and_answers(example: Built, tmp_path: Path, builder: Builder) -> None:
+def test_it_installs_and_answers(example: Built, tmp_path: Path, workshop: Builder) -> None:
     assert example.wheel.name == "my_kernels-1.0-cp310-abi3-linux_x86_64.whl"
     assert example.measured > 0
     venv = Venv.make(tmp_path / "venv")
-    venv.install("--find-links", builder.wheelhouse, example.wheel, "numpy")
+    venv.install("--find-links", workshop.wheelhouse, example.wheel, "numpy")
     said = run([venv.python, "-c", CALL], env=environment(PATH=str(tmp_path)))
     assert said.split() == ["('affine',)", "True", "False"]
     assert not (venv.packages / "aot_tune").exists()
@@ -113,13 +113,13 @@ FRONT_ENDS: dict[str, Callable[[Path, Venv, list[object]], list[object]]] = {
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_with_nothing_changed_nothing_is_compiled_or_measured(
-    example: Built, author: Path, venv: Venv, builder: Builder, compiler: Compiler, front_end: str
+    example: Built, author: Path, venv: Venv, workshop: Builder, compiler: Compiler, front_end: str
 ) -> None:
     """Each front end has its own temporary interpreter path; the cache holds whatever they are."""
     compiler.clear()
-    argv = FRONT_ENDS[front_end](author, venv, ["--no-index", "--find-links", builder.wheelhouse])
+    argv = FRONT_ENDS[front_end](author, venv, ["--no-index", "--find-links", workshop.wheelhouse])
     path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    log = run(argv, env=environment(**builder.env, PATH=path))
+    log = run(argv, env=environment(**workshop.env, PATH=path))
     assert compiler.candidates() == 0, log[-6000:]
     assert Built(example.wheel, log).measured == 0
     if "install" in front_end:
@@ -127,12 +127,12 @@ def test_with_nothing_changed_nothing_is_compiled_or_measured(
 
 
 def test_a_build_folder_that_is_kept_is_not_tuned_again(
-    example: Built, author: Path, builder: Builder, compiler: Compiler, tmp_path: Path
+    example: Built, author: Path, workshop: Builder, compiler: Compiler, tmp_path: Path
 ) -> None:
     """With `build-dir`, an unchanged plan does not even start the tuner, although isolation moved everything."""
     options = ("-C", f"build-dir={tmp_path / 'kept'}")
-    env = {**builder.env, "AOT_TUNE_TARGETS": "native"}
-    again = replace(builder, out=tmp_path, options=options, env=env)
+    env = {**workshop.env, "AOT_TUNE_TARGETS": "native"}
+    again = replace(workshop, out=tmp_path, options=options, env=env)
     assert "measurements made" in again.build(author, "first").log
     compiler.clear()
     log = again.build(author, "second").log
@@ -147,7 +147,7 @@ def test_a_build_folder_that_is_kept_is_not_tuned_again(
 
 
 def test_a_bundled_operator_in_a_library_of_ones_own(
-    built: Built, builder: Builder, author: Path, tmp_path: Path, compiler: Compiler
+    built: Built, workshop: Builder, author: Path, tmp_path: Path, compiler: Compiler
 ) -> None:
     """`bundled` adds the templates of the installed wheel; single operators can be taken."""
     folder = tmp_path / "mine"
@@ -155,34 +155,34 @@ def test_a_bundled_operator_in_a_library_of_ones_own(
     lists = folder / "CMakeLists.txt"
     text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates bundled OPERATORS affine softmax")
     lists.write_text(text)
-    made = replace(builder, out=tmp_path).build(folder, "out", AOT_TUNE_MODE="generic")
+    made = replace(workshop, out=tmp_path).build(folder, "out", AOT_TUNE_MODE="generic")
     venv = Venv.make(tmp_path / "venv")
-    venv.install("--find-links", builder.wheelhouse, made.wheel, "numpy")
+    venv.install("--find-links", workshop.wheelhouse, made.wheel, "numpy")
     code = "import numpy as np; from my_kernels import ops; print(ops.operators, ops.softmax(np.zeros((1, 2), 'f4')))"
     assert run([venv.python, "-c", code]).split("\n")[0] == "('affine', 'softmax') [[0.5 0.5]]"
     del built, compiler
 
 
 def test_the_source_of_an_author_may_be_read_only(
-    example: Built, author: Path, builder: Builder, tmp_path: Path
+    example: Built, author: Path, workshop: Builder, tmp_path: Path
 ) -> None:
     folder = tmp_path / "read only π"
     shutil.copytree(author, folder)
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode & 0o555)
     before = tree_digest(folder)
-    again = replace(builder, out=tmp_path).build(folder, "out", read_only=True)
+    again = replace(workshop, out=tmp_path).build(folder, "out", read_only=True)
     assert again.measured == 0
     assert tree_digest(folder) == before
     del example
 
 
-def test_options_come_through_pip(author: Path, builder: Builder, built: Built, tmp_path: Path) -> None:
+def test_options_come_through_pip(author: Path, workshop: Builder, built: Built, tmp_path: Path) -> None:
     """A CMake variable of one `pip install` beats the environment; a wrong one ends the build with a remedy."""
     options = ("-C", "cmake.define.AOT_TUNE_MODE=generic")
-    log = replace(builder, out=tmp_path, options=options).build(author, "out", AOT_TUNE_MODE="tune").log
+    log = replace(workshop, out=tmp_path, options=options).build(author, "out", AOT_TUNE_MODE="tune").log
     assert "aot_tune: mode generic" in log
-    wrong = replace(builder, out=tmp_path, options=("-C", "cmake.define.AOT_TUNE_MODE=replya"))
+    wrong = replace(workshop, out=tmp_path, options=("-C", "cmake.define.AOT_TUNE_MODE=replya"))
     with pytest.raises(AssertionError) as caught:
         wrong.build(author, "out")
     assert "AOT_TUNE_MODE='replya'" in str(caught.value)
@@ -191,24 +191,24 @@ def test_options_come_through_pip(author: Path, builder: Builder, built: Built, 
 
 
 def test_a_users_python_path_does_not_reach_the_build(
-    author: Path, builder: Builder, built: Built, tmp_path: Path
+    author: Path, workshop: Builder, built: Built, tmp_path: Path
 ) -> None:
     """Modules of the same names as those that the tuner imports lie on it; isolation passes its own path on."""
     evil = tmp_path / "evil"
     evil.mkdir()
     for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
         (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
-    log = replace(builder, out=tmp_path).build(author, "out", PYTHONPATH=str(evil), AOT_TUNE_MODE="generic").log
+    log = replace(workshop, out=tmp_path).build(author, "out", PYTHONPATH=str(evil), AOT_TUNE_MODE="generic").log
     assert "came from PYTHONPATH" not in log
     del built
 
 
-def test_an_editable_install_does_not_measure(author: Path, builder: Builder, tmp_path: Path, built: Built) -> None:
+def test_an_editable_install_does_not_measure(author: Path, workshop: Builder, tmp_path: Path, built: Built) -> None:
     """What an import may rebuild is never tuned by the way."""
     venv = Venv.make(tmp_path / "venv")
     argv = [sys.executable, "-m", "pip", "--python", venv.python, "install", "-v", "--no-index", "--find-links",
-            builder.wheelhouse, "--no-deps", "-e", author]  # fmt: skip
-    env = environment(**{**builder.env, "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")})
+            workshop.wheelhouse, "--no-deps", "-e", author]  # fmt: skip
+    env = environment(**{**workshop.env, "AOT_TUNE_CACHE_DIR": str(tmp_path / "cache")})
     log = run(obeying_modes(argv), env=env)
     assert "measurements made" not in log
     assert "NOT TUNED" in log
