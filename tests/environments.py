@@ -176,10 +176,10 @@ operator = dataclasses.replace(
 
 
 def copy_source(folder: Path, *, cut: bool = True) -> Path:
-    """A copy of the source tree; `cut` leaves each operator its two smallest problems."""
+    """A copy of the source tree; without its records; `cut` leaves each operator its two smallest problems."""
     shutil.copytree(ROOT, folder, ignore=_NOT_SOURCE)
-    for built in (*folder.glob("build*"), folder / "dist", folder / "wheelhouse"):
-        shutil.rmtree(built, ignore_errors=True)
+    for made in (*folder.glob("build*"), folder / "dist", folder / "wheelhouse", folder / "tuning"):
+        shutil.rmtree(made, ignore_errors=True)
     for path in folder.glob("templates/*/operator.py") if cut else ():
         path.write_text(path.read_text() + _CUT)
     return folder

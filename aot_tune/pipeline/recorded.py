@@ -104,9 +104,10 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             fix="tune on the device, run `aot-tune record tuning`, commit the result; or use AOT_TUNE_MODE=auto",
         )
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
+    workload = {problem_key(p) for p in operator.workload}
     for measurement in database.measurements:
-        baseline = measurement.candidate.startswith("baseline:")
-        if baseline or measurement.candidate in evidence.entries:
+        subject = measurement.candidate.startswith("baseline:") or measurement.candidate in evidence.entries
+        if subject and problem_key(measurement.problem) in workload:
             evidence.add(measurement)
     return evidence, database
 
