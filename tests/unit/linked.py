@@ -47,7 +47,9 @@ struct DLTensor {
 };
 """
 
-GEMM = PRELUDE + """
+GEMM = (
+    PRELUDE
+    + """
 #define ARGS const DLTensor *a, const DLTensor *b, const DLTensor *bias, const DLTensor *residual, \\
              const DLTensor *out, int32_t activation
 extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
@@ -74,8 +76,11 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, vo
   return FAILURE;
 }
 """
+)
 
-NORM = PRELUDE + """
+NORM = (
+    PRELUDE
+    + """
 #define ARGS const DLTensor *x, const DLTensor *weight, const DLTensor *residual, const DLTensor *out, \\
              const DLTensor *residual_out, float eps
 extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = 0; return 0; }
@@ -99,6 +104,7 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, vo
   return 0;
 }
 """
+)
 
 
 def _reference(_xp: object, _call: object) -> dict[str, object]:
@@ -146,7 +152,13 @@ def norm_operator() -> Operator:
 
 
 def compile_object(
-    folder: Path, source: str, name: str, *, march: str = "x86-64", mark: str = "0", failure: str = "0",
+    folder: Path,
+    source: str,
+    name: str,
+    *,
+    march: str = "x86-64",
+    mark: str = "0",
+    failure: str = "0",
     scratch: int = 0,
 ) -> tuple[str, str, str]:
     """Compile a candidate; its symbol, path and digest. `mark` is added to every result, to tell variants apart."""
@@ -162,15 +174,33 @@ def compile_object(
 
 
 def variant(
-    folder: Path, source: str, name: str, *, target: str = "cpu-x86-64", level: int = 1, generic: bool = False,
-    requires: tuple[Expr, ...] = (), march: str = "x86-64", mark: str = "0", failure: str = "0", scratch: int = 0,
+    folder: Path,
+    source: str,
+    name: str,
+    *,
+    target: str = "cpu-x86-64",
+    level: int = 1,
+    generic: bool = False,
+    requires: tuple[Expr, ...] = (),
+    march: str = "x86-64",
+    mark: str = "0",
+    failure: str = "0",
+    scratch: int = 0,
 ) -> LinkedVariant:
     symbol, path, digest = compile_object(
         folder, source, name, march=march, mark=mark, failure=failure, scratch=scratch
     )
     return LinkedVariant(
-        name=name, symbol=symbol, kernel=name.partition("_")[0], target=target, level=level, object_path=path,
-        object_digest=digest, generic=generic, requires=requires, config={} if generic else {"MR": 4},
+        name=name,
+        symbol=symbol,
+        kernel=name.partition("_")[0],
+        target=target,
+        level=level,
+        object_path=path,
+        object_digest=digest,
+        generic=generic,
+        requires=requires,
+        config={} if generic else {"MR": 4},
     )
 
 
@@ -185,11 +215,25 @@ def library_spec(folder: Path) -> LibrarySpec:
                 folder, GEMM, "small_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="10", scratch=100
             ),
             variant(
-                folder, GEMM, "packed_2", target="cpu-x86-64-v2", level=2, march="x86-64-v2", mark="20",
+                folder,
+                GEMM,
+                "packed_2",
+                target="cpu-x86-64-v2",
+                level=2,
+                march="x86-64-v2",
+                mark="20",
                 requires=(stride("b", 1) == 1, dim("K") % 4 == 0),
             ),
-            variant(folder, GEMM, "packed_3", target="cpu-x86-64-v3", level=3, march="x86-64-v3", mark="30",
-                    requires=(stride("b", 1) == 1,)),
+            variant(
+                folder,
+                GEMM,
+                "packed_3",
+                target="cpu-x86-64-v3",
+                level=3,
+                march="x86-64-v3",
+                mark="30",
+                requires=(stride("b", 1) == 1,),
+            ),
             variant(folder, GEMM, "broken", target="cpu-x86-64-v2", level=2, failure="7"),
         ),
         tables=(
@@ -233,19 +277,55 @@ def link_library(spec: LibrarySpec, folder: Path) -> Built:
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
     library, module = folder / f"lib{spec.library}.so", folder / f"{spec.face}.abi3.so"
-    common = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-              "-Wall", "-Wextra", "-Werror", f"-ffile-prefix-map={folder}=.", f"-I{folder}", f"-I{runtime}",
-              f"-I{runtime / 'include'}", "-Wl,--gc-sections", "-Wl,--build-id=none"]
+    common = [
+        "g++",
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-ffile-prefix-map={folder}=.",
+        f"-I{folder}",
+        f"-I{runtime}",
+        f"-I{runtime / 'include'}",
+        "-Wl,--gc-sections",
+        "-Wl,--build-id=none",
+    ]
     sources = sorted(str(p) for p in runtime.glob("*.cpp"))
     subprocess.run(
-        [*common, made.dispatch, *sources, made.archive, f"-Wl,--version-script={made.library_exports}",
-         f"-Wl,-soname,{library.name}", "-Wl,-z,defs", "-fopenmp", "-o", str(library)],
+        [
+            *common,
+            made.dispatch,
+            *sources,
+            made.archive,
+            f"-Wl,--version-script={made.library_exports}",
+            f"-Wl,-soname,{library.name}",
+            "-Wl,-z,defs",
+            "-fopenmp",
+            "-o",
+            str(library),
+        ],
         check=True,
     )
     python = sysconfig.get_paths()["include"]
     subprocess.run(
-        [*common, made.module, *sorted(str(p) for p in binding.glob("*.cpp")), f"-I{binding}", f"-I{python}",
-         f"-Wl,--version-script={made.module_exports}", str(library), "-Wl,-rpath,$ORIGIN", "-o", str(module)],
+        [
+            *common,
+            made.module,
+            *sorted(str(p) for p in binding.glob("*.cpp")),
+            f"-I{binding}",
+            f"-I{python}",
+            f"-Wl,--version-script={made.module_exports}",
+            str(library),
+            "-Wl,-rpath,$ORIGIN",
+            "-o",
+            str(module),
+        ],
         check=True,
     )
     return Built(spec, made, library, module)

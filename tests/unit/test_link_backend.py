@@ -54,10 +54,13 @@ def test_a_family_of_its_own(tmp_path: Path) -> None:
     spec = linked.library_spec(tmp_path / "objects")
     gemm = spec.operators[0]
     toy = tuple(
-        linked.variant(tmp_path / "objects", linked.GEMM, name, target=target, level=level, generic=generic, mark=mark,
-                       scratch=200)
-        for name, target, level, generic, mark in
-        (("toy_plain", "toy-1", 0, True, "100"), ("toy_fast", "toy-11", 11, False, "200"))
+        linked.variant(
+            tmp_path / "objects", linked.GEMM, name, target=target, level=level, generic=generic, mark=mark, scratch=200
+        )
+        for name, target, level, generic, mark in (
+            ("toy_plain", "toy-1", 0, True, "100"),
+            ("toy_fast", "toy-11", 11, False, "200"),
+        )
     )
     variants = (*(v for v in gemm.variants if v.generic), *toy)
     table = TargetTable(target="toy-11", level=11, nodes=(DecisionNode(leaf=(2,)),))

@@ -32,8 +32,14 @@ GOLDEN = Path(__file__).resolve().parent / "golden" / "link"
 def golden_spec() -> LibrarySpec:
     def variant(name: str, level: int, digit: str, **more: object) -> LinkedVariant:
         return LinkedVariant(
-            name=name, symbol=f"aot_tune_{name}", kernel=name, target="cpu-x86-64" + f"-v{level}" * (level > 1),
-            level=level, object_path="", object_digest=digit * 64, **more,  # type: ignore[arg-type]
+            name=name,
+            symbol=f"aot_tune_{name}",
+            kernel=name,
+            target="cpu-x86-64" + f"-v{level}" * (level > 1),
+            level=level,
+            object_path="",
+            object_digest=digit * 64,
+            **more,  # type: ignore[arg-type]
         )
 
     gemm = OperatorTable(

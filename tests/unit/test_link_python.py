@@ -203,7 +203,12 @@ def fake() -> torch.Tensor:
 
 @pytest.mark.parametrize(("name", "kind", "message", "change"), BAD, ids=[b[0] for b in BAD])
 def test_bad_arguments(
-    ops: ModuleType, x: Array, weight: Array, name: str, kind: str, message: str,
+    ops: ModuleType,
+    x: Array,
+    weight: Array,
+    name: str,
+    kind: str,
+    message: str,
     change: Callable[[Array, Array], dict[str, object]],
 ) -> None:
     arguments: dict[str, object] = {"x": x, "weight": weight, "out": np.full_like(x, 7), **change(x, weight)}

@@ -26,7 +26,10 @@ def copy(built: linked.Built, tmp_path: Path) -> Path:
 
 def check(folder: Path, **more: object) -> None:
     verify(
-        folder / "libaot_tune_ops.so", folder / "ops.abi3.so", folder / "manifest.json", folder / "variants.a",
+        folder / "libaot_tune_ops.so",
+        folder / "ops.abi3.so",
+        folder / "manifest.json",
+        folder / "variants.a",
         **more,  # type: ignore[arg-type]
     )
 
@@ -68,9 +71,7 @@ def test_other_code_than_was_measured(built: linked.Built, copy: Path, stripped:
 
 
 def test_constants_are_compared(tmp_path: Path) -> None:
-    source = linked.GEMM + (
-        "namespace { __attribute__((used)) const int table[40] = {11, 22, 33, 44, 55}; }\n"
-    )
+    source = linked.GEMM + ("namespace { __attribute__((used)) const int table[40] = {11, 22, 33, 44, 55}; }\n")
     table = linked.variant(tmp_path, source, "table")
     data = Path(table.object_path).read_bytes()
     whole = subprocess.run(
@@ -148,8 +149,17 @@ def test_an_export_too_few(copy: Path) -> None:
         check(copy)
 
 
-@pytest.mark.parametrize(("path", "good"), [("$ORIGIN", True), ("$ORIGIN/lib", True), ("/opt/lib", False),
-                                            ("$ORIGIN:/opt/lib", False), ("$ORIGINAL", False), ("lib", False)])
+@pytest.mark.parametrize(
+    ("path", "good"),
+    [
+        ("$ORIGIN", True),
+        ("$ORIGIN/lib", True),
+        ("/opt/lib", False),
+        ("$ORIGIN:/opt/lib", False),
+        ("$ORIGINAL", False),
+        ("lib", False),
+    ],
+)
 def test_search_paths(copy: Path, path: str, good: bool) -> None:
     relink(copy, f"-Wl,-rpath,{path}")
     if good:
