@@ -62,7 +62,7 @@ def load_operator(folder: Path) -> Operator:
         spec.loader.exec_module(module)
     except SpecError as error:
         raise SpecError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(f"{path} fails: {type(error).__name__}: {error}", fix="run it alone with Python") from error
     finally:
         sys.dont_write_bytecode = written

@@ -7,6 +7,7 @@ between two isolated builds; those are in `paths.json`.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 from aot_tune.bench import Device, identify
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import native_targets, target_by_name, toolchain_for
-from aot_tune.database import load_databases
+from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, resolve
@@ -26,6 +27,8 @@ from aot_tune.spec.names import check_identifier
 from aot_tune.storage import cache_location, check_folder
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
+
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +91,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     """
     for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
         check_identifier(name, what)
+    _check_files(request)
     options = resolve(request.options, {**request.defaults, **environment})
     _check_cache(options, environment)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
@@ -99,7 +103,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
     _check_filter(options.filter, operators)
-    targets = _targets(options, Path(request.database) if request.database else None)
+    databases = _databases(request.database)
+    targets = _targets(options, databases)
     _check_spaces(operators, targets, roots)
     files = _input_files(roots, operators, request.database)
     found = devices(options.threads or usable_cores())
@@ -121,6 +126,34 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     return plan, Paths(templates=tuple(str(r.resolve()) for r in roots), database=request.database), files
 
 
+def _check_files(request: Request) -> None:
+    """Raise when the library or its header would not be a plain file below the folder of the build."""
+    parts = request.header.split("/")
+    for what, name, good in (
+        ("OUTPUT_NAME", request.output, not request.output or _FILE.match(request.output)),
+        ("HEADER", request.header, all(_FILE.match(part) for part in parts)),
+    ):
+        if not good:
+            raise BuildError(
+                f"library {request.name!r}: {what} {name[:100]!r} is not allowed",
+                why="it names a file below the folder of the build",
+                fix="use letters, digits and _ . + -"
+                + (", with / between folders, such as mine/ops.h" if what == "HEADER" else ", without a folder"),
+            )
+
+
+def _databases(folder: str) -> list[OperatorDatabase]:
+    if not folder:
+        return []
+    if not Path(folder).is_dir():
+        raise BuildError(
+            f"database {folder!r} is not a folder",
+            why="DATABASE names the folder of recorded measurements",
+            fix="write it with `aot-tune record`, commit it, or leave DATABASE out",
+        )
+    return load_databases(Path(folder))
+
+
 def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
     """Raise when the cache that the user named cannot be used; without the one by default a build goes on."""
     named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
@@ -135,12 +168,17 @@ def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
         raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, names))
 
 
-def _targets(options: Options, database: Path | None) -> list[Target]:
+def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
     if options.mode == "generic":
         return []
+    if options.mode == "replay" and not recorded:
+        raise BuildError(
+            "AOT_TUNE_MODE=replay, but the database is empty",
+            why="replay measures nothing: it needs the records of a build on the device",
+            fix="run `aot-tune record tuning` after a build on the device and commit the folder, or use another mode",
+        )
     if options.targets == ("native",):
         if options.mode == "replay":
-            recorded = load_databases(database) if database is not None and database.is_dir() else []
             names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
             return [target_by_name(n) for n in names]
         return native_targets()[-1:]
@@ -178,7 +216,7 @@ def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], datab
             if path.is_file() and not other and "__pycache__" not in path.parts:
                 files.add(path)
     if database:
-        files |= {p for p in Path(database).rglob("*") if p.is_file()}
+        files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
     return sorted(files)
 
 

@@ -22,16 +22,22 @@ def export_records(library: str, directory: Path) -> list[Path]:
         DatabaseError: when nothing was recorded, or a file in `directory` is not a database.
     """
     root = cache_location(os.environ).root
-    folder = root / "recorded" / library if root is not None else None
-    fresh = load_databases(folder) if folder is not None and folder.is_dir() else []
+    folder = _newest(root / "recorded", library) if root is not None else None
+    fresh = load_databases(folder) if folder is not None else []
     if not fresh:
         raise DatabaseError(
             f"no build of library {library!r} has recorded anything",
-            why=f"looked in {folder}" if folder else "the cache is off",
+            why=f"looked in {root / 'recorded'}" if root is not None else "the cache is off",
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
     return [save_database(directory, update(there[_key(d)], d) if _key(d) in there else d) for d in fresh]
+
+
+def _newest(recorded: Path, library: str) -> Path | None:
+    """The folder that the last build of a library of that name wrote: `<library>-<digest>`."""
+    found = [f for f in recorded.glob("*-*") if f.is_dir() and f.name.rpartition("-")[0] == library]
+    return max(found, key=lambda f: f.stat().st_mtime_ns, default=None)
 
 
 def _key(database: OperatorDatabase) -> tuple[str, str]:

@@ -158,13 +158,13 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
             os.fsync(descriptor)
 
 
-def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = False) -> None:
+def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = False, prefix: str = "") -> None:
     """Put `data` at `path` in one step: readers see the whole old file or the whole new one.
 
-    `temporaries` is a folder on the same file system, swept by `sweep_temporaries`. Unless `durable`, a power cut may
-    leave an empty file, which its checksum shows.
+    `temporaries` is a folder on the same file system, swept by `sweep_temporaries` with the same `prefix`. Unless
+    `durable`, a power cut may leave an empty file, which its checksum shows.
     """
-    temporary = new_temporary(temporaries)
+    temporary = new_temporary(temporaries, prefix)
     try:
         write_file(temporary, data, durable=durable)
         try:
@@ -177,10 +177,10 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
         raise
 
 
-def new_temporary(folder: Path) -> Path:
+def new_temporary(folder: Path, prefix: str = "") -> Path:
     """A fresh name in `folder` that tells whose it is, so that a later process can sweep it."""
     private_folder(folder)
-    return folder / f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(6)}"
+    return folder / f"{prefix}{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(6)}"
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
@@ -197,9 +197,10 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=own, dir=base)
 
 
-def sweep_temporaries(folder: Path) -> int:
+def sweep_temporaries(folder: Path, prefix: str = "") -> int:
     """Remove what dead processes left in a folder of temporaries; returns how many entries went.
 
+    With a `prefix`, entries of other names are not temporaries and stay.
     An entry goes when its process is dead, or, where that cannot be known (another machine or PID namespace on a shared
     disk), when it is a day old.
     """
@@ -209,7 +210,9 @@ def sweep_temporaries(folder: Path) -> int:
     except OSError:
         return 0
     for entry in entries:
-        parts = entry.name.split("-")
+        if not entry.name.startswith(prefix):
+            continue
+        parts = entry.name.removeprefix(prefix).split("-")
         if len(parts) == 4 and parts[0] == _namespace() and parts[1].isdigit():
             if _start_time(int(parts[1])) == parts[2]:
                 continue

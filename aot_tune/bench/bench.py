@@ -15,7 +15,17 @@ from aot_tune.bench.family import family
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.race import Entry, Race
-from aot_tune.bench.records import CandidateLike, Check, Device, Measurement, Policy, Prepared, Status, digest_of
+from aot_tune.bench.records import (
+    WORKER_FAULT,
+    CandidateLike,
+    Check,
+    Device,
+    Measurement,
+    Policy,
+    Prepared,
+    Status,
+    digest_of,
+)
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.spec import Expr, Operator, Problem
 
@@ -217,28 +227,59 @@ class Bench:
         if struck is not None:
             reason = f"not run again, it has killed {self.policy.strikes} workers: {struck.reason}"
             return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
-        phases = _Phases()
-        run = _Run(self, prepared, candidate.id, digest, phases)
+        run = _Run(self, prepared, candidate.id, digest, _Phases())
         checks = self._checks(prepared, requires) if tune_checks else []
-        worker = self.pool.candidates()
+        load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
+        worker = self._warm_worker(run, checks)
+        blameless = worker.hosted <= {digest}  # else what another candidate left running may have killed it
         try:
-            with phases("prepare"):
-                self._make_buffers(worker, prepared, checks)
+            return self._attempt(run, worker, load, checks, best_ns, timed)
         except DiedError as death:
-            raise WorkerError(f"a worker cannot hold problem '{prepared.problem.id}'", why=death.reason) from None
+            if blameless or death.status == "timeout":
+                self.strike(digest, death)
+                return run.ended(death.status, death.reason)
+        worker = self._warm_worker(run, checks)
         try:
-            with phases("load"):
-                load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
-                reply = self.pool.request(worker, load, self.policy.deadlines.load)
-            if isinstance(reply, messages.Failure):
-                return run.ended(reply.status, reply.reason)
-            measured = self._judge(run, worker, checks, best_ns, timed)
-            with phases("unload"):
-                self.pool.request(worker, messages.Unload(handle=digest), self.policy.deadlines.load)
-            return measured
+            return self._attempt(run, worker, load, checks, best_ns, timed)
         except DiedError as death:
             self.strike(digest, death)
             return run.ended(death.status, death.reason)
+
+    def _attempt(
+        self,
+        run: _Run,
+        worker: Worker,
+        load: messages.Load,
+        checks: Sequence[Prepared],
+        best_ns: float | None,
+        timed: bool,
+    ) -> Measurement:
+        worker.hosted.add(run.digest)
+        with run.phases("load"):
+            reply = self.pool.request(worker, load, self.policy.deadlines.load)
+        if isinstance(reply, messages.Failure):
+            return run.ended(reply.status, reply.reason)
+        measured = self._judge(run, worker, checks, best_ns, timed)
+        with run.phases("unload"):
+            self.pool.request(worker, messages.Unload(handle=run.digest), self.policy.deadlines.load)
+        return measured
+
+    def _warm_worker(self, run: _Run, checks: Sequence[Prepared]) -> Worker:
+        """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
+        for last in (False, True):
+            worker = self.pool.candidates()
+            try:
+                with run.phases("prepare"):
+                    self._make_buffers(worker, run.prepared, checks)
+                return worker
+            except DiedError as death:
+                if last:
+                    raise WorkerError(
+                        f"no worker can hold problem '{run.prepared.problem.id}'",
+                        why=death.reason,
+                        fix="free memory, or leave the problem out of the workload",
+                    ) from None
+        raise AssertionError
 
     def _make_buffers(self, worker: Worker, prepared: Prepared, checks: Sequence[Prepared]) -> None:
         new = prepared.key not in worker.known
@@ -345,7 +386,7 @@ class _Run:
 def _failure(reply: messages.Reply) -> tuple[Status, str]:
     if isinstance(reply, messages.Failure):
         return reply.status, reply.reason
-    return "failed", f"an answer of the wrong kind: {reply!r:.200}"
+    return "failed", f"{WORKER_FAULT}an answer of the wrong kind: {reply!r:.200}"
 
 
 def _expect_done(reply: messages.Reply) -> None:

@@ -99,7 +99,13 @@ class Pool:
             self._spare = self._new("candidate")
         self._candidates.start()
         self._spare.start()
-        self._ready(self._candidates)
+        try:
+            self._ready(self._candidates)
+        except WorkerError as error:
+            if not _died(error):
+                raise
+            self._candidates = self._new("candidate")
+            self._ready(self._candidates)
         return self._candidates
 
     def frameworks(self) -> Worker:
@@ -112,7 +118,13 @@ class Pool:
             raise WorkerError("the bench is closed", fix="use it inside its `with` block")
         if self._frameworks is None or self._frameworks.state == "DEAD":
             self._frameworks = self._new("framework")
-        self._ready(self._frameworks)
+        try:
+            self._ready(self._frameworks)
+        except WorkerError as error:
+            if not _died(error):
+                raise
+            self._frameworks = self._new("framework")
+            self._ready(self._frameworks)
         return self._frameworks
 
     def _ready(self, worker: Worker) -> None:
@@ -168,3 +180,8 @@ class Pool:
             self._clear(worker)
         self.sweep()
         sandbox.set_subreaper(self._was_subreaper)
+
+
+def _died(error: WorkerError) -> bool:
+    """Whether a worker died by itself while it started: worth a second try, unlike a deadline or a wrong device."""
+    return isinstance(error.__cause__, DiedError) and error.__cause__.status != "timeout"

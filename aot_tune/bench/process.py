@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -84,6 +85,7 @@ class Worker:
         self.state: State = "NEW"
         self.output = Output()
         self.known: set[str] = set()
+        self.hosted: set[str] = set()  # digests of the objects that it has loaded
         self.hello: messages.Hello | None = None
         self.steps: list[tuple[float, str]] = []
         self.pid = 0
@@ -151,12 +153,16 @@ class Worker:
         if self.state != "STARTING":
             return
         seconds = self.policy.deadlines.handshake
-        fix = "run the command that is shown under `why`, or raise the handshake deadline"
         try:
             hello = self._wait(time.monotonic() + seconds, seconds)
         except DiedError as death:
-            said = self.output.text().strip()[-2000:] or "it printed nothing"
-            raise WorkerError(f"a worker never answered: {death.reason}", why=said, fix=fix) from None
+            said = self.output.text().strip()[-2000:]
+            fix = "mend what it printed" if said else "free memory and processes, or look into the kernel's log"
+            if death.status == "timeout":
+                fix = "raise the handshake deadline, or run fewer things beside the build"
+            raise WorkerError(
+                f"a worker never answered: {death.reason}", why=said or "it printed nothing", fix=fix
+            ) from death
         if not isinstance(hello, messages.Hello) or hello.abi != messages.PROTOCOL:
             self.kill()
             raise WorkerError(f"a worker answered in another protocol: {hello!r:.200}", fix="reinstall the package")
@@ -309,4 +315,6 @@ class Worker:
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)
         self.state = "DEAD"
-        return code, peak
+        # Linux counts what the parent held at the spawn into a child's peak: up to there, it says nothing of the child.
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return code, peak if peak > inherited else self._resident

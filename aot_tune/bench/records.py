@@ -13,6 +13,7 @@ from aot_tune.spec import Problem
 
 __all__ = [
     "STATUSES",
+    "WORKER_FAULT",
     "CandidateLike",
     "Check",
     "Deadlines",
@@ -40,6 +41,10 @@ Status = Literal[
 returned an error or could not be loaded; `skipped`: not run, with the reason; `suspicious`: faster than is possible."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+WORKER_FAULT = "in the worker: "
+"""A reason that starts so tells of a fault of the bench, not of the candidate."""
 
 
 def digest_of(value: object) -> str:
@@ -193,6 +198,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float = 0.0
     leak: int = 0
     phases: Mapping[str, float] = {}
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the status is the candidate's own doing; else it may differ the next time and is not to be stored."""
+        if self.status in ("timeout", "no-result"):
+            return False
+        if self.status in ("oom", "crashed"):
+            return not self.reason.startswith("killed by SIGKILL")  # which a worker never sends itself
+        return not (self.status == "failed" and self.reason.startswith(WORKER_FAULT))
 
     @property
     def ns(self) -> float | None:

@@ -17,6 +17,7 @@ import msgspec
 from aot_tune.bench import messages, processes, sandbox
 from aot_tune.bench.channel import ClosedError, read_frame, write_frame
 from aot_tune.bench.family import Emit, Session, family
+from aot_tune.bench.records import WORKER_FAULT
 from aot_tune.bench.setup import Setup
 
 __all__ = ["main"]
@@ -91,7 +92,7 @@ def _answer(session: Session, request: messages.Request, emit: Emit) -> messages
     except Exception as error:
         session.clean()
         traceback.print_exc()
-        return messages.Failure(kind=type(error).__name__, reason=f"{type(error).__name__}: {error}")
+        return messages.Failure(kind=type(error).__name__, reason=f"{WORKER_FAULT}{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

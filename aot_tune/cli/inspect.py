@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from typing import Any
 
-from aot_tune.errors import AotTuneError, BuildError, OptionError
+from aot_tune.errors import AotTuneError, BuildError, OptionError, did_you_mean
 from aot_tune.options import markdown_table
 
 __all__ = ["add_commands"]
@@ -56,6 +57,11 @@ def _explain(given: argparse.Namespace) -> int:
         raise BuildError(
             f"module {given.module} cannot be imported", why=str(error), fix="install the package first: pip install ."
         ) from error
+    known = _operators(given.module, ops)
+    if given.operator not in known:
+        raise BuildError(
+            f"module {given.module} has no operator {given.operator!r}", fix=did_you_mean(given.operator, known)
+        )
     try:
         told = ops.explain(given.operator, **dims, **dict.fromkeys(present, True))
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
@@ -66,6 +72,20 @@ def _explain(given: argparse.Namespace) -> int:
         for line in told[key]:
             print(f"{key.removesuffix('s'):<9} {line}")
     return 0
+
+
+def _operators(name: str, module: Any) -> list[str]:
+    """The operators of a library's Python module."""
+    try:
+        manifest = module.manifest()
+        known = manifest if isinstance(manifest, dict) else json.loads(manifest)
+        return [one["name"] for one in known["operators"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BuildError(
+            f"module {name} is not the Python module of a library",
+            why=f"it has no manifest: {error}",
+            fix="name a module that aot_tune_add_library made, such as aot_tune.ops",
+        ) from error
 
 
 def _options(_: argparse.Namespace) -> int:

@@ -28,6 +28,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _told(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    place = f"{error.filename}: " if error.filename is not None else ""
+    return f"{place}{error.strerror or error}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
     parser = _parser()
@@ -42,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         else:
             return int(given.run(given))
-    except AotTuneError as error:
-        print(f"aot-tune: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; nothing more to tell it
+        return 1
+    except (AotTuneError, OSError) as error:
+        print(f"aot-tune: {_told(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("aot-tune: interrupted; what was measured is kept and will be used by the next build", file=sys.stderr)

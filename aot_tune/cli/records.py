@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import BuildError
+from aot_tune.errors import BuildError, did_you_mean
 from aot_tune.paths import installed_report
 from aot_tune.report import Report, format_report
 
@@ -51,6 +51,10 @@ def read_report(path: Path) -> Report:
 
 def _report(given: argparse.Namespace) -> int:
     report = read_report(given.file or installed_report())
+    known = {one.operator for one in report.operators}
+    for name in given.operators:
+        if name not in known:
+            raise BuildError(f"the report has no operator {name!r}", fix=did_you_mean(name, known))
     limit = 1_000_000 if given.failures else 5
     print(format_report(report, operators=given.operators, failures=limit), end="")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,6 @@ __all__ = [
     "SCHEMA",
     "Stored",
     "file_digest",
-    "key_difference",
     "key_text",
     "load_entry",
     "write_entry",
@@ -52,22 +51,6 @@ def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
     record = {"schema": SCHEMA, **parts}
     text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=2) + b"\n"
     return hashlib.sha256(text).hexdigest(), text
-
-
-def key_difference(one: bytes, two: bytes) -> list[str]:
-    """The parts in which the plain texts of two keys differ: `recipe.flags: [..] and [..]`; empty for equal keys."""
-    return list(_differences("", msgspec.json.decode(one), msgspec.json.decode(two)))
-
-
-def _differences(place: str, one: object, two: object) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(two, dict):
-        for name in sorted(one.keys() | two.keys()):
-            yield from _differences(f"{place}.{name}" if place else name, one.get(name), two.get(name))
-    elif isinstance(one, list) and isinstance(two, list):
-        if one != two:
-            yield f"{place}: {[v for v in one if v not in two]} and {[v for v in two if v not in one]}"
-    elif one != two:
-        yield f"{place}: {one} and {two}"
 
 
 def load_entry(folder: Path, key: str, *, trusted: bool) -> Stored:

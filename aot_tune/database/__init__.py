@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
-from aot_tune.database.journal import Journal
 from aot_tune.database.match import (
     Match,
     Refused,
     match_measurements,
     missing_problems,
     nearest_databases,
-    ranked_candidates,
-    rebuilt_candidates,
 )
-from aot_tune.database.merge import Change, check, diff, merge, update
+from aot_tune.database.merge import check, merge, update
 from aot_tune.database.records import CandidateRecord, OperatorDatabase, make_database, winners
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
 __all__ = [
     "CandidateRecord",
-    "Change",
-    "Journal",
     "Match",
     "MeasurementStore",
     "OperatorDatabase",
@@ -31,7 +26,6 @@ __all__ = [
     "check",
     "database_path",
     "decode",
-    "diff",
     "encode",
     "load_database",
     "load_databases",
@@ -42,8 +36,6 @@ __all__ = [
     "nearest_databases",
     "operator_digest",
     "problem_key",
-    "ranked_candidates",
-    "rebuilt_candidates",
     "save_database",
     "update",
     "winners",

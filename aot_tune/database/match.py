@@ -17,8 +17,6 @@ __all__ = [
     "match_measurements",
     "missing_problems",
     "nearest_databases",
-    "ranked_candidates",
-    "rebuilt_candidates",
 ]
 
 
@@ -82,16 +80,6 @@ def match_measurements(
     return Match(usable=tuple(usable), refused=tuple(out))
 
 
-def rebuilt_candidates(database: OperatorDatabase, objects: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Candidates whose object is not bit-equal to the recorded one: id to (recorded digest, digest now).
-
-    Under replay such a variant is marked `rebuilt`; strict replay fails.
-    """
-    return {
-        c.id: (c.object, objects[c.id]) for c in database.candidates if c.id in objects and objects[c.id] != c.object
-    }
-
-
 def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:
     """Problems of a workload for which the database has no candidate of `target` that is ok: what replay lacks."""
     if database is None:
@@ -99,22 +87,6 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
     of_target = {c.id for c in database.candidates if c.candidate.target == target}
     known = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
     return [p for p in problems if problem_key(p) not in known]
-
-
-def ranked_candidates(database: OperatorDatabase, problem: Problem) -> list[str]:
-    """Ids of the candidates that were ok on a problem, fastest first; where the problem was not measured, by the mean
-    of their times over the best time of each problem. A record from elsewhere orders the search by it."""
-    here = [m for m in database.of_problem(problem) if _counts(m)]
-    if here:
-        return [m.candidate for m in sorted(here, key=lambda m: (m.ns or 0.0, m.candidate))]
-    ratios: dict[str, list[float]] = {}
-    best: dict[str, float] = {}
-    for m in filter(_counts, database.measurements):
-        best[m.problem.id] = min(best.get(m.problem.id, m.ns or 0.0), m.ns or 0.0)
-    for m in filter(_counts, database.measurements):
-        ratios.setdefault(m.candidate, []).append((m.ns or 0.0) / (best[m.problem.id] or 1.0))
-    # a candidate of many problems comes before one of few with the same mean
-    return sorted(ratios, key=lambda c: (sum(ratios[c]) / len(ratios[c]), -len(ratios[c]), c))
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:

@@ -1,9 +1,8 @@
-"""Databases against each other: merge, what changed, and what is wrong with one."""
+"""Databases against each other: merge, and what is wrong with one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -13,19 +12,7 @@ from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_data
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
-__all__ = ["Change", "check", "diff", "merge", "update"]
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference between two databases: `kind`, what it is about, and both sides in words (empty: not there)."""
-
-    kind: Literal["identity", "candidate", "problem", "measurement", "winner"]
-    what: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.what}: {self.before or 'none'} -> {self.after or 'none'}"
+__all__ = ["check", "merge", "update"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
@@ -66,39 +53,6 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
 def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
     return newer if _difference(older, newer) else merge(older, newer)
-
-
-def diff(before: OperatorDatabase, after: OperatorDatabase, *, threshold: float = 0.02) -> list[Change]:
-    """What changed, in the order of the text; times count as changed above `threshold` of the earlier one."""
-    changes = [
-        Change(kind="identity", what=what, before=str(one), after=str(two))
-        for what, one, two in (
-            ("operator", before.contract[:12], after.contract[:12]),
-            ("device", before.device.digest[:12], after.device.digest[:12]),
-            ("policy", before.policy_digest[:12], after.policy_digest[:12]),
-            ("toolchains", before.toolchains, after.toolchains),
-            ("baselines", before.baselines, after.baselines),
-        )
-        if one != two
-    ]
-    one, two = ({c.id: f"{c.candidate.label} ({c.status})" for c in d.candidates} for d in (before, after))
-    changes += [
-        Change(kind="candidate", what=name, before=one.get(name, ""), after=two.get(name, ""))
-        for name in sorted(one.keys() | two.keys())
-        if one.get(name) != two.get(name)
-    ]
-    here, there = ({p.id for p in d.problems} for d in (before, after))
-    changes += [
-        Change(kind="problem", what=name, before=name if name in here else "", after=name if name in there else "")
-        for name in sorted(here ^ there)
-    ]
-    changes += _measurement_changes(before, after, threshold)
-    first, second = winners(before), winners(after)
-    for name in sorted(first.keys() | second.keys()):
-        was, now = first.get(name), second.get(name)
-        if (was.candidate if was else "") != (now.candidate if now else ""):
-            changes.append(Change(kind="winner", what=name, before=_winner(before, was), after=_winner(after, now)))
-    return changes
 
 
 def check(database: OperatorDatabase) -> list[str]:
@@ -163,33 +117,3 @@ def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem
     found = {problem_key(p): p for p in second}
     found |= {problem_key(p): p for p in first}
     return tuple(found.values())
-
-
-def _measurement_changes(before: OperatorDatabase, after: OperatorDatabase, threshold: float) -> list[Change]:
-    one, two = ({(m.problem.id, m.candidate): m for m in d.measurements} for d in (before, after))
-    changes = []
-    for at in sorted(one.keys() | two.keys()):
-        was, now = one.get(at), two.get(at)
-        if not _same(was, now, threshold):
-            what = f"{at[1]} on '{at[0]}'"
-            changes.append(Change(kind="measurement", what=what, before=_outcome(was), after=_outcome(now)))
-    return changes
-
-
-def _same(was: Measurement | None, now: Measurement | None, threshold: float) -> bool:
-    if was is None or now is None or was.status != now.status:
-        return False
-    return was.ns is None or now.ns is None or abs(now.ns - was.ns) <= threshold * was.ns
-
-
-def _outcome(m: Measurement | None) -> str:
-    if m is None:
-        return ""
-    return m.status if m.ns is None else f"{m.ns:.5g} ns"
-
-
-def _winner(database: OperatorDatabase, m: Measurement | None) -> str:
-    if m is None:
-        return ""
-    record = database.candidate(m.candidate)
-    return f"{record.candidate.label if record else m.candidate} {_outcome(m)}"

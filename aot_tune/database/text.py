@@ -7,9 +7,12 @@ from pathlib import Path
 from aot_tune.database.format import decode, encode
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.errors import DatabaseError
-from aot_tune.storage import replace_file
+from aot_tune.storage import replace_file, sweep_temporaries
 
 __all__ = ["database_path", "load_database", "load_databases", "save_database"]
+
+
+_TEMPORARY = ".aot_tune~"  # git ignores it
 
 
 def database_path(folder: Path, database: OperatorDatabase) -> Path:
@@ -26,7 +29,8 @@ def save_database(folder: Path, database: OperatorDatabase) -> Path:
     path, text = database_path(folder, database), encode(database)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text, path.parent, durable=True)
+        sweep_temporaries(path.parent, _TEMPORARY)
+        replace_file(path, text, path.parent, durable=True, prefix=_TEMPORARY)
         path.chmod(0o644)
     except OSError as error:
         raise DatabaseError(

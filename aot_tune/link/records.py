@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +13,6 @@ __all__ = [
     "LinkedVariant",
     "OperatorTable",
     "TargetTable",
-    "c_identifier",
     "family_of",
 ]
 
@@ -125,8 +123,3 @@ class LibrarySpec:
 def family_of(target: str) -> str:
     """The family of devices of a target's name: `cpu` of `cpu-x86-64-v4`."""
     return target.split("-", 1)[0]
-
-
-def c_identifier(text: str) -> str:
-    """A target's or variant's name as part of a C identifier."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", text)

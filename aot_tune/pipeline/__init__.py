@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from aot_tune.errors import BuildError
-from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.recorded import recorded_evidence
@@ -46,7 +46,7 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
         evidence = _replay(session)
     else:
         evidence = tune(session)
-    generics = {name: session.generic_entry(loaded.operator) for name, loaded in session.operators.items()}
+    generics = {name: _generic(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
@@ -56,6 +56,12 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     session.progress.line(f"done in {session.budget.spent:.0f} s; `aot-tune report` shows this again:")
     sys.stdout.write(format_report(report))
     sys.stdout.flush()
+
+
+def _generic(session: Session, name: str, found: list[Evidence]) -> Entry:
+    """The generic entry of an operator, the one that was measured where there is one."""
+    entries = (e for one in found for e in one.entries.values() if e.candidate.generic)
+    return next(entries, None) or session.generic_entry(session.operators[name].operator)
 
 
 def _replay(session: Session) -> dict[str, list[Evidence]]:

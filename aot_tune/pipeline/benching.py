@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
 from aot_tune.compile import toolchain_for
-from aot_tune.errors import BuildError
+from aot_tune.errors import BuildError, ToolchainError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.storage import scratch_folder
@@ -24,10 +25,12 @@ __all__ = ["LazyBench"]
 @contextmanager
 def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
     """Keeps this user's other builds from measuring on the device at the same time."""
-    folder = Path(tempfile.gettempdir()) / f"aot_tune-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.lstat().st_uid != os.getuid():
-        raise BuildError(f"{folder} belongs to somebody else", fix="remove it, or set TMPDIR to a folder of yours")
+    shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
+    folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+        raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
     lock = FileLock(folder / f"{device.family}-{device.digest[:16]}.lock")
     try:
         lock.acquire(timeout=0)
@@ -80,11 +83,16 @@ class LazyBench:
         return self._bench
 
     def shared_object(self, entry: Entry) -> Path:
-        """The candidate's object linked for the benchmark, made once."""
+        """The candidate's object linked for the benchmark, made once.
+
+        Raises:
+            ToolchainError: when the object does not link, or is known from a record only and does not compile here.
+        """
         self.get()
         if entry.object is None:  # known from a record, but not on this problem
             self.session.compile([entry], "again")
-        assert entry.object is not None
+        if entry.object is None or not entry.compiled:
+            raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
         if entry.digest not in self._linked:
             path = self._scratch / f"{entry.digest[:24]}.so"
             chain = toolchain_for(entry.candidate.backend, self.session.environment)

@@ -81,14 +81,17 @@ class Evidence:
             row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row
         )
 
+    def mean_cost(self, entry: Entry) -> float:
+        """Geometric mean of a candidate's times over the best time of each problem; infinite when it failed."""
+        if self.failed(entry.candidate.id):
+            return math.inf
+        costs = [row for row in self.costs().values() if entry.candidate.id in row]
+        logs = [math.log(row[entry.candidate.id] / min(row.values())) for row in costs]
+        return math.exp(statistics.fmean(logs)) if logs else math.inf
+
     def costs(self) -> Costs:
         """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""
-        bad = {
-            m.candidate
-            for row in self.measurements.values()
-            for m in row.values()
-            if m.status in ("wrong-result", "crashed", "timeout", "suspicious", "no-result")
-        }
+        bad = {c for c in self.entries if self.failed(c)}
         found: Costs = {}
         for problem, row in self.measurements.items():
             times = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench import Device, Measurement
@@ -12,6 +14,7 @@ from aot_tune.errors import BuildError, DatabaseError
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.render import Rendered
+from aot_tune.storage import new_temporary
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
 
@@ -28,7 +31,8 @@ def compile_kept(session: Session, chosen: Mapping[str, Sequence[Chosen]], gener
     for name, generic in generics.items():
         session.require_generic(session.operators[name].operator, generic)
     recorded = _recorded_digests(session)
-    for entry in kept:
+    shipped = [*generics.values(), *(e for e in kept if not e.candidate.generic)]
+    for entry in shipped:
         if not entry.compiled:
             error = entry.object.error if entry.object else ""
             raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
@@ -38,12 +42,12 @@ def compile_kept(session: Session, chosen: Mapping[str, Sequence[Chosen]], gener
             raise DatabaseError(
                 f"{entry.candidate.operator}: {entry.candidate.label} compiles to another object than the recorded one",
                 why=f"recorded {expected[:12]}, here {entry.digest[:12]} by {session.toolchain_text(entry)}",
-                fix=f"use the recorded toolchain ({_recorded_toolchain(session, entry)}), or leave out AOT_TUNE_STRICT",
+                fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or not strict",
             )
-    rebuilt = sum(e.rebuilt for e in kept)
+    rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
-            f"{rebuilt} of {len(kept)} variants are rebuilt: this compiler makes other objects than the recorded one"
+            f"{rebuilt} of {len(shipped)} variants are rebuilt: compiler or flags here are not the recorded ones"
         )
 
 
@@ -61,22 +65,67 @@ def _recorded_toolchain(session: Session, entry: Entry) -> str:
 
 
 def records_folder(session: Session) -> Path | None:
-    """Where the records of the library's last build are kept; None without a cache."""
+    """Where the records of the library's last build are kept; None without a cache.
+
+    Libraries of one name that differ in their prefix or operators are of different projects, and have a folder each.
+    """
     root = session.store.root
-    return None if root is None else root / "recorded" / session.plan.name
+    identity = "\0".join((session.plan.prefix, *session.plan.operators))
+    name = f"{session.plan.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    return None if root is None else root / "recorded" / name
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
-    """Keep what this build measured, or took from committed records, for `aot-tune record`."""
+    """Keep what this build measured, or took from committed records, for `aot-tune record`.
+
+    The folder holds this build's alone: nothing of operators, devices or thread counts of earlier builds stays.
+
+    Raises:
+        DatabaseError: when they cannot be written.
+    """
     folder = records_folder(session)
     if folder is None or session.options.cache == "ro":
         return
+    found = list(_databases(session, evidence))
+    if not found:
+        return  # what an earlier build measured is still the last that is known
+    temporaries = folder.parent.parent / "tmp"
+    try:
+        fresh = new_temporary(temporaries)
+        for database in found:
+            save_database(fresh, database)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        _put(fresh, folder, temporaries)
+    except OSError as error:
+        raise DatabaseError(
+            f"cannot write {folder}: {error.strerror}", fix="free disk space, or AOT_TUNE_CACHE=off"
+        ) from error
+
+
+def _put(fresh: Path, folder: Path, temporaries: Path) -> None:
+    """Put a folder in another's place; of two builds at once, one wins whole."""
+    old = new_temporary(temporaries)
+    for last in (False, False, True):
+        try:
+            folder.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
+        except FileNotFoundError:
+            pass
+        try:
+            fresh.rename(folder)
+            return
+        except OSError:
+            if last:
+                raise
+
+
+def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
     for name, found in evidence.items():
         for device in session.devices:
             database = _database(session, session.operators[name], found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                save_database(folder, update(same[0], database) if same else database)
+                yield update(same[0], database) if same else database
 
 
 def _database(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aot_tune.bench import Entry as Entrant
 from aot_tune.bench import Measurement, Prepared
 from aot_tune.database import OperatorStore, operator_digest
+from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.recorded import Known
@@ -24,8 +25,9 @@ _WITHIN = 1.3
 class Measurer:
     """Measures on the device of a bench; `known` is what committed records know, by operator."""
 
-    def __init__(self, bench: LazyBench, known: Mapping[str, Known]) -> None:
-        self._lazy, self._session, self._known = bench, bench.session, known
+    def __init__(self, bench: LazyBench) -> None:
+        self._lazy, self._session = bench, bench.session
+        self.known: dict[str, Known] = {}
         self._stores: dict[str, OperatorStore] = {}
         self.measured = self.reused = 0
 
@@ -54,7 +56,7 @@ class Measurer:
 
     def _measure(self, one: _OneProblem, evidence: Evidence, tick: Callable[[str], None]) -> None:
         tried = evidence.tried(one.problem)
-        known = self._known[one.loaded.operator.name]
+        known = self.known.get(one.loaded.operator.name, Known())
         recorded = [m for e in tried if (m := known.find(e.candidate.id, one.problem)) is not None]
         if len(recorded) == len(tried):
             self.reused += len(recorded)
@@ -81,17 +83,18 @@ class Measurer:
         if known is not None:
             self.reused += 1
             return known
-        measurement = self._lazy.get().screen(
-            one.prepared(),
-            self._lazy.shared_object(entry),
-            entry.rendered.symbol,
-            entry.candidate,
-            entry.digest,
-            entry.requires,
-            best,
+        bench = self._lazy.get()
+        prepared = one.prepared()
+        try:
+            path = self._lazy.shared_object(entry)
+        except ToolchainError as error:
+            return bench.measurement(prepared, entry.candidate.id, entry.digest, status="failed", reason=error.what)
+        measurement = bench.screen(
+            prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires, best
         )
         self.measured += 1
-        one.store.put(measurement)
+        if measurement.lasting:
+            one.store.put(measurement)
         return measurement
 
     def _race(self, one: _OneProblem, evidence: Evidence, tried: list[Entry]) -> list[Measurement]:
@@ -121,7 +124,8 @@ class Measurer:
         ]
         raced = self._lazy.get().race(one.prepared(), entrants)
         self.measured += len(raced)
-        one.store.put_race(raced)
+        if all(m.lasting for m in raced):
+            one.store.put_race(raced)
         return raced
 
 

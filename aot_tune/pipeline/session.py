@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.bench import Device, Policy
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import ObjectCache, compile_all, native_targets, parallel_compiles, target_by_name, toolchain_for
@@ -21,11 +23,15 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
 from aot_tune.render import Candidate, Renderer, candidate_for
-from aot_tune.search import Budget, Listed
+from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.storage import cache_location
 
 __all__ = ["LoadedOperator", "Session", "baseline_versions"]
+
+
+_AT_ONCE = 1 << 20
+"""Configs asked for at once. Nothing is compiled while a CPU candidate is timed, so large steps waste least."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Session:
             progress.line(self.location.message)
         self.store = MeasurementStore.at(self.location)
         if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
-            self.store = MeasurementStore(self.location.root, mode="fresh")
+            self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
         self.jobs = parallel_compiles(self.environment)
         self.budget = Budget(plan.options.budget)
         self.turn = self.budget
@@ -64,6 +70,7 @@ class Session:
         folder = Path(paths.database) if paths.database else None
         self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
         self._caches: dict[str, ObjectCache] = {}
+        self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._native = {t.name for t in native_targets()}
 
     def close(self) -> None:
@@ -84,26 +91,36 @@ class Session:
             return None
         return next((d for d in self.devices if d.family == target.family), None)
 
-    def entries(self, operator: Operator, target: Target) -> dict[str, Entry]:
-        """The candidates to try of an operator for a target, rendered, the generic one last."""
+    def ask(self, operator: Operator, target: Target) -> list[Entry]:
+        """Rendered candidates that the strategies of an operator's kernels want to try next for a target."""
         found: dict[str, Entry] = {}
         for kernel in operator.kernels:
             chain = toolchain_for(kernel.backend, self.environment)
             wanted = fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
             if kernel.generic or not wanted or target.family not in {t.family for t in chain.targets()}:
                 continue
-            space = list(kernel.configs(target.facts))
-            guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
-            strategy = Listed(space, kernel.order, effort_limit(self.options.effort, guesses))
-            for config in strategy.ask(strategy.size):
-                for pinned_to in (
-                    operator.workload if any(config.get(p) for p in kernel.pins) else operator.workload[:1]
-                ):
-                    candidate = candidate_for(operator, kernel, config, target, pinned_to)
+            for config in self._strategy(operator, kernel, target).ask(_AT_ONCE):
+                pinned = any(config.get(p) for p in kernel.pins)
+                for problem in operator.workload if pinned else operator.workload[:1]:
+                    candidate = candidate_for(operator, kernel, config, target, problem)
                     if candidate.id not in found:
                         found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
-        generic = self.generic_entry(operator)
-        return {**found, generic.candidate.id: generic}
+        return list(found.values())
+
+    def tell(self, operator: Operator, target: Target, entry: Entry, cost: float) -> None:
+        """Report a candidate's cost, its mean time over the best of each problem, to the strategy that asked for it."""
+        kernel = operator.kernel(entry.candidate.kernel)
+        if not kernel.generic:
+            self._strategy(operator, kernel, target).tell(entry.candidate.config, cost)
+
+    def _strategy(self, operator: Operator, kernel: Kernel, target: Target) -> Strategy:
+        key = (operator.name, kernel.name, target.name)
+        if key not in self._strategies:
+            space = list(kernel.configs(target.facts))
+            guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
+            limit = effort_limit(self.options.effort, guesses)
+            self._strategies[key] = make_strategy(space, kernel.order, limit)
+        return self._strategies[key]
 
     def baseline_target(self, candidate: Candidate) -> Target:
         """What a generic candidate is compiled for."""

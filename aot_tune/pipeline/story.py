@@ -46,6 +46,7 @@ def tell(one: Chosen, generic: Entry) -> OperatorReport:
                 bytes=_bytes(e),
                 wins=wins[variant_name(e)],
                 rebuilt=e.rebuilt,
+                varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
             )
             for e in kept
         ),

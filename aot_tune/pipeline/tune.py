@@ -44,23 +44,41 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
 
 
 def _on_device(session: Session, target: Target, device: Device, found: dict[str, list[Evidence]]) -> None:
-    known: dict[str, Known] = {}
+    pairs: list[tuple[LoadedOperator, Evidence]] = []
     for name, loaded in session.operators.items():
-        evidence = Evidence(loaded.operator, target, session.entries(loaded.operator, target))
-        found[name].append(evidence)
-        known[name] = Known()
-        if session.options.mode == "auto":
-            known[name] = known_here(session, loaded.operator, device, evidence.entries)
-    pairs = [(session.operators[name], found[name][-1]) for name in session.operators]
-    _compile(session, pairs, known, target)
+        found[name].append(Evidence(loaded.operator, target, {}))
+        pairs.append((loaded, found[name][-1]))
     with LazyBench(session, device) as bench:
-        measurer = Measurer(bench, known)
-        tick = _ticker(session, pairs)
-        for loaded, evidence, problem in _in_order(session, pairs):
-            measurer.measure(loaded, evidence, problem, tick)
+        measurer = Measurer(bench)
+        while fresh := _ask(session, pairs):
+            for loaded, evidence in pairs:
+                if session.options.mode == "auto":
+                    measurer.known[loaded.operator.name] = known_here(
+                        session, loaded.operator, device, evidence.entries
+                    )
+            _compile(session, pairs, measurer.known, target)
+            tick = _ticker(session, pairs)
+            for loaded, evidence, problem in _in_order(session, pairs):
+                measurer.measure(loaded, evidence, problem, tick)
+            for evidence, entry in fresh:
+                session.tell(evidence.operator, target, entry, evidence.mean_cost(entry))
         session.progress.line(
             f"{target.name}: {measurer.measured} measurements made, {measurer.reused} known from before"
         )
+
+
+def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> list[tuple[Evidence, Entry]]:
+    """Add to the evidence what the strategies want to try next; with the first also the generic candidates."""
+    fresh: list[tuple[Evidence, Entry]] = []
+    for loaded, evidence in pairs:
+        asked = session.ask(loaded.operator, evidence.target)
+        if not evidence.entries:
+            asked.append(session.generic_entry(loaded.operator))
+        for entry in asked:
+            if entry.candidate.id not in evidence.entries:
+                evidence.entries[entry.candidate.id] = entry
+                fresh.append((evidence, entry))
+    return fresh
 
 
 def _compile(
@@ -70,7 +88,7 @@ def _compile(
     entries: list[Entry] = []
     for loaded, evidence in pairs:
         recorded = all(
-            known[loaded.operator.name].find(e.candidate.id, problem) is not None
+            known.get(loaded.operator.name, Known()).find(e.candidate.id, problem) is not None
             for problem in loaded.operator.workload
             for e in evidence.tried(problem)
         )

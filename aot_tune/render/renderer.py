@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import msgspec
 
 from aot_tune.errors import RenderError
-from aot_tune.render.candidate import Candidate, requirements
+from aot_tune.render.candidate import Candidate, canonical_digest, requirements
 from aot_tune.render.cxx import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
@@ -20,8 +19,10 @@ __all__ = ["Rendered", "Renderer"]
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate's source. `digest` is of the target and the source before its own symbol is written in, so that equal
-    sources for a target have equal symbols, and objects of two targets can be in one library.
+    """A candidate's source.
+
+    `digest` is of the target, the guards and checks that decide what the source is verified on, and the source before
+    its own symbol is written in: where all are equal, symbols are, and objects of two targets can be in one library.
 
     `lines` holds, for each line of `source`, the template and line that it came from.
     """
@@ -69,8 +70,13 @@ class Renderer:
                     fix="write {{ no_workspace() }} for a kernel that needs none",
                 )
         source, lines = map_lines(text)
-        digest = hashlib.sha256(f"{target.name}\n{source}".encode()).hexdigest()
+        digest = _digest(operator, candidate, target, source)
         symbol = f"aot_tune_{operator.name}_{digest[:16]}"
         return Rendered(
             candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
         )
+
+
+def _digest(operator: Operator, candidate: Candidate, target: Target, source: str) -> str:
+    guards = [e.key() for e in requirements(operator, candidate)]
+    return canonical_digest([target.name, guards, [p.id for p in operator.checks], source])

@@ -35,7 +35,10 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant that is kept; `wins` counts the problems that dispatch gives to it."""
+    """A variant that is kept; `wins` counts the problems that dispatch gives to it.
+
+    `varies` says that repeated runs on the same inputs did not give the same bits.
+    """
 
     name: str
     label: str
@@ -43,6 +46,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     wins: int
     rebuilt: bool
+    varies: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
     for variant in one.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
+        rebuilt += ", results vary between runs" if variant.varies else ""
         lines.append(
             f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
             f"{variant.wins} problem{'s' * (variant.wins != 1)}{rebuilt})"

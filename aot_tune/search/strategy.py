@@ -9,7 +9,7 @@ from typing import Protocol
 from aot_tune.render import canonical_digest
 from aot_tune.spec import Config, ConfigValue
 
-__all__ = ["Listed", "Strategy"]
+__all__ = ["Listed", "Strategy", "make_strategy"]
 
 
 class Strategy(Protocol):
@@ -50,3 +50,14 @@ class Listed:
 
     def tell(self, config: Config, cost: float) -> None:
         """Nothing to learn: the order is fixed."""
+
+
+def make_strategy(space: Iterable[dict[str, ConfigValue]], guesses: Sequence[Config], limit: int | None) -> Strategy:
+    """The strategy for a space: the one place that picks it.
+
+    Args:
+        space: all configs that a kernel has for a target.
+        guesses: the author's, best first.
+        limit: configs to try at most; None is all.
+    """
+    return Listed(space, guesses, limit)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.epilogue import AddTensor
-from aot_tune.spec.expr import Expr
+from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.names import check_identifier
-from aot_tune.spec.problem import DEFAULT_ALIGNMENT
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 
 if TYPE_CHECKING:
     from aot_tune.spec.operator import Operator
-    from aot_tune.spec.problem import Problem
 
 __all__ = ["check_operator", "check_problem", "check_unique_operators"]
 
@@ -31,10 +31,14 @@ def check_operator(op: Operator) -> None:
     _check_kernels(op, where)
     if not op.workload:
         raise SpecError(f"{where}: its workload is empty", fix="list at least one problem worth tuning")
-    for problem in (*op.workload, *op.checks):
-        check_problem(op, problem)
-    if op.tolerance <= 0:
-        raise SpecError(f"{where}: tolerance {op.tolerance} is not positive")
+    _check_problems(op, "workload", op.workload)
+    _check_problems(op, "checks", op.checks)
+    if not isinstance(op.tolerance, (int, float)) or not 0 < op.tolerance < math.inf:
+        raise SpecError(f"{where}: tolerance {op.tolerance!r} is not a positive number", fix="leave it out for 4.0")
+    if not callable(op.reference):
+        raise SpecError(
+            f"{where}: reference {str(op.reference)[:80]!r} is not a function", fix="write def reference(xp, call): ..."
+        )
 
 
 def check_unique_operators(names: Iterable[str]) -> None:
@@ -139,6 +143,11 @@ def _check_kernels(op: Operator, where: str) -> None:
     arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
     for kernel in op.kernels:
         for expr in (*kernel.requires, *kernel.worthwhile):
+            if not isinstance(expr, Expr):
+                raise SpecError(
+                    f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
+                    fix='compare facts of the call, such as stride("x", 1) == 1',
+                )
             _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
         for pinned in kernel.pins.values():
             for name in pinned:
@@ -153,6 +162,37 @@ def _check_kernels(op: Operator, where: str) -> None:
                     f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
                     fix="rename the parameter; capitals are usual",
                 )
+
+
+def _check_problems(op: Operator, listed: str, problems: Sequence[Problem]) -> None:
+    """Check the problems of a list, each and together, and what flops and kernels ask of them."""
+    where = f"operator {op.name!r}: its {listed}"
+    seen: list[Problem] = []
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise SpecError(f"{where} holds {str(problem)[:80]!r}, not a problem", fix="write problem(DIM=..., ...)")
+        if problem in seen:
+            raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
+        seen.append(problem)
+        check_problem(op, problem)
+        _check_values(op, problem)
+
+
+def _check_values(op: Operator, problem: Problem) -> None:
+    """Evaluate everything that is asked of a problem, in the order in which tuning does."""
+    place = "a shape"
+    try:
+        facts = op.facts(problem)
+        place = "flops"
+        op.flops.evaluate(facts)
+        for kernel in op.kernels:
+            place = f"kernel {kernel.name!r}: requires or worthwhile"
+            all_of((*kernel.requires, *kernel.worthwhile), facts)
+    except SpecError as error:
+        raise SpecError(
+            f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
+            fix=error.fix or "write maximum(..., 1) for a divisor that may be 0, or leave the problem out",
+        ) from error
 
 
 def check_problem(op: Operator, problem: Problem) -> None:

@@ -195,9 +195,22 @@ def _comparable(other: object) -> ExprLike:
     raise SpecError(f"an expression cannot be compared with {other!r}", fix="compare with an integer or expression")
 
 
-def as_expr(value: ExprLike) -> Expr:
-    """Wrap a Python integer as a constant; leave an expression as it is."""
-    return value if isinstance(value, Expr) else Expr("const", value=int(value))
+def as_expr(value: ExprLike, where: str = "") -> Expr:
+    """Wrap a Python integer as a constant; leave an expression as it is.
+
+    Raises:
+        SpecError: when it is neither; `where` begins the message.
+    """
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, str):
+        raise SpecError(f"{where or 'an expression'} cannot be the text {value!r}", fix=f'write dims("{value}")')
+    try:
+        return Expr("const", value=op.index(value))
+    except TypeError:
+        raise SpecError(
+            f"{where or 'an expression'} cannot be {value!r}", fix="give an integer or an expression of dims"
+        ) from None
 
 
 def _binary(kind: str, left: ExprLike, right: ExprLike) -> Expr:

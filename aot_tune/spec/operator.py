@@ -10,7 +10,7 @@ from typing import Any
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.checks import check_operator
 from aot_tune.spec.epilogue import Epilogue
-from aot_tune.spec.expr import Expr
+from aot_tune.spec.expr import Expr, as_expr
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
@@ -75,6 +75,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "operator")
+        object.__setattr__(self, "flops", as_expr(self.flops, f"operator {self.name!r}: flops"))
         check_operator(self)
         self._by_name.update({t.name: t for t in self.tensors})
 

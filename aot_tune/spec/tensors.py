@@ -60,7 +60,9 @@ class Tensor:
         values: Generator | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
-        self.shape: tuple[Expr, ...] = tuple(as_expr(s) for s in shape)
+        if isinstance(shape, str):
+            raise SpecError(f"tensor {name!r}: its shape is the text {shape!r}", fix=f'write dims("{shape}")')
+        self.shape: tuple[Expr, ...] = tuple(as_expr(s, f"tensor {name!r}: an axis") for s in shape)
         self.dtype = dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold = output, optional, cold
         self.values = values or normal()

@@ -201,6 +201,20 @@ def test_a_candidate_that_killed_workers_is_not_run_again(bed: Any) -> None:
     assert bed.bench.pool.deaths == 2
 
 
+def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(bed: Any) -> None:
+    problems = [bed.prepare(R=r, D=64) for r in (4, 5, 6, 7)]
+    for prepared in problems:
+        assert bed.screen("late_crash", prepared).status in ("ok", "crashed")  # it may crash in time to be caught
+        worker = bed.bench.pool.candidates()
+        deadline = time.monotonic() + 5
+        state = "R"
+        while state != "Z" and worker.hosted and time.monotonic() < deadline:  # dies while the bench looks elsewhere
+            state = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            time.sleep(0.005)
+        measured = bed.screen("good", prepared)
+        assert measured.status == "ok", measured.reason
+
+
 def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
     first = bed.screen("good", bed.prepare(R=16, D=256))
     second = bed.screen("good", bed.prepare(R=4, D=64))

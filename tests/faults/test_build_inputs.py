@@ -198,6 +198,13 @@ def test_names_that_cannot_be_identifiers(project: Project, flag: str, value: st
     refused(project, project.configure(flag, value, status=1), [repr(value)])
 
 
+@pytest.mark.parametrize("flag", ["--output", "--header"])
+@pytest.mark.parametrize("value", ["../up", "/etc/ops.h", "a b", "a;b", "a\nb", "./x", "a//b", "x" * 200, "ü"])
+def test_file_names_that_are_not_plain(project: Project, flag: str, value: str) -> None:
+    what = "OUTPUT_NAME" if flag == "--output" else "HEADER"
+    refused(project, project.configure(flag, value, status=1), [what, repr(value[:100]), "fix:"])
+
+
 def test_no_compiler(project: Project, tmp_path: Path) -> None:
     project.env.pop("CXX")
     said = project.configure(status=1, PATH=str(tmp_path))
@@ -223,10 +230,14 @@ def test_no_write_access_to_the_cache(project: Project, place: str) -> None:
 
 def test_a_database_that_is_empty_or_damaged(project: Project) -> None:
     database = project.folder / "tuning"
-    said = project.configure("--database", database, "--option", "AOT_TUNE_MODE=replay", status=None)
-    said += project.build(status=1) if (project.folder / "build").exists() else ""
-    assert "the database is empty" in said
+    replay = ["--option", "AOT_TUNE_MODE=replay"]
+    words = [str(database), "not a folder", "aot-tune record"]
+    refused(project, project.configure("--database", database, status=1), words)
+    refused(project, project.configure("--database", database, *replay, status=1), words)
+    refused(project, project.configure(*replay, status=1), ["the database is empty", "aot-tune record"])
     (database / "device").mkdir(parents=True)
+    said = project.configure("--database", database, *replay, status=1)
+    refused(project, said, ["the database is empty", "aot-tune record"])
     (database / "device" / "twice.jsonl").write_text("{}\n")
     said = project.configure("--database", database, "--option", "AOT_TUNE_MODE=replay", status=1)
     assert "twice.jsonl:1" in said

@@ -258,7 +258,7 @@ def library_spec(folder: Path) -> LibrarySpec:
         ),
     )
     norm = OperatorTable(operator=norm_operator(), variants=(variant(folder, NORM, "norm", generic=True),))
-    return LibrarySpec(operators=(gemm, norm), tools={"cxx": "test"}, devices=({"name": "test"},))
+    return LibrarySpec(output="linked_ops", operators=(gemm, norm), tools={"cxx": "test"}, devices=({"name": "test"},))
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,18 @@ def test_the_time_of_a_measurement() -> None:
     assert measurement().ns is None
 
 
+def test_what_another_process_did_to_a_candidate_does_not_last() -> None:
+    assert measurement().lasting
+    assert measurement(status="wrong-result").lasting
+    assert measurement(status="crashed", reason="SIGSEGV in load").lasting
+    assert measurement(status="oom", reason="killed by SIGSEGV in verify").lasting
+    assert measurement(status="failed", reason="candidate_launch returned 5").lasting
+    assert not measurement(status="timeout").lasting
+    assert not measurement(status="no-result").lasting
+    assert not measurement(status="oom", reason="killed by SIGKILL in verify").lasting
+    assert not measurement(status="failed", reason="in the worker: OSError: no space").lasting
+
+
 SAMPLES: dict[type, object] = {
     str: "x", int: 1, float: 1.5, bool: True, tuple[str, ...]: ("a",), tuple[float, ...]: (1.0,),
     dict[str, str]: {"a": "b"}, dict[str, int]: {"a": 1},

@@ -99,9 +99,13 @@ def test_a_rectified_product_may_be_off_by_its_error_where_it_is_zero(tmp_path: 
     truths = read_truth(tmp_path / "truth")
     inputs = logical_inputs(operator, check, 5)
     exact = inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)
-    off = np.abs((inputs["a"] @ inputs["b"]) - exact).max()
-    assert error(operator, truths, "out", np.maximum(exact, 0) + off) < 0.9
-    assert error(operator, truths, "out", np.maximum(exact, 0) + 100 * off) > 1
+    rectified = exact < 0
+    sums = np.zeros(exact.shape, dtype=np.float32)
+    for term in range(256):  # a plain order, the same everywhere; a BLAS's depends on the machine
+        sums += inputs["a"][:, term, None] * inputs["b"][None, term]
+    off = float(np.percentile(np.abs(sums - exact)[rectified], 99))
+    assert error(operator, truths, "out", np.where(rectified, off, exact)) < 0.9
+    assert error(operator, truths, "out", np.where(rectified, 100 * off, exact)) > 1
     assert error(operator, truths, "out", exact) > 1e3
 
 

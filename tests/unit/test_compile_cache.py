@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for, usage
-from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_difference, key_text
+from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_text
 from aot_tune.compile.prune import prune
 from aot_tune.errors import CacheError, OptionError, ToolchainError
 from aot_tune.storage import cache_location, new_temporary, sweep_temporaries
@@ -62,17 +62,6 @@ def test_any_change_of_a_part_changes_the_key(parts: dict[str, object], data: st
     if msgspec.json.encode(value, order="deterministic") != msgspec.json.encode(parts[name], order="deterministic"):
         assert key_text({**parts, name: value})[0] != key_text(parts)[0]
     assert key_text({k: v for k, v in parts.items() if k != name})[0] != key_text(parts)[0]
-
-
-def test_the_difference_of_two_keys_is_the_field_that_differs() -> None:
-    parts = {"target": "v3", "recipe": {"flags": ["-O3", "-march=v3"], "environment": {}}, "toolchain": {"as": "1"}}
-    other = {"target": "v3", "recipe": {"flags": ["-O3", "-march=v4"], "environment": {"CPATH": "/x"}}}
-    one, two = key_text(parts)[1], key_text({**other, "toolchain": {"as": "1"}})[1]
-    assert key_difference(one, one) == []
-    assert key_difference(one, two) == [
-        "recipe.environment.CPATH: None and /x",
-        "recipe.flags: ['-march=v3'] and ['-march=v4']",
-    ]
 
 
 def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:

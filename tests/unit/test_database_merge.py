@@ -1,4 +1,4 @@
-"""Merge, diff, check, and what of a record holds on this machine."""
+"""Merge, check, and what of a record holds on this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from aot_tune.bench.records import Measurement
 from aot_tune.database import (
     OperatorDatabase,
     check,
-    diff,
     encode,
     match_measurements,
     merge,
     missing_problems,
     nearest_databases,
-    ranked_candidates,
-    rebuilt_candidates,
     update,
 )
 from aot_tune.database.records import canonical_database
@@ -52,7 +49,6 @@ def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
 @settings(max_examples=60, deadline=None)
 def test_merging_with_itself_changes_nothing(database: OperatorDatabase) -> None:
     assert merge(database, database) == canonical_database(database)
-    assert diff(database, database) == []
 
 
 @given(TEXT.databases())
@@ -112,42 +108,6 @@ def test_what_cannot_be_compared_is_not_merged(change: dict[str, object], words:
     with pytest.raises(DatabaseError, match=f"differ in their {words}"):
         merge(a_database(), other)
     assert update(a_database(), other) is other
-
-
-def test_diff_says_what_changed() -> None:
-    before = canonical_database(a_database())
-    slow = [
-        msgspec.structs.replace(m, final=tuple(9 * t for t in m.final or ()))
-        if m.candidate == before.measurements[0].candidate and m.final
-        else m
-        for m in before.measurements
-    ]
-    after = msgspec.structs.replace(before, measurements=tuple(slow), toolchains={"cxx": {"version": "13"}})
-    lines = [str(c) for c in diff(before, after)]
-    assert any(line.startswith("identity toolchains") for line in lines)
-    changed = [c for c in diff(before, after) if c.kind == "measurement"]
-    assert {c.what.split(" ")[0] for c in changed} == {before.measurements[0].candidate} - {"baseline:numpy"} or changed
-    gone = keep(after, lambda m: m.problem.dims["M"] == 1)
-    gone = msgspec.structs.replace(gone, problems=gone.problems[:1], candidates=gone.candidates)
-    kinds = {c.kind for c in diff(before, gone)}
-    assert {"problem", "measurement", "winner"} <= kinds
-    assert next(str(c) for c in diff(before, gone) if c.kind == "problem").endswith("-> none")
-
-
-def test_small_changes_of_time_are_no_difference() -> None:
-    before, after = a_database(), a_database(scale=1.01)
-    assert diff(before, after) == []
-    assert len(diff(before, after, threshold=0.005)) > 0
-
-
-def test_a_change_of_winner_is_told() -> None:
-    before = canonical_database(a_database())
-    best = min((m for m in before.measurements if m.ns and m.object), key=lambda m: m.ns or 0.0).candidate
-    after = keep(before, lambda m: m.candidate != best)
-    winners = [c for c in diff(before, after) if c.kind == "winner"]
-    assert len(winners) == 2
-    assert "packed MR=" in winners[0].before
-    assert winners[0].before != winners[0].after
 
 
 def test_check() -> None:
@@ -211,7 +171,6 @@ def test_another_object_is_refused_and_its_race_with_it() -> None:
     assert all(m.candidate != changed for m in match.usable)
     assert all(m.final is None and m.race is None and m.screen for m in match.usable if m.status == "ok")
     assert match.reasons()["race"] == 1  # the baseline, which was timed in the race alone
-    assert rebuilt_candidates(database, objects | {changed: "rebuilt"}) == {changed: (objects[changed], "rebuilt")}
 
 
 def test_another_baseline_version_is_refused() -> None:
@@ -227,17 +186,6 @@ def test_missing_problems() -> None:
     assert missing_problems(None, workload, "cpu-x86-64-v4") == workload
     again = msgspec.structs.replace(workload[0], dims=dict(reversed(workload[0].dims.items())))
     assert missing_problems(database, [again], "cpu-x86-64-v4") == []
-
-
-def test_ranks() -> None:
-    database = canonical_database(a_database())
-    known = ranked_candidates(database, database.problems[0])
-    by_time = sorted((m.ns, m.candidate) for m in database.of_problem(database.problems[0]) if m.ns and m.object)
-    assert known == [name for _, name in by_time]
-    assert "baseline:numpy" not in known
-    unknown = ranked_candidates(database, problem(M=3, N=3, K=3))
-    assert unknown[0] == known[0]
-    assert set(unknown) == set(known)
 
 
 def test_the_nearest_device_comes_first() -> None:

@@ -7,13 +7,12 @@ import random
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.bench.records import Measurement
-from aot_tune.database import Journal, MeasurementStore, operator_digest, problem_key
+from aot_tune.database import MeasurementStore, operator_digest, problem_key
 from aot_tune.errors import CacheError
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.spec import Operator, Problem, problem
@@ -217,33 +216,3 @@ def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: d
         found.append(operator_digest(replaced(operator, reference=names["reference"])))
     assert found[0] == found[1]
     assert len(set(found)) == 3
-
-
-def test_the_journal(tmp_path: Path, start_python) -> None:
-    path = tmp_path / "journal.jsonl"
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.database import Journal\nj = Journal(Path(sys.argv[1]))\n"
-        "for n in range(1000): j.append({'writer': sys.argv[2], 'n': n})\n"
-    )
-    started = [start_python(code, path, writer) for writer in range(8)]
-    assert [p.wait() for p in started] == [0] * 8
-    lines, broken = Journal(path).read()
-    assert (len(lines), broken) == (8000, 0)
-    for writer in range(8):
-        assert [line["n"] for line in lines if line["writer"] == str(writer)] == list(range(1000))
-
-
-def test_a_torn_journal_line_costs_that_line(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j")
-    assert journal.read() == ([], 0)
-    for n in range(3):
-        journal.append({"n": n})
-    whole = journal.path.read_bytes()
-    for length in range(len(whole)):
-        journal.path.write_bytes(whole[:length])
-        journal.append({"n": "new"})
-        lines, broken = journal.read()
-        assert lines[-1] == {"n": "new"}
-        assert len(lines) - 1 + broken == -(-length // 8) if length % 8 else broken == 0
-        assert lines[:-1] == [{"n": n} for n in range(len(lines) - 1)]
-    assert msgspec.json.decode(whole.splitlines()[0]) == {"n": 0}

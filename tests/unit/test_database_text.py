@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -365,6 +368,27 @@ def test_files(small: OperatorDatabase, tmp_path: Path) -> None:
     before = path.read_bytes()
     save_database(tmp_path / "tuning", small)
     assert path.read_bytes() == before
+
+
+def test_what_a_killed_record_left_goes(small: OperatorDatabase, tmp_path: Path) -> None:
+    """Only that: what people put there stays, however old; and git never sees it."""
+    path = save_database(tmp_path, small)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nimport aot_tune.storage as storage\n"
+        "from aot_tune.database import load_database, save_database\n"
+        "storage.write_file = lambda path, data, **_: (path.touch(), os._exit(9))\n"
+        "save_database(Path(sys.argv[1]), load_database(Path(sys.argv[2])))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path, path], check=False).returncode == 9
+    (left,) = (p for p in path.parent.iterdir() if p != path)
+    ignored = Path(__file__).parents[2] / ".gitignore"
+    assert any(left.match(pattern) for pattern in ignored.read_text().split())
+    note, old = path.parent / "notes-of-a-person.txt", path.parent / ".aot_tune~elsewhere-1-2-3"
+    for file in (note, old):
+        file.touch()
+        os.utime(file, (0, 0))
+    save_database(tmp_path, small)
+    assert sorted(path.parent.iterdir()) == sorted([path, note])
 
 
 def test_two_files_of_one_operator_and_device(small: OperatorDatabase, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def copy(built: linked.Built, tmp_path: Path) -> Path:
 
 def check(folder: Path, **more: object) -> None:
     verify(
-        folder / "libaot_tune_ops.so",
+        folder / "liblinked_ops.so",
         folder / "ops.abi3.so",
         folder / "manifest.json",
         folder / "variants.a",
@@ -49,7 +49,7 @@ def test_a_good_library(copy: Path) -> None:
 
 
 def test_a_stripped_library(copy: Path) -> None:
-    for name in ("libaot_tune_ops.so", "ops.abi3.so"):
+    for name in ("liblinked_ops.so", "ops.abi3.so"):
         subprocess.run(["strip", str(copy / name)], check=True)
     check(copy)
 
@@ -57,7 +57,7 @@ def test_a_stripped_library(copy: Path) -> None:
 @pytest.mark.parametrize("stripped", [False, True])
 @pytest.mark.parametrize("name", ["plain", "small_2", "packed_3"])
 def test_other_code_than_was_measured(built: linked.Built, copy: Path, stripped: bool, name: str) -> None:
-    library = copy / "libaot_tune_ops.so"
+    library = copy / "liblinked_ops.so"
     dumped = subprocess.run(["nm", str(library)], check=True, capture_output=True, text=True).stdout
     line = next(line for line in dumped.splitlines() if line.endswith(f" aot_tune_{name}_launch"))
     address = int(line.split()[0], 16)
@@ -113,7 +113,7 @@ def test_an_operator_without_its_generic_variant(copy: Path) -> None:
 
 def test_another_manifest(copy: Path) -> None:
     edit_manifest(copy, lambda d: d.update(mode="tune"))
-    with pytest.raises(ManifestError, match=r"libaot_tune_ops\.so does not hold this manifest"):
+    with pytest.raises(ManifestError, match=r"liblinked_ops\.so does not hold this manifest"):
         check(copy)
 
 
@@ -133,7 +133,7 @@ def test_another_schema(copy: Path) -> None:
 def relink(folder: Path, *flags: str, source: str = "") -> None:
     """Put another shared object in place of the module."""
     (folder / "other.cpp").write_text(source or 'extern "C" void* PyInit_ops() { return nullptr; }\n')
-    run = ["g++", "-shared", "-fPIC", "other.cpp", "-L.", "-Wl,--no-as-needed", "-laot_tune_ops", *flags]
+    run = ["g++", "-shared", "-fPIC", "other.cpp", "-L.", "-Wl,--no-as-needed", "-llinked_ops", *flags]
     subprocess.run([*run, "-o", "ops.abi3.so"], cwd=folder, check=True)
 
 
@@ -184,7 +184,7 @@ def test_a_module_of_another_library(copy: Path) -> None:
     source = 'extern "C" void* PyInit_ops() { return nullptr; }\n'
     (copy / "other.cpp").write_text(source)
     subprocess.run(["g++", "-shared", "-fPIC", "other.cpp", "-o", "ops.abi3.so"], cwd=copy, check=True)
-    with pytest.raises(ManifestError, match=r"ops.abi3\.so does not need libaot_tune_ops\.so"):
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so does not need liblinked_ops\.so"):
         check(copy)
 
 

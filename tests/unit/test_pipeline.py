@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aot_tune.bench import Measurement, Status
 from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
 from aot_tune.pipeline.story import failures_of
@@ -75,16 +77,17 @@ def test_a_candidate_without_an_object_is_not_tried() -> None:
     assert evidence(entry("fast", "")).tried(problem(M=1, N=8)) == []
 
 
-def test_a_wrong_result_anywhere_keeps_a_candidate_out_everywhere() -> None:
+@pytest.mark.parametrize("status", ["wrong-result", "failed", "oom", "crashed", "suspicious"])
+def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> None:
     found = evidence(FAST, GENERIC)
     for where in OPERATOR.workload:
         found.add(measured(GENERIC, where, (200.0,)))
     found.add(measured(FAST, OPERATOR.workload[0], (100.0,)))
-    found.add(measured(FAST, OPERATOR.workload[1], (), status="wrong-result", reason="out[0, 0]: got 1, want 2"))
+    found.add(measured(FAST, OPERATOR.workload[1], (), status=status, reason="out[0, 0]: got 1, want 2"))
     costs = found.costs()
     assert all(set(row) == {GENERIC.candidate.id} for row in costs.values())
     (failure,) = failures_of(found)
-    assert (failure.candidate, failure.status, failure.count) == ("fast", "wrong-result", 1)
+    assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)
 
 
 def test_baselines_have_no_cost_since_they_cannot_be_linked() -> None:

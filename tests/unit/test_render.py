@@ -170,3 +170,16 @@ def test_candidate_id_does_not_depend_on_the_order_of_its_config() -> None:
     two = Candidate(operator="o", kernel="k", backend="cxx", target="t", config={"B": 2, "A": 1})
     assert one.id == two.id
     assert one.id != Candidate(operator="o", kernel="k", backend="cxx", target="t", config={"A": 1, "B": 3}).id
+
+
+def test_a_changed_guard_is_another_source(tmp_path: Path) -> None:
+    """What was verified under a guard says nothing of calls that the guard kept away."""
+    (tmp_path / "generic.j2").write_text(BODY)
+    (tmp_path / "k.j2").write_text(BODY)
+    digests = set()
+    for requires in ((), (N % 8 == 0,), (N % 16 == 0,)):
+        kernel = Kernel("k", "k.j2", requires=requires)
+        op = make_operator(kernel)
+        rendered = Renderer([tmp_path]).render(op, candidate_for(op, kernel, {}, TARGET), TARGET)
+        digests.add((rendered.digest, rendered.symbol))
+    assert len(digests) == 3

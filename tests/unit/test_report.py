@@ -71,6 +71,7 @@ REPORT = Report(
                     bytes=14904,
                     wins=1,
                     rebuilt=True,
+                    varies=True,
                 ),
                 VariantRow(
                     name="generic_00000000", label="generic", target="cpu-x86-64", bytes=5051, wins=0, rebuilt=False

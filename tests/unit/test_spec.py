@@ -98,6 +98,48 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
+    ("flops text", lambda: operator(flops="M"), r"operator 'scale': flops cannot be the text 'M'\n  fix: write dims"),
+    ("flops None", lambda: operator(flops=None), r"operator 'scale': flops cannot be None\n  fix: give an integer"),
+    ("flops by zero", lambda: operator(flops=M // (N - 5)), r"flops: division by zero in .* on problem 'M=3 N=5'"),
+    (
+        "axis text",
+        lambda: Tensor("x", ("N",)),
+        r"tensor 'x': an axis cannot be the text 'N'\n  fix: write dims\(\"N\"\)",
+    ),  # type: ignore[arg-type]
+    (
+        "shape text",
+        lambda: Tensor("x", "M N"),
+        r"tensor 'x': its shape is the text 'M N'\n  fix: write dims\(\"M N\"\)",
+    ),  # type: ignore[arg-type]
+    ("axis float", lambda: Tensor("x", (1.5,)), r"tensor 'x': an axis cannot be 1\.5"),  # type: ignore[arg-type]
+    (
+        "no problem",
+        lambda: operator(workload=({"M": 1},)),
+        r"'scale': its workload holds .*'M': 1.*not a problem\n  fix",
+    ),
+    ("no reference", lambda: operator(reference={"out": 1}), r"'scale': reference .*out.* is not a function\n  fix"),
+    ("NaN tolerance", lambda: operator(tolerance=float("nan")), r"'scale': tolerance nan is not a positive number"),
+    ("tolerance 0", lambda: operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
+    (
+        "problem twice",
+        lambda: operator(workload=(problem(M=1, N=2), problem(N=2, M=1))),
+        r"operator 'scale': its workload lists problem '.*' twice\n  fix: remove one",
+    ),
+    (
+        "requires by zero",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(M // (N - 5) == 1,)))),
+        r"operator 'scale': kernel 'k': .*division by zero in .*N - 5.* on problem 'M=3 N=5'\n  fix: write maximum",
+    ),
+    (
+        "worthwhile by zero",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", worthwhile=(M % (N - 5) == 1,)))),
+        r"operator 'scale': kernel 'k': .*division by zero",
+    ),
+    (
+        "requires no expression",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),  # type: ignore[arg-type]
+        r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is no expression\n  fix",
+    ),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]
 
@@ -137,6 +179,17 @@ def test_facts_of_a_call_are_those_of_dispatch() -> None:
 def test_row_major_strides() -> None:
     assert row_major((2, 3, 4)) == (12, 4, 1)
     assert row_major((2, 3), (1, 0)) == (1, 2)
+
+
+def test_plain_numbers_are_expressions() -> None:
+    counted = operator(flops=5)
+    assert counted.flops.evaluate({}) == 5
+    assert Tensor("x", (np.int64(3), M)).shape[0].evaluate({}) == 3
+
+
+def test_a_guard_may_keep_a_later_one_from_dividing_by_zero() -> None:
+    kernel = Kernel("k", "k.j2", requires=(N != 5, M // (N - 5) == 1))
+    assert operator(kernels=(GENERIC, kernel)).kernel("k") is kernel
 
 
 OPERATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -205,6 +258,9 @@ def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
         load_operator(folder)
     (folder / "operator.py").write_text("import nothing_like_this\n")
     with pytest.raises(SpecError, match="fails: ModuleNotFoundError"):
+        load_operator(folder)
+    (folder / "operator.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(SpecError, match=r"operator\.py fails: SystemExit: 3"):
         load_operator(folder)
 
 

@@ -1,0 +1,72 @@
+"""The command line: what it says of wrong names, and of files that cannot be read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from aot_tune.cli import inspect
+from aot_tune.cli.main import main
+from aot_tune.report import OperatorReport, Report
+
+
+class Library(ModuleType):
+    """The Python module of a library of one operator."""
+
+    @staticmethod
+    def manifest() -> str:
+        return '{"operators": [{"name": "gemm"}]}'
+
+
+def test_explain_knows_the_operators(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "a_library", Library("a_library"))
+    assert main(["explain", "gem", "M=1", "--module", "a_library"]) == 1
+    said = capsys.readouterr().err
+    assert said == "aot-tune: module a_library has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
+    assert main(["explain", "gemm", "--module", "json"]) == 1
+    assert "json is not the Python module of a library" in capsys.readouterr().err
+
+
+def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = OperatorReport(
+        operator="gemm",
+        target="cpu-x86-64-v3",
+        tried=0,
+        statuses={},
+        problems=(),
+        variants=(),
+        failures=(),
+        mean_regret=0.0,
+        held_out_regret=None,
+    )
+    report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=(one,))
+    path = tmp_path / "report.json"
+    path.write_bytes(msgspec.json.encode(report))
+    assert main(["report", "gem", "--file", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "aot-tune: the report has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
+    assert main(["report", "gemm", "--file", str(path)]) == 0
+    assert "gemm on cpu-x86-64-v3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/some/where"), "/some/where: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_failing_system_call_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, said: str
+) -> None:
+    def fail() -> str:
+        raise error
+
+    monkeypatch.setattr(inspect, "markdown_table", fail)
+    assert main(["options"]) == 1
+    assert capsys.readouterr().err == f"aot-tune: {said}\n"

@@ -1,0 +1,107 @@
+"""What a build leaves for `aot-tune record`: its own measurements alone, apart from those of other projects."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.errors import DatabaseError
+from aot_tune.pipeline import keep
+from aot_tune.recording import export_records
+
+
+def neighbour() -> Any:
+    """The module that makes databases for tests."""
+    path = Path(__file__).with_name("test_database_text.py")
+    spec = importlib.util.spec_from_file_location("_database_text", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TEXT = neighbour()
+
+
+def database(operator: str = "gemm", slug: str = "cpu-2t") -> OperatorDatabase:
+    device = msgspec.structs.replace(TEXT.DEVICE, slug=slug, identity={"threads": slug})
+    return OperatorDatabase(
+        operator=operator,
+        contract="c",
+        device=device,
+        policy={},
+        policy_digest="p",
+        toolchains={},
+        baselines={},
+        candidates=(),
+        problems=(),
+        measurements=(),
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("AOT_TUNE_CACHE", raising=False)
+    return tmp_path / "cache"
+
+
+def build(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, *found: OperatorDatabase, name: str = "ops", prefix: str = "one"
+) -> Path | None:
+    """What a build does at its end that measured `found`."""
+    plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
+    options = SimpleNamespace(cache="rw")
+    session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
+    monkeypatch.setattr(keep, "_databases", lambda *_: iter(found))
+    keep.save_records(session, {})
+    return keep.records_folder(session)
+
+
+def recorded(folder: Path, library: str = "ops") -> list[str]:
+    export_records(library, folder)
+    return [f"{d.device.slug}/{d.operator}" for d in load_databases(folder)]
+
+
+def test_nothing_of_an_earlier_build_stays(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(cache, monkeypatch, database(slug="cpu-2t"))
+    second = build(cache, monkeypatch, database(slug="cpu-1t"))
+    assert first == second
+    assert recorded(tmp_path / "out") == ["cpu-1t/gemm"]
+    assert build(cache, monkeypatch) == first  # it measured nothing
+    assert recorded(tmp_path / "again") == ["cpu-1t/gemm"]
+    assert list((cache / "tmp").iterdir()) == []
+
+
+def test_projects_do_not_mix_and_the_newest_is_taken(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = build(cache, monkeypatch, database("gemm"), database("softmax"))
+    two = build(cache, monkeypatch, database("gemm"), prefix="two")
+    other = build(cache, monkeypatch, database("scale"), name="ops_more")
+    assert one is not None
+    assert two is not None
+    assert other is not None
+    for age, folder in ((3, one), (2, two), (1, other)):
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    assert recorded(tmp_path / "a") == ["cpu-2t/gemm"]
+    os.utime(one)
+    assert recorded(tmp_path / "b") == ["cpu-2t/gemm", "cpu-2t/softmax"]
+    assert recorded(tmp_path / "c", "ops_more") == ["cpu-2t/scale"]
+    with pytest.raises(DatabaseError, match="no build of library 'op' has recorded anything"):
+        export_records("op", tmp_path / "d")
+
+
+def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir(mode=0o700)
+    (cache / "recorded").write_text("")
+    with pytest.raises(DatabaseError, match=r"cannot write .*recorded"):
+        build(cache, monkeypatch, database())
