@@ -69,8 +69,10 @@ class Evidence:
         ]
 
     def add(self, measurement: Measurement) -> None:
-        """Take a measurement over; one of a race replaces the same candidate's screen, an error replaces everything."""
-        self.measurements.setdefault(measurement.problem.id, {})[measurement.candidate] = measurement
+        """Take a measurement over: that of a race replaces the same candidate's screen, unless the race left it out."""
+        row = self.measurements.setdefault(measurement.problem.id, {})
+        if measurement.status != "skipped" or measurement.candidate not in row:
+            row[measurement.candidate] = measurement
 
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""

@@ -124,7 +124,7 @@ class Measurer:
         ]
         raced = self._lazy.get().race(one.prepared(), entrants)
         self.measured += len(raced)
-        if all(m.lasting for m in raced):
+        if all(m.lasting and m.status != "skipped" for m in raced):
             one.store.put_race(raced)
         return raced
 

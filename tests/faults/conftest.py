@@ -111,8 +111,8 @@ def operator_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Callable[..., Bench]:
     def make(log: Callable[[str], None] = lambda _line: None, **policy: Any) -> Bench:
-        deadlines = Deadlines(handshake=30, load=5, check=5, verify=5, bench=5)
-        made = Policy(**{"deadlines": deadlines, "memory_bytes": 256 << 20, "race_ns": 50_000_000, **policy})
+        deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
+        made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
         return Bench(identify("cpu", threads=2), made, scratch=tmp_path / "scratch", threads=2, log=log)
 
     return make
