@@ -57,16 +57,15 @@ class Evidence:
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
     note: str = ""
 
-    def tried(self, problem: Problem) -> list[Entry]:
-        """Candidates that have an object, can serve a problem and are meant for it."""
+    def meant_for(self, entry: Entry, problem: Problem) -> bool:
+        """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         facts = self.operator.facts(problem)
-        return [
-            e
-            for e in self.entries.values()
-            if e.digest
-            and all_of(e.requires, facts)
-            and all_of(self.operator.kernel(e.candidate.kernel).worthwhile, facts)
-        ]
+        worthwhile = self.operator.kernel(entry.candidate.kernel).worthwhile
+        return all_of(entry.requires, facts) and all_of(worthwhile, facts)
+
+    def tried(self, problem: Problem) -> list[Entry]:
+        """Candidates that have an object and are meant for a problem."""
+        return [e for e in self.entries.values() if e.digest and self.meant_for(e, problem)]
 
     def add(self, measurement: Measurement) -> None:
         """Take a measurement over: that of a race replaces the same candidate's screen, unless the race left it out."""

@@ -106,7 +106,10 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
     workload = {problem_key(p) for p in operator.workload}
     for measurement in database.measurements:
-        subject = measurement.candidate.startswith("baseline:") or measurement.candidate in evidence.entries
+        entry = evidence.entries.get(measurement.candidate)
+        subject = measurement.candidate.startswith("baseline:") or (
+            entry is not None and evidence.meant_for(entry, measurement.problem)
+        )
         if subject and problem_key(measurement.problem) in workload:
             evidence.add(measurement)
     return evidence, database

@@ -24,6 +24,8 @@ R, D = dims("R D")
 
 # The kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("x", 1) == 1, stride("out", 1) == 1)
+# Elements: ordinary stores read the output first, which streaming ones do not; it shows where no cache holds it.
+WITHIN_REACH = (R * D < 4194304,)
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
 BEYOND_L2 = (R * D >= 262144,)
 
@@ -79,6 +81,7 @@ operator = Operator(
                 parameter("ROWS") * parameter("UNROLL") == 4,
                 (parameter("METHOD") == 0) | ((parameter("ROWS") == 1) & (parameter("SERIAL_BELOW") == 8192)),
             ),
+            worthwhile=WITHIN_REACH,
             requires=UNIT_STRIDES,
             order=(
                 {"ROWS": 4, "METHOD": "stored", "SERIAL_BELOW": 8192},
