@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build as _backend
+
+from aot_tune.requirements import build_requirements
 
 __all__ = [
     "build_editable",
@@ -26,10 +29,22 @@ _Settings = dict[str, Any] | None
 
 build_sdist = _backend.build_sdist
 get_requires_for_build_sdist = _backend.get_requires_for_build_sdist
-get_requires_for_build_wheel = _backend.get_requires_for_build_wheel
-get_requires_for_build_editable = _backend.get_requires_for_build_editable
 prepare_metadata_for_build_wheel = _backend.prepare_metadata_for_build_wheel
 prepare_metadata_for_build_editable = _backend.prepare_metadata_for_build_editable
+
+
+def get_requires_for_build_wheel(config_settings: _Settings = None) -> list[str]:
+    """What scikit-build-core asks for; for GPUs also a compiler, templates and torch where the machine lacks them."""
+    return _requires(_backend.get_requires_for_build_wheel(config_settings), config_settings, editable=False)
+
+
+def get_requires_for_build_editable(config_settings: _Settings = None) -> list[str]:
+    """As for a wheel, but an editable install measures only when it is told to."""
+    return _requires(_backend.get_requires_for_build_editable(config_settings), config_settings, editable=True)
+
+
+def _requires(basic: list[str], settings: _Settings, *, editable: bool) -> list[str]:
+    return [*basic, *build_requirements(settings, os.environ, Path.cwd(), editable=editable)]
 
 
 def _pass_import_path_on() -> None:

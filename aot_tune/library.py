@@ -40,7 +40,7 @@ def operator_folders(roots: Sequence[Path]) -> list[Path]:
 
 
 def load_operator(folder: Path) -> Operator:
-    """Run `operator.py` of a folder and return what it declares.
+    """Run `operator.py` of a folder and return what it declares; it may import neighbours: `from .kernels import X`.
 
     Raises:
         SpecError: when the file is missing, fails, or does not define `operator` under the folder's name.
@@ -51,7 +51,7 @@ def load_operator(folder: Path) -> Operator:
         raise SpecError(f"{folder} has no operator.py", fix="declare `operator = Operator(...)` in it")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     name = f"_aot_tune_operator_{folder.name}_{digest}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(folder)])
     if spec is None or spec.loader is None:
         raise SpecError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
@@ -66,7 +66,8 @@ def load_operator(folder: Path) -> Operator:
         raise SpecError(f"{path} fails: {type(error).__name__}: {error}", fix="run it alone with Python") from error
     finally:
         sys.dont_write_bytecode = written
-        sys.modules.pop(name, None)
+        for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+            del sys.modules[loaded]
     operator = getattr(module, "operator", None)
     if not isinstance(operator, Operator) or operator.name != folder.name:
         raise SpecError(

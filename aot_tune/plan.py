@@ -14,13 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, identify
+from aot_tune.bench import Device
+from aot_tune.bench import devices as devices_of
 from aot_tune.bench.cpu import usable_cores
-from aot_tune.compile import native_targets, target_by_name, toolchain_for
+from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, resolve
+from aot_tune.preflight import check_measuring
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.names import check_identifier
@@ -56,12 +58,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     operators: tuple[str, ...]
     targets: tuple[str, ...]
+    families: tuple[str, ...]
     options: Options
     may_measure: bool
     toolchains: dict[str, dict[str, str]]
     devices: tuple[str, ...]
     machine: str
     inputs: str
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
@@ -73,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
             f"devices {'; '.join(self.devices)}",
             f"budget {budget}, effort {options.effort}",
+            *(f"note: {note}" for note in self.notes),
         ]
 
 
@@ -81,6 +86,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
     templates: tuple[str, ...]
     database: str
+    link_arguments: tuple[str, ...] = ()
+    include_folders: tuple[str, ...] = ()
 
 
 def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, Paths, list[Path]]:
@@ -104,10 +111,17 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         )
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
-    targets = _targets(options, databases)
-    _check_spaces(operators, targets, roots)
+    wanted = _targets(options, databases)
+    targets = wanted if options.mode != "generic" else []
+    families = sorted({"cpu", *(t.family for t in wanted)})
+    _check_spaces(operators, targets, families, roots)
     files = _input_files(roots, operators, request.database)
-    found = devices(options.threads or usable_cores())
+    toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
+    may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
+    notes: list[str] = []
+    if may_measure and options.mode in ("auto", "tune"):
+        notes = check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
+    found = devices(options.threads or usable_cores(), families)
     plan = Plan(
         name=request.name,
         prefix=request.prefix,
@@ -116,14 +130,23 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         module=request.module,
         operators=tuple(operators),
         targets=tuple(t.name for t in targets),
+        families=tuple(families),
         options=options,
-        may_measure=not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto"),
-        toolchains={b: toolchain_for(b, environment).identity() for b in _backends(operators.values())},
+        may_measure=may_measure,
+        toolchains=toolchains,
         devices=tuple(d.name for d in found),
         machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
         inputs=_digest(files, roots),
+        notes=tuple(notes),
     )
-    return plan, Paths(templates=tuple(str(r.resolve()) for r in roots), database=request.database), files
+    chains = [toolchain_for(b, environment) for b in plan.toolchains]
+    paths = Paths(
+        templates=tuple(str(r.resolve()) for r in roots),
+        database=request.database,
+        link_arguments=tuple(dict.fromkeys(a for c in chains for a in c.link_arguments())),
+        include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
+    )
+    return plan, paths, files
 
 
 def _check_files(request: Request) -> None:
@@ -169,42 +192,59 @@ def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
 
 
 def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
-    if options.mode == "generic":
-        return []
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
             why="replay measures nothing: it needs the records of a build on the device",
             fix="run `aot-tune record tuning` after a build on the device and commit the folder, or use another mode",
         )
-    if options.targets == ("native",):
-        if options.mode == "replay":
-            names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
-            return [target_by_name(n) for n in names]
-        return native_targets()[-1:]
+    if options.targets == ("native",) and options.mode == "replay":
+        names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
+        return [target_by_name(n) for n in names]
     found: list[Target] = []
     for name in options.targets:
-        for target in native_targets()[-1:] if name == "native" else [target_by_name(name)]:
+        for target in _named(name):
             if target not in found:
                 found.append(target)
-    return sorted(found, key=lambda t: (t.family, t.level))
+    return sorted(found, key=lambda t: (t.family, t.level, t.name))
 
 
-def _check_spaces(operators: Mapping[str, Operator], targets: Sequence[Target], roots: Sequence[Path]) -> None:
+def _named(name: str) -> list[Target]:
+    """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
+    best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
+    if name == "native":
+        return list(best.values())
+    if name in best:
+        return [best[name]]
+    if any(name == chain.baseline().family for chain in toolchains().values()):
+        raise OptionError(
+            f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
+            fix="name a target such as cuda-sm_90a; `aot-tune doctor` tells what is here",
+        )
+    return [target_by_name(name)]
+
+
+def _check_spaces(
+    operators: Mapping[str, Operator], targets: Sequence[Target], families: Sequence[str], roots: Sequence[Path]
+) -> None:
     """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
     renderer = Renderer(roots)
     for operator in operators.values():
         for kernel in operator.kernels:
             chain = toolchain_for(kernel.backend)
-            families = {t.family for t in chain.targets()}
-            for target in [chain.baseline()] if kernel.generic else [t for t in targets if t.family in families]:
-                config = next(iter(kernel.configs(target.facts)))
-                candidate = candidate_for(operator, kernel, config, target, operator.workload[0])
-                renderer.render(operator, candidate, target)
+            family = chain.baseline().family
+            if family not in families:
+                continue
+            for target in [chain.baseline()] if kernel.generic else [t for t in targets if t.family == family]:
+                config = next(kernel.configs(target.facts), None)
+                if config is not None:
+                    problem = next(iter(operator.workload_for(family)), None)
+                    renderer.render(operator, candidate_for(operator, kernel, config, target, problem), target)
 
 
-def _backends(operators: Iterable[Operator]) -> list[str]:
-    return sorted({k.backend for op in operators for k in op.kernels})
+def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
+    found = {k.backend for op in operators for k in op.kernels}
+    return sorted(b for b in found if toolchain_for(b).baseline().family in families)
 
 
 def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], database: str) -> list[Path]:
@@ -232,9 +272,10 @@ def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def devices(threads: int) -> list[Device]:
-    """The devices of this machine: one per family that a toolchain builds for; `threads` are those of the CPU."""
-    return [identify(family, threads) for family in sorted({t.family for t in native_targets()})]
+def devices(threads: int, families: Sequence[str]) -> list[Device]:
+    """The devices of this machine of the families that are asked for; `threads` are those of the CPU."""
+    here = {t.family for t in native_targets()}
+    return [d for family in sorted(here.intersection(families)) for d in devices_of(family, threads)]
 
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
@@ -246,7 +287,16 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
         path.write_bytes(text)
     (directory / "paths.json").write_bytes(msgspec.json.encode(paths))
     listed = "\n".join(f"  [==[{f}]==]" for f in files)
-    (directory / "plan.cmake").write_text(f"set(_aot_tune_inputs\n{listed}\n)\n")
+    (directory / "plan.cmake").write_text(
+        f"set(_aot_tune_inputs\n{listed}\n)\n"
+        + _cmake_list("families", plan.families)
+        + _cmake_list("link_arguments", paths.link_arguments)
+        + _cmake_list("include_folders", paths.include_folders)
+    )
+
+
+def _cmake_list(name: str, values: Iterable[str]) -> str:
+    return f"set(_aot_tune_{name}{''.join(f' [==[{v}]==]' for v in values)})\n"
 
 
 def read_plan(directory: Path) -> tuple[Plan, Paths]:

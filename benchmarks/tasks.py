@@ -70,7 +70,7 @@ def gemm_tasks(cache: int) -> list[Task]:
     """The workload's products without their epilogues, each once."""
     operator = installed_operator("gemm")
     found: dict[str, Task] = {}
-    for fused in operator.workload:
+    for fused in operator.workload_for("cpu"):
         bare = problem(order=fused.order, strides=fused.strides, alignment=fused.alignment, **fused.dims)
         weights = 4 * bare.dims["K"] * bare.dims["N"]
         moved = operator.compulsory_bytes(bare)
@@ -93,7 +93,7 @@ def gemm_tasks(cache: int) -> list[Task]:
 def row_tasks(name: str, cache: int) -> list[Task]:
     """The workload of a row operator, then the problems beyond the caches."""
     operator = installed_operator(name)
-    tasks = [_row_task(operator, p, cache, True) for p in operator.workload]
+    tasks = [_row_task(operator, p, cache, True) for p in operator.workload_for("cpu")]
     for width, present in ROW_OPERATORS[name]:
         pair = [operator.compulsory_bytes(problem(R=r, D=width, present=present)) for r in (1, 2)]
         rows = math.ceil(2 * BEYOND * cache / (pair[1] - pair[0]) / 64) * 64

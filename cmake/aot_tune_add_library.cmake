@@ -139,7 +139,7 @@ macro(_aot_tune_configure)
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")
   endif()
-  include("${directory}/plan.cmake") # sets _aot_tune_inputs
+  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _link_arguments and _include_folders
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
 
   # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
@@ -165,6 +165,10 @@ endmacro()
 # The shared library.
 macro(_aot_tune_link)
   file(GLOB runtime_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/*.cpp")
+  foreach(family IN LISTS _aot_tune_families) # plan.cmake sets these lists
+    file(GLOB family_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/${family}/*.cpp")
+    list(APPEND runtime_sources ${family_sources})
+  endforeach()
   add_library(${target} SHARED ${directory}/dispatch.cpp ${runtime_sources})
   _aot_tune_common_properties(${target})
   set_target_properties(
@@ -176,7 +180,8 @@ macro(_aot_tune_link)
     PUBLIC $<BUILD_INTERFACE:${directory}> $<BUILD_INTERFACE:${AOT_TUNE_PACKAGE_DIR}/runtime/include>
     PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
-  target_link_libraries(${target} PRIVATE ${directory}/variants.a ${CMAKE_DL_LIBS})
+  target_include_directories(${target} SYSTEM PRIVATE ${_aot_tune_include_folders})
+  target_link_libraries(${target} PRIVATE ${directory}/variants.a ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS})
   target_link_options(${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined)
   add_custom_command(
     TARGET ${target}

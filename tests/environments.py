@@ -170,7 +170,13 @@ _CUT = """
 import dataclasses  # the tests' smaller workload, so that the whole set is tuned within seconds
 
 operator = dataclasses.replace(
-    operator, workload=tuple(sorted(operator.workload, key=lambda p: operator.flops.evaluate(operator.facts(p)))[:2])
+    operator,
+    workload={
+        family: tuple(
+            sorted(operator.workload_for(family), key=lambda p: operator.flops.evaluate(operator.facts(p)))[:2]
+        )
+        for family in ("cpu", "cuda")
+    },
 )
 """
 

@@ -23,6 +23,7 @@ from aot_tune.bench.records import (
     Check,
     Deadlines,
     Device,
+    DeviceState,
     Measurement,
     Policy,
     Prepared,
@@ -39,24 +40,47 @@ __all__ = [
     "Check",
     "Deadlines",
     "Device",
+    "DeviceState",
     "Entry",
     "Measurement",
     "Policy",
     "Prepared",
     "Status",
     "derived_checks",
+    "devices",
     "digest_of",
     "features",
     "identify",
     "paired_gain",
+    "policy_for",
+    "runs_on",
     "spread",
 ]
 
 
 def identify(name: str, threads: int) -> Device:
-    """The device of this machine that belongs to a family, such as `cpu`.
+    """The first device of this machine that belongs to a family, such as `cpu`.
+
+    Raises:
+        WorkerError: when there is no such family, or no such device.
+    """
+    return family(name).identify(threads)
+
+
+def devices(name: str, threads: int) -> list[Device]:
+    """All devices of this machine that belong to a family; empty when there is none.
 
     Raises:
         WorkerError: when there is no such family.
     """
-    return family(name).identify(threads)
+    return family(name).devices(threads)
+
+
+def policy_for(name: str, base: Policy) -> Policy:
+    """The policy to measure with on the devices of a family; that of a CPU is `base` itself."""
+    return family(name).policy(base)
+
+
+def runs_on(name: str, module: str) -> bool:
+    """Whether a baseline that requires a module, such as `numpy`, computes on the devices of a family."""
+    return family(name).runs(module)

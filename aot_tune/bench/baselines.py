@@ -58,6 +58,7 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline | str:
 
 def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
     """SHA-256 of the values that are drawn for each input, before they are repeated."""
+    operator = operator.concrete(check.problem.dtypes)
     digests = {}
     for tensor in operator.inputs:
         if operator.is_present(check.problem, tensor):

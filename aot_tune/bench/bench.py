@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from aot_tune.bench import messages
+from aot_tune.bench.attempt import Phases, Run, failure_of
 from aot_tune.bench.checks import derived_checks
-from aot_tune.bench.family import family
+from aot_tune.bench.family import Monitor, family
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.race import Entry, Race
@@ -20,16 +19,23 @@ from aot_tune.bench.records import (
     CandidateLike,
     Check,
     Device,
+    DeviceState,
     Measurement,
     Policy,
     Prepared,
-    Status,
     digest_of,
 )
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = ["Bench"]
+
+_TRIES = 3
+"""Batches of samples that are spoiled by the device's state are taken again, at most so often in all."""
+_MOST_LOADED = 256
+"""Objects that stay loaded in a worker whose device keeps them."""
+_MOST_CHECKS = 24
+"""Odd problems per object on a device whose every launch and answer takes its time."""
 
 
 class Bench:
@@ -55,6 +61,8 @@ class Bench:
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.device, self.policy, self.log = device, policy, log
+        self.family = family(device.family)
+        self.monitor: Monitor = self.family.monitor(device, log)
         self.pool = Pool(device, policy, scratch.resolve(), threads, log)
         self._prepared: dict[str, Prepared] = {}
         self._operators: dict[str, Operator] = {}
@@ -64,6 +72,7 @@ class Bench:
         self._strikes: dict[str, tuple[int, DiedError]] = {}
 
     def __enter__(self) -> Bench:
+        self.monitor.begin()
         self.pool.__enter__()
         return self
 
@@ -93,6 +102,10 @@ class Bench:
         try:
             reply = self.pool.request(self.pool.frameworks(), request, self.policy.deadlines.prepare)
         except DiedError as death:
+            if death.certain and death.reason.startswith(WORKER_FAULT):
+                raise WorkerError(
+                    f"{self.device.name} cannot be measured on", why=death.reason.removeprefix(WORKER_FAULT)
+                ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Referred):
             raise AotTuneError(
@@ -164,7 +177,8 @@ class Bench:
         if incumbent is not None and all(e.candidate.id != incumbent.candidate.id for e in everyone):
             everyone.insert(0, incumbent)
         operator = self._operators[prepared.operator]
-        return Race(self, prepared, everyone, [b for b in operator.baselines if b.supports(prepared.problem)]).run()
+        baselines = [b for b in operator.baselines if self.family.runs(b.requires) and b.supports(prepared.problem)]
+        return Race(self, prepared, everyone, baselines).run()
 
     def measurement(self, prepared: Prepared, candidate: str, digest: str, **fields: object) -> Measurement:
         """A measurement of this device and policy."""
@@ -182,7 +196,13 @@ class Bench:
         operator = self._operators[prepared.operator]
         flops = operator.flops.evaluate(operator.facts(prepared.problem))
         nbytes = operator.compulsory_bytes(prepared.problem)
-        return family(self.device.family).floor_ns(self.device, flops, nbytes)
+        math = operator.dtype(prepared.problem, operator.inputs[0]).name if operator.inputs else "f32"
+        math = prepared.problem.attributes.get("math", math) if math == "f32" else math
+        return self.family.floor_ns(self.device, flops, nbytes, math)
+
+    def conditions(self) -> DeviceState | None:
+        """What the device is like now."""
+        return self.monitor.read([w.pid for w in self.pool.workers()])
 
     def struck(self, digest: str) -> DiedError | None:
         """What an object did that has killed as many workers as it may."""
@@ -227,7 +247,7 @@ class Bench:
         if struck is not None:
             reason = f"not run again, it has killed {self.policy.strikes} workers: {struck.reason}"
             return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
-        run = _Run(self, prepared, candidate.id, digest, _Phases())
+        run = Run(self, prepared, candidate.id, digest, Phases())
         checks = self._checks(prepared, requires) if tune_checks else []
         load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
         worker = self._warm_worker(run, checks)
@@ -235,7 +255,7 @@ class Bench:
         try:
             return self._attempt(run, worker, load, checks, best_ns, timed)
         except DiedError as death:
-            if blameless or death.status == "timeout":
+            if blameless or death.certain or death.status == "timeout":
                 self.strike(digest, death)
                 return run.ended(death.status, death.reason)
         worker = self._warm_worker(run, checks)
@@ -247,7 +267,7 @@ class Bench:
 
     def _attempt(
         self,
-        run: _Run,
+        run: Run,
         worker: Worker,
         load: messages.Load,
         checks: Sequence[Prepared],
@@ -255,16 +275,25 @@ class Bench:
         timed: bool,
     ) -> Measurement:
         worker.hosted.add(run.digest)
-        with run.phases("load"):
-            reply = self.pool.request(worker, load, self.policy.deadlines.load)
-        if isinstance(reply, messages.Failure):
-            return run.ended(reply.status, reply.reason)
+        if run.digest not in worker.loaded:
+            with run.phases("load"):
+                reply = self.pool.request(worker, load, self.policy.deadlines.load)
+            if isinstance(reply, messages.Failure):
+                return run.ended(reply.status, reply.reason)
+            worker.loaded[run.digest] = None
         measured = self._judge(run, worker, checks, best_ns, timed)
         with run.phases("unload"):
-            self.pool.request(worker, messages.Unload(handle=run.digest), self.policy.deadlines.load)
+            self._unload(worker, 0 if self.family.on_host else _MOST_LOADED)
         return measured
 
-    def _warm_worker(self, run: _Run, checks: Sequence[Prepared]) -> Worker:
+    def _unload(self, worker: Worker, most: int) -> None:
+        """Unload what was loaded longest ago, until no more than `most` are left."""
+        while len(worker.loaded) > most:
+            handle = next(iter(worker.loaded))
+            del worker.loaded[handle]
+            self.pool.request(worker, messages.Unload(handle=handle), self.policy.deadlines.load)
+
+    def _warm_worker(self, run: Run, checks: Sequence[Prepared]) -> Worker:
         """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
         for last in (False, True):
             worker = self.pool.candidates()
@@ -292,13 +321,17 @@ class Bench:
         key = (folder, *(r.key() for r in requires))
         if key not in self._fitted:
             found = derived_checks(
-                operator, requires, special=self.policy.special_values, most_bytes=self.policy.check_bytes
+                operator,
+                requires,
+                special=self.policy.special_values,
+                most_bytes=self.policy.check_bytes,
+                most=None if self.family.on_host else _MOST_CHECKS,
             )
             self._fitted[key] = [self.prepare(Path(folder), operator, c.problem, special=c.special) for c in found]
         return self._fitted[key]
 
     def _judge(
-        self, run: _Run, worker: Worker, checks: Sequence[Prepared], best_ns: float | None, timed: bool
+        self, run: Run, worker: Worker, checks: Sequence[Prepared], best_ns: float | None, timed: bool
     ) -> Measurement:
         limits, key = self.policy.deadlines, run.prepared.key
         if checks:
@@ -312,7 +345,7 @@ class Bench:
         with run.phases("verify"):
             reply = self.pool.request(worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
         if not isinstance(reply, messages.Checked):
-            return run.ended(*_failure(reply))
+            return run.ended(*failure_of(reply))
         facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
         if reply.status != "ok" or not timed:
             return run.ended(reply.status, reply.reason, **facts)
@@ -323,11 +356,18 @@ class Bench:
             return run.timed(messages.Timed(samples=tuple(samples)), facts)
         with run.phases("settle"):
             self.pool.settle()
-        with run.phases("bench"):
-            bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
-            timing = self.pool.request(worker, bench, limits.bench)
+        bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
+        for tries in range(1, _TRIES + 1):
+            before = self.conditions()
+            with run.phases("bench"):
+                timing = self.pool.request(worker, bench, limits.bench)
+            after = self.conditions()
+            facts["conditions"] = tuple(s for s in (before, after) if s is not None)
+            if tries == _TRIES or not self.monitor.spoiled(after):
+                break
+            self.monitor.recover()
         if not isinstance(timing, messages.Timed):
-            return run.ended(*_failure(timing), **facts)
+            return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
 
     def _check(self, worker: Worker, digest: str, checks: Sequence[Prepared]) -> messages.Checked:
@@ -336,57 +376,10 @@ class Bench:
         if known is None:
             reply = self.pool.request(worker, messages.Verify(handle=digest, keys=keys), self.policy.deadlines.check)
             if not isinstance(reply, messages.Checked):
-                status, reason = _failure(reply)
+                status, reason = failure_of(reply)
                 return messages.Checked(status=status, reason=reason)
             known = self._checked[digest, digest_of(keys)] = reply
         return known
-
-
-class _Phases(dict[str, float]):
-    """Seconds by phase."""
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self[name] = self.get(name, 0.0) + time.monotonic() - begin
-
-
-class _Run:
-    """A measurement in the making."""
-
-    def __init__(self, bench: Bench, prepared: Prepared, candidate: str, digest: str, phases: _Phases) -> None:
-        self.bench, self.prepared, self.candidate, self.digest = bench, prepared, candidate, digest
-        self.phases = phases
-
-    def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
-        """A measurement with this status."""
-        return self.bench.measurement(
-            self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
-        )
-
-    def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
-        """A measurement with times, if they can be true and the candidate did not leak."""
-        policy = self.bench.policy
-        status, reason = timing.status, timing.reason
-        floor = self.bench.floor_ns(self.prepared)
-        if status == "ok" and timing.samples and min(timing.samples) < floor:
-            fastest = min(timing.samples)
-            status = "suspicious"
-            reason = f"{fastest:.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
-        elif status == "ok" and not any(timing.samples):
-            status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
-        elif status == "ok" and timing.leak > policy.leak_bytes:
-            status, reason = "oom", f"grows by {timing.leak} bytes per call"
-        return self.ended(status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts)
-
-
-def _failure(reply: messages.Reply) -> tuple[Status, str]:
-    if isinstance(reply, messages.Failure):
-        return reply.status, reply.reason
-    return "failed", f"{WORKER_FAULT}an answer of the wrong kind: {reply!r:.200}"
 
 
 def _expect_done(reply: messages.Reply) -> None:

@@ -15,24 +15,33 @@ _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of no
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)
 _LONGEST = 1031
+_BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
 def derived_checks(
-    operator: Operator, requires: Sequence[Expr] = (), *, special: bool = True, most_bytes: int = 8 << 20
+    operator: Operator,
+    requires: Sequence[Expr] = (),
+    *,
+    special: bool = True,
+    most_bytes: int = 8 << 20,
+    most: int | None = None,
 ) -> list[Check]:
     """Problems to verify an object on beside the one it is tuned for.
 
     They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
     and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
     and pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of
-    more than `most_bytes` are left out, but never all of them.
+    more than `most_bytes` are left out, but never all of them; of more than `most`, every so many.
     """
     tensors = {t.name: t for t in operator.tensors}
     found: dict[str, Check] = {}
-    wanted = [Check(problem=p) for p in (*_dims(operator), *_layouts(operator), *_options(operator), *operator.checks)]
+    dtypes = _pinned_dtypes(operator, requires)
+    derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
+    wanted = [Check(problem=msgspec.structs.replace(p, dtypes=dtypes)) for p in derived]
+    wanted += [Check(problem=p) for p in operator.checks]
     if special:
-        wanted.append(Check(problem=_problem(operator, _PLAIN), special=True))
+        wanted.append(Check(problem=msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes), special=True))
     for check in wanted:
         fitted = next((p for p in _fits(operator, check.problem, requires, tensors)), None)
         if fitted is not None:
@@ -40,8 +49,22 @@ def derived_checks(
     sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
     small = [check for key, check in found.items() if sizes[key] <= most_bytes]
     if small or not found:
-        return small
+        return _thinned(small, most)
     return [found[key] for key in sorted(found, key=lambda k: (sizes[k], k))[:2][-1:]]
+
+
+def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:
+    """The dtypes that the facts `dtype.<variable>` are pinned to, without those that are the defaults anyway."""
+    pinned = dict(p for r in requires for p in r.pinned())
+    found = {v: choices[pinned.get(f"dtype.{v}", 0)] for v, choices in operator.dtypes.items()}
+    return {v: d for v, d in found.items() if d != operator.dtypes[v][0]}
+
+
+def _thinned(checks: list[Check], most: int | None) -> list[Check]:
+    """At most so many, spread over the list; the first and the last, which has the special values, are kept."""
+    if most is None or len(checks) <= most:
+        return checks
+    return [checks[i * (len(checks) - 1) // (most - 1)] for i in range(most)]
 
 
 def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
@@ -61,8 +84,8 @@ def _dims(operator: Operator) -> Iterator[Problem]:
         yield Problem(dims=small | {name: _LONGEST})
 
 
-def _layouts(operator: Operator) -> Iterator[Problem]:
-    base = _problem(operator, _PLAIN)
+def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]:
+    base = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dict(dtypes))
     many = [t for t in operator.tensors if t.rank > 1]
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     base = msgspec.structs.replace(base, present=optional)
@@ -77,7 +100,7 @@ def _layouts(operator: Operator) -> Iterator[Problem]:
             for factor in (-1, 0):
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
-    yield msgspec.structs.replace(base, alignment={t.name: t.dtype.itemsize for t in operator.tensors})
+    yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})
 
 
 def _padded(
@@ -124,13 +147,14 @@ def _fits(
 
 
 def _rounded(operator: Operator, problem: Problem, require: Expr, pinned: Mapping[str, int]) -> Problem:
-    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it."""
+    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut."""
     names = [n for n in operator.dims if n in require.facts() and n not in pinned]
-    for multiple in _MULTIPLES if names else ():
-        dims = {n: -(-e // multiple) * multiple if n in names else e for n, e in problem.dims.items()}
-        rounded = msgspec.structs.replace(problem, dims=dims, strides={})
-        if _allowed(operator, rounded, (require,)):
-            return rounded
+    rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
+    cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
+    for changed in (*rounded, *cut) if names else ():
+        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
+        if _allowed(operator, near, (require,)):
+            return near
     return problem
 
 
@@ -142,7 +166,7 @@ def _with_pins(
     operator: Operator, problem: Problem, pinned: Mapping[str, int], tensors: Mapping[str, Tensor]
 ) -> Problem:
     """The problem with dims, presence, attributes and the fastest axis of tensors as the pinned facts say."""
-    dims, order = dict(problem.dims), dict(problem.order)
+    dims, order, dtypes = dict(problem.dims), dict(problem.order), dict(problem.dtypes)
     present, attributes = set(problem.present), dict(problem.attributes)
     strides = {} if any(f in dims and dims[f] != v for f, v in pinned.items()) else dict(problem.strides)
     for fact, value in pinned.items():
@@ -151,6 +175,10 @@ def _with_pins(
             dims[fact] = value
         elif kind == "present" and tensors[rest].optional:
             (present.add if value else present.discard)(rest)
+        elif kind == "dtype":
+            dtypes[rest] = operator.dtypes[rest][value]
+            if not value:
+                del dtypes[rest]
         elif kind == "attribute":
             attributes[rest] = next(a for a in operator.attributes if a.name == rest).choices[value]
         elif kind == "stride" and value == 1:
@@ -162,5 +190,11 @@ def _with_pins(
                 else:
                     order[name] = wanted
     return msgspec.structs.replace(
-        problem, dims=dims, order=order, strides=strides, present=tuple(sorted(present)), attributes=attributes
+        problem,
+        dims=dims,
+        order=order,
+        strides=strides,
+        present=tuple(sorted(present)),
+        attributes=attributes,
+        dtypes=dtypes,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.bench.family import Role, Session
-from aot_tune.bench.records import Device, Policy, digest_of
+from aot_tune.bench.family import Monitor, Role, Session
+from aot_tune.bench.records import Device, DeviceState, Policy, digest_of
 
 __all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
 
@@ -23,6 +23,12 @@ _UNKNOWN_HZ = 6e9
 class Cpu:
     """The machine's CPU cores, as one device."""
 
+    on_host = True
+
+    def devices(self, threads: int) -> list[Device]:
+        """There is one."""
+        return [self.identify(threads)]
+
     def identify(self, threads: int) -> Device:
         """Model, stepping, instruction sets, caches, usable cores and threads."""
         identity = {**cpu_identity(), "threads": threads}
@@ -31,7 +37,15 @@ class Cpu:
         slug = f"cpu-{words}-{threads}t-{digest_of(['cpu', identity])[:8]}"
         return Device(family="cpu", name=name, slug=slug, identity=identity)
 
-    def environment(self, threads: int, role: Role) -> Mapping[str, str]:
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
+        """What this process runs on."""
+        return self.identify(threads).identity
+
+    def policy(self, base: Policy) -> Policy:
+        """As it is."""
+        return base
+
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
         """Thread counts. Beside candidates, numpy's own BLAS shall make no threads.
 
         OpenBLAS's threads spin for 2^26 cycles after a call unless told otherwise (103 ms were measured); 2^20 are
@@ -51,7 +65,7 @@ class Cpu:
         """Nothing beside what every worker has."""
         return ()
 
-    def floor_ns(self, device: Device, flops: int, nbytes: int) -> float:
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
         """From the widest instructions, two per cycle, on all threads, at the highest clock; bytes as if from L1."""
         flags = str(device.identity.get("flags", "")).split()
         lanes = 16 if "avx512f" in flags else 8 if "avx" in flags else 4
@@ -60,11 +74,37 @@ class Cpu:
         rate = threads * hertz / 1e9
         return max(flops / (rate * 4 * lanes), nbytes / (rate * 12 * lanes))
 
-    def session(self, policy: Policy, role: Role) -> Session:
+    def runs(self, module: str) -> bool:  # noqa: ARG002
+        """Every framework does."""
+        return True
+
+    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
+        """Nothing to watch: what disturbs a sample is seen in the worker."""
+        return _Unwatched()
+
+    def session(self, policy: Policy, role: Role, device: Device) -> Session:  # noqa: ARG002
         """The worker's side."""
         from aot_tune.bench.session import CpuSession  # needs numpy, which the bench's own process need not have
 
         return CpuSession(policy, role, last_cache_bytes())
+
+
+class _Unwatched:
+    """A monitor that knows nothing."""
+
+    def begin(self) -> None:
+        """Nothing to wait for."""
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:  # noqa: ARG002
+        """Nothing."""
+        return None
+
+    def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
+        """Never."""
+        return ""
+
+    def recover(self) -> None:
+        """At once."""
 
 
 FAMILY = Cpu()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
 from aot_tune.bench.messages import Reply, Request
-from aot_tune.bench.records import Device, Policy
+from aot_tune.bench.records import Device, DeviceState, Policy
 from aot_tune.errors import WorkerError
 
-__all__ = ["Emit", "Family", "Role", "Session", "family"]
+__all__ = ["Emit", "Family", "Monitor", "Role", "Session", "family"]
 
 Role = Literal["candidate", "framework"]
 """Workers run either candidates, or frameworks: references and baselines."""
@@ -30,22 +30,70 @@ class Session(Protocol):
         """Put things in order after a request that failed."""
 
 
+class Monitor(Protocol):
+    """Watches a device from the bench's own process."""
+
+    def begin(self) -> None:
+        """Wait a while for an idle device.
+
+        Raises:
+            WorkerError: when the device cannot be measured on as it is set up.
+        """
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:
+        """What the device is like now; None when nothing tells. `workers` are the bench's own processes on it."""
+
+    def spoiled(self, state: DeviceState | None) -> str:
+        """Why samples that were just taken are not to be kept; empty when they are, or no more can be done about it."""
+
+    def recover(self) -> None:
+        """Wait until samples can be taken again."""
+
+
 class Family(Protocol):
-    """The bench's side of a family."""
+    """The bench's side of a family.
+
+    `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
+    and start only when they are needed.
+    """
+
+    on_host: bool
+
+    def devices(self, threads: int) -> list[Device]:
+        """The devices of this machine."""
 
     def identify(self, threads: int) -> Device:
-        """The device of this machine."""
+        """The first device of this machine.
 
-    def environment(self, threads: int, role: Role) -> Mapping[str, str]:
+        Raises:
+            WorkerError: when there is none.
+        """
+
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:
+        """The identity of the device that a worker of `device` is on; called in the worker, which must be cheap."""
+
+    def policy(self, base: Policy) -> Policy:
+        """The policy for this family's devices."""
+
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:
         """Variables that a worker needs beside the allow-list."""
 
     def writable(self) -> tuple[Path, ...]:
         """Files and folders that a worker must be able to write beside its scratch folder."""
 
-    def floor_ns(self, device: Device, flops: int, nbytes: int) -> float:
-        """A time that no honest call can beat, from generous estimates of the device's peaks."""
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
+        """A time that no honest call can beat, from generous estimates of the device's peaks.
 
-    def session(self, policy: Policy, role: Role) -> Session:
+        `math` is the dtype that most of the operations are in, or `tf32`.
+        """
+
+    def runs(self, module: str) -> bool:
+        """Whether a framework's module computes on this family's devices."""
+
+    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:
+        """What watches the device while it is measured on."""
+
+    def session(self, policy: Policy, role: Role, device: Device) -> Session:
         """The worker's side; called in the worker."""
 
 
@@ -61,4 +109,4 @@ def family(name: str) -> Family:
             return cast(Family, module.FAMILY)
         except (ModuleNotFoundError, AttributeError):
             pass
-    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu'")
+    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu' or 'cuda'")

@@ -18,8 +18,12 @@ _PERIOD = 1_000_003
 """Values are drawn once per so many elements (a prime, so that no row pitch hides a wrong index) and then repeated."""
 
 
-def draw(operator: Operator, check: Check, tensor: Tensor, count: int, seed: int) -> NDArray[Any]:
+def draw(
+    operator: Operator, check: Check, tensor: Tensor, count: int, seed: int, period: int = _PERIOD
+) -> NDArray[Any]:
     """The values of a tensor's storage of `count` elements, in its dtype; a long storage repeats them.
+
+    They are float32 for a dtype that numpy does not have.
 
     Integers are drawn evenly from -8 to 8 (0 or 1 for bool): they are exact in every accumulator.
     """
@@ -27,8 +31,8 @@ def draw(operator: Operator, check: Check, tensor: Tensor, count: int, seed: int
     text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
     generator = np.random.Generator(np.random.PCG64([int(w) for w in words]))
-    drawn = min(count, _PERIOD)
-    dtype = np.dtype(tensor.dtype.numpy)
+    drawn = min(count, period)
+    dtype = np.dtype(operator.dtype(check.problem, tensor).numpy or "float32")
     if dtype.kind == "f":
         if kind.kind == "normal":
             values = (generator.standard_normal(drawn) * kind.high).astype(dtype)

@@ -176,7 +176,8 @@ class Checked(_Message):
 class Timed(_Message):
     """Samples in ns per call, the overhead that was taken off them, and growth of the process in bytes per call.
 
-    `status` is not ok when the outputs of the timed calls were wrong, or a call failed.
+    `status` is not ok when the outputs of the timed calls were wrong, or a call failed; `reason` may be a note
+    otherwise.
     """
 
     samples: tuple[float, ...]
@@ -187,16 +188,20 @@ class Timed(_Message):
 
 
 class Failure(_Message):
-    """A request that could not be carried out; the worker lives on. `kind` is the class of the error."""
+    """A request that could not be carried out. `kind` is the class of the error.
+
+    The worker lives on unless this is its `last` word: then what failed has left the device's context unusable.
+    """
 
     kind: str
     reason: str
     status: Status = "failed"
+    last: bool = False
 
 
 Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

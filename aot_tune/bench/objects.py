@@ -6,15 +6,14 @@ import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from aot_tune.bench.buffers import Region
 from aot_tune.errors import AotTuneError
 from aot_tune.spec import Operator
 
 __all__ = ["Arguments", "DLTensor", "LaunchError", "LoadError", "Loaded", "empty_call"]
 
-_CPU = 1  # kDLCPU
+_CPU = (1, 0)  # kDLCPU
 _RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")
 _RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
 _SCALARS: dict[str, Any] = {
@@ -23,6 +22,18 @@ _SCALARS: dict[str, Any] = {
     "i32": ctypes.c_int32,
     "i64": ctypes.c_int64,
 }
+
+
+class Memory(Protocol):
+    """Memory that a call may use."""
+
+    @property
+    def address(self) -> int:
+        """Of its first byte."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
 
 
 class LoadError(AotTuneError):
@@ -62,6 +73,7 @@ class Arguments:
         addresses: of the first element of each tensor that is present.
         shapes, strides: of the same tensors; strides in elements.
         scalars, attributes: by name.
+        device: DLPack's type and number of the device that the tensors are on.
     """
 
     def __init__(
@@ -72,6 +84,7 @@ class Arguments:
         strides: Mapping[str, Sequence[int]],
         scalars: Mapping[str, float | int],
         attributes: Mapping[str, int],
+        device: tuple[int, int] = _CPU,
     ) -> None:
         self._keep: list[object] = []
         found: list[Any] = []
@@ -83,7 +96,7 @@ class Arguments:
             shape, stride = numbers(*shapes[tensor.name]), numbers(*strides[tensor.name])
             record = DLTensor(
                 addresses[tensor.name],
-                _Device(_CPU, 0),
+                _Device(*device),
                 tensor.rank,
                 _DType(tensor.dtype.code, tensor.dtype.bits, 1),
                 ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
@@ -96,16 +109,10 @@ class Arguments:
         found += [ctypes.c_int32(attributes[a.name]) for a in operator.attributes]
         self.call = tuple(found)
 
-    def launch(self, workspace: Region | None) -> tuple[Any, ...]:
-        """All arguments of `launch`, with a workspace and no stream."""
-        if workspace is None:
-            return (*self.call, ctypes.c_void_p(None), ctypes.c_size_t(0), ctypes.c_void_p(None))
-        return (
-            *self.call,
-            ctypes.c_void_p(workspace.address),
-            ctypes.c_size_t(workspace.size),
-            ctypes.c_void_p(None),
-        )
+    def launch(self, workspace: Memory | None, stream: int | None = None) -> tuple[Any, ...]:
+        """All arguments of `launch`, with a workspace and a stream."""
+        address, size = (None, 0) if workspace is None else (workspace.address, workspace.size)
+        return (*self.call, ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(stream))
 
 
 class Loaded:
@@ -141,6 +148,21 @@ class Loaded:
         if code != 0:
             raise LaunchError(f"{self.symbol}_workspace returned {code}")
         return size.value
+
+    def preload(self) -> None:
+        """Have the candidate load its kernels on the current device, if it has a function for that.
+
+        Raises:
+            LaunchError: when the function returns an error.
+        """
+        try:
+            function = self._library[f"{self.symbol}_preload"]
+        except AttributeError:
+            return
+        function.restype = ctypes.c_int32
+        code = function()
+        if code != 0:
+            raise LaunchError(f"{self.symbol}_preload returned {code}")
 
     def close(self) -> None:
         """Unload the shared object."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from aot_tune.bench import messages, processes, sandbox
-from aot_tune.bench.family import Role
+from aot_tune.bench.family import Role, family
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.records import Device, Policy
 from aot_tune.errors import WorkerError
@@ -33,6 +33,7 @@ class Pool:
         interpreter: tuple[str, ...] = (),
     ) -> None:
         self.device, self.policy, self.threads = device, policy, threads
+        self._on_host = family(device.family).on_host
         self.token = secrets.token_hex(16)
         self.references = scratch / "references"
         self._folder, self._log, self._interpreter = scratch / "workers", log, interpreter
@@ -45,7 +46,7 @@ class Pool:
         self.deaths = 0
 
     def __enter__(self) -> Pool:
-        self._was_subreaper = sandbox.set_subreaper(True)
+        sandbox.hold_subreaper()
         self._open, self._owner = True, os.getpid()
         atexit.register(self.close)
         try:
@@ -53,6 +54,9 @@ class Pool:
             self._candidates, self._spare = self._new("candidate"), self._new("candidate")
             self._candidates.start()
             self._spare.start()
+            if not self._on_host:  # a framework takes seconds to import, and disturbs nothing that is timed
+                self._frameworks = self._new("framework")
+                self._frameworks.start()
         except BaseException:
             self.close()
             raise
@@ -151,7 +155,9 @@ class Pool:
             raise
 
     def settle(self) -> None:
-        """Before times are taken: wait until the spare is warm and no other worker's thread runs."""
+        """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""
+        if not self._on_host:
+            return
         if self._spare is not None:
             with contextlib.suppress(WorkerError):  # told when it is needed
                 self._spare.wait_ready()
@@ -179,7 +185,7 @@ class Pool:
             worker.kill()
             self._clear(worker)
         self.sweep()
-        sandbox.set_subreaper(self._was_subreaper)
+        sandbox.release_subreaper()
 
 
 def _died(error: WorkerError) -> bool:

@@ -30,11 +30,14 @@ _HALF = 32 << 10
 
 
 class DiedError(Exception):
-    """A worker died, or was killed, before it answered."""
+    """A worker died, or was killed, before it answered; or its answer was its last.
 
-    def __init__(self, status: Status, reason: str) -> None:
+    `certain` says that the request did it, and not something that an earlier one left running.
+    """
+
+    def __init__(self, status: Status, reason: str, certain: bool = False) -> None:
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.certain = status, reason, certain
 
 
 class Output:
@@ -85,7 +88,8 @@ class Worker:
         self.state: State = "NEW"
         self.output = Output()
         self.known: set[str] = set()
-        self.hosted: set[str] = set()  # digests of the objects that it has loaded
+        self.hosted: set[str] = set()  # digests of the objects that it has had loaded
+        self.loaded: dict[str, None] = {}  # handles that are loaded still, oldest first
         self.hello: messages.Hello | None = None
         self.steps: list[tuple[float, str]] = []
         self.pid = 0
@@ -103,7 +107,7 @@ class Worker:
         self._replies, to_write = os.pipe()
         self._printed, printing = os.pipe()
         setup = Setup(
-            family=self.device.family,
+            device=self.device,
             role=self.role,
             threads=self.threads,
             policy=self.policy,
@@ -114,7 +118,7 @@ class Worker:
             shared=str(self._shared or ""),
         )
         env = sandbox.environment(os.environ, sys.path, self.folder)
-        env |= dict(family(self.device.family).environment(self.threads, self.role))
+        env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
         env[processes.TOKEN] = self._token
         try:
             self._process = subprocess.Popen(
@@ -136,6 +140,7 @@ class Worker:
             for descriptor in (to_read, to_write, printing):
                 os.close(descriptor)
         self.pid, self.state = self._process.pid, "STARTING"
+        processes.WORKERS.add(self.pid)
         self._pidfd = os.pidfd_open(self.pid)
         self._selector = selectors.DefaultSelector()
         for descriptor, name in ((self._replies, "reply"), (self._printed, "output"), (self._pidfd, "death")):
@@ -179,7 +184,8 @@ class Worker:
         """Send a request and wait for its answer.
 
         Raises:
-            DiedError: when the worker dies or is killed at the deadline; says by what, where, and what it printed last.
+            DiedError: when the worker dies, ends itself or is killed at the deadline; says by what, where, and what it
+                printed last.
         """
         self.wait_ready()
         if self.state != "READY":
@@ -190,6 +196,12 @@ class Worker:
         with contextlib.suppress(ClosedError):  # a dead worker is noticed below
             write_frame(self._requests, messages.encode(request))
         reply = self._wait(deadline, seconds)
+        if isinstance(reply, messages.Failure) and reply.last:
+            place = self._place
+            self._drain_output()
+            said = self._said()
+            self.kill()
+            raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
         self.state = "READY"
         return reply
 
@@ -307,6 +319,7 @@ class Worker:
         except ChildProcessError:
             pass  # somebody else reaped it
         self._process.returncode = code
+        processes.WORKERS.discard(self.pid)
         with contextlib.suppress(ChildProcessError):  # those of its group that it left behind
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["NAME", "TOKEN", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
+__all__ = ["NAME", "TOKEN", "WORKERS", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
 
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and everything that descends from them."""
 
+
+WORKERS: set[int] = set()
+"""Workers of all benches of this process that are not reaped yet: none is swept by another's bench."""
 
 _CLEAN_PASSES = 3
 """A process that forks and exits while /proc is read can hide its child from one pass."""
@@ -52,7 +55,7 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
     Orphaned descendants of a worker become children of this process while it is a subreaper. One whose parent is just
     dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
     """
-    kept, swept = {os.getpid(), *spare}, set[int]()
+    kept, swept = {os.getpid(), *spare, *WORKERS}, set[int]()
     clean, deadline = 0, time.monotonic() + 2.0
     while clean < _CLEAN_PASSES and time.monotonic() < deadline:
         pids = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]

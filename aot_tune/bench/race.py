@@ -13,13 +13,16 @@ import msgspec
 
 from aot_tune.bench import messages, timing
 from aot_tune.bench.process import DiedError, Worker
-from aot_tune.bench.records import CandidateLike, Measurement, Prepared, Status
+from aot_tune.bench.records import CandidateLike, DeviceState, Measurement, Prepared, Status
 from aot_tune.spec import Baseline
 
 if TYPE_CHECKING:
     from aot_tune.bench.bench import Bench
 
 __all__ = ["Entry", "Race"]
+
+_RECOVERIES = 3
+"""How often a race waits for a device that slowed down, and takes the sample again."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,8 @@ class Race:
         self._entries = [_Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
         self._baselines = [_Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
+        self._recoveries = _RECOVERIES
+        self._states: list[DeviceState] = []
 
     def run(self) -> list[Measurement]:
         """Hold the race; always one measurement per entry."""
@@ -181,6 +186,7 @@ class Race:
             self._size(runner)
         running = [r for r in runners if r.status == "ok"]
         turn = sum((statistics.median(r.samples) * (r.calls + r.warm) for r in running), 0.0)
+        self._states.clear()
         rounds = int(self._policy.race_ns / turn) if turn else 0
         rounds = min(max(rounds, self._policy.race_least), self._policy.race_rounds)
         for runner in runners:
@@ -202,22 +208,42 @@ class Race:
             runner.warm = 0 if call > self._policy.long_ns else 1
 
     def _turn(self, runner: _Runner, *, fresh: bool) -> None:
+        self._hush(runner)
+        request = messages.Turn(
+            handle=runner.handle, key=self._prepared.key, calls=runner.calls, warm=runner.warm, fresh=fresh
+        )
+        while True:
+            reply = self._ask(runner, request, self._policy.deadlines.bench)
+            if not isinstance(reply, messages.Timed):
+                return
+            if reply.status != "ok":
+                runner.out(reply.status, reply.reason)
+                return
+            if not self._spoiled():
+                break
+        runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
+        runner.samples.append(reply.samples[0])
+
+    def _hush(self, runner: _Runner) -> None:
+        """Before a turn: wait until nothing else runs on the cores, where that matters."""
+        if not self._bench.family.on_host:
+            return
         for other in self._pool.workers():
             if (other.role == "framework") == (runner.entry is not None):
                 self._pool.quiet(other)
         if runner.entry is not None:
             self._pool.settle()
-        request = messages.Turn(
-            handle=runner.handle, key=self._prepared.key, calls=runner.calls, warm=runner.warm, fresh=fresh
-        )
-        reply = self._ask(runner, request, self._policy.deadlines.bench)
-        if not isinstance(reply, messages.Timed):
-            return
-        if reply.status != "ok":
-            runner.out(reply.status, reply.reason)
-            return
-        runner.overhead = reply.overhead
-        runner.samples.append(reply.samples[0])
+
+    def _spoiled(self) -> bool:
+        """Whether the device slowed down during the last sample; waits for it when the sample is worth another try."""
+        state = self._bench.conditions()
+        if state is not None:
+            self._states.append(state)
+        if not self._recoveries or not self._bench.monitor.spoiled(state):
+            return False
+        self._recoveries -= 1
+        self._bench.monitor.recover()
+        return True
 
     def _unload(self) -> None:
         if self._loaded_in is not None and self._loaded_in.state == "READY":
@@ -253,4 +279,5 @@ class Race:
             error=runner.error,
             bitwise=runner.bitwise,
             overhead=runner.overhead,
+            conditions=(self._states[0], self._states[-1]) if self._states else (),
         )

@@ -18,6 +18,7 @@ __all__ = [
     "Check",
     "Deadlines",
     "Device",
+    "DeviceState",
     "Measurement",
     "Policy",
     "Prepared",
@@ -60,18 +61,41 @@ class CandidateLike(Protocol):
         """Stable across processes and machines."""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `identity` is everything that two devices must share to share measurements; `slug` names folders."""
+class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device. `identity` is everything that two devices must share to share measurements; `slug` names folders.
+
+    `unit` tells equal devices of one machine apart, as the driver wants it told (a GPU's UUID or a MIG name); it is no
+    part of the digest.
+    """
 
     family: str
     name: str
     slug: str
     identity: dict[str, str | int]
+    unit: str = ""
 
     @property
     def digest(self) -> str:
         """SHA-256 of family and identity."""
         return digest_of([self.family, self.identity])
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a device was like when samples were taken; 0 where its driver does not tell.
+
+    Args:
+        sm_mhz, memory_mhz: clocks.
+        celsius: temperature; watts: power.
+        reasons: bits of NVML's clock event (throttle) reasons.
+        others: processes on the device that are not the bench's.
+    """
+
+    sm_mhz: int = 0
+    memory_mhz: int = 0
+    celsius: int = 0
+    watts: float = 0.0
+    reasons: int = 0
+    others: int = 0
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,15 +196,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         candidate: the candidate's id, or `baseline:<name>`.
         object: digest of the object file; empty for a baseline.
         device, policy: digests.
-        reason: why the status is not ok: signal, place, numbers, last lines of output.
+        reason: why the status is not ok: signal, place, numbers, last lines of output; a note when it is ok.
         screen: ns per call of each sample of the screen.
         final: ns per call in each round of a race, in the order of rounds, so that entries of one race pair up.
         race: names the race that `final` is from.
         error: largest |got - want| in units of the tolerance; at most 1 when the status is ok.
         bitwise: whether repeated runs gave the same bits; None when it was not run twice.
-        overhead: ns per call of an empty call, already taken off the times.
+        overhead: ns per call of an empty call; taken off the times on a CPU, only recorded (an empty kernel in a graph)
+            on a GPU.
         leak: bytes per call by which the process grew.
         phases: seconds per phase of the bench.
+        conditions: of the device before and after the samples.
     """
 
     candidate: str
@@ -198,6 +224,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float = 0.0
     leak: int = 0
     phases: Mapping[str, float] = {}
+    conditions: tuple[DeviceState, ...] = ()
 
     @property
     def lasting(self) -> bool:

@@ -89,6 +89,7 @@ class SequentialSums:
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
     """The inputs of a problem with its strides, drawn from the seed."""
+    operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
     for tensor in operator.inputs:
@@ -105,6 +106,7 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
 
 def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
     """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
+    operator = operator.concrete(check.problem.dtypes)
     inputs = logical_inputs(operator, check, seed)
     present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):

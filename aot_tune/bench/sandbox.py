@@ -17,9 +17,11 @@ from pathlib import Path
 __all__ = [
     "environment",
     "features",
+    "hold_subreaper",
     "landlock_abi",
     "limit",
     "memory_limit",
+    "release_subreaper",
     "restrict",
     "set_name",
     "set_subreaper",
@@ -87,6 +89,23 @@ def set_subreaper(value: bool) -> bool:
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0)
     return bool(before.value)
+
+
+_holders: list[bool] = []  # what was set before each of the holders
+
+
+def hold_subreaper() -> None:
+    """Have orphaned descendants come to this process until every holder has released it, for benches side by side."""
+    _holders.append(set_subreaper(True))
+
+
+def release_subreaper() -> None:
+    """Undo one `hold_subreaper`; the last one sets what was set before the first."""
+    before = _holders.pop(0)
+    if _holders:
+        _holders[0] = before
+    else:
+        set_subreaper(before)
 
 
 def limit(output_bytes: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aot_tune.bench.family import Role
-from aot_tune.bench.records import Policy
+from aot_tune.bench.records import Device, Policy
 
 __all__ = ["Setup"]
 
@@ -13,7 +13,7 @@ __all__ = ["Setup"]
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is started with. `shared` is where it writes references; empty for candidates' workers."""
 
-    family: str
+    device: Device
     role: Role
     threads: int
     policy: Policy

@@ -97,7 +97,7 @@ class ProblemState:
     """One problem in one worker; parts are made when they are first needed."""
 
     def __init__(self, operator: Operator, check: Check, folder: Path, policy: Policy, last_cache: int) -> None:
-        self.operator, self.check, self.policy = operator, check, policy
+        self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
         self._folder, self._last_cache = folder, last_cache
         self._sets: dict[Placement, CallSet] = {}
         self._rotation: list[CallSet] = []

@@ -33,14 +33,14 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends
     scratch = Path.cwd()
     sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != scratch]
-    kind = family(setup.family)
+    kind = family(setup.device.family)
     notes = _confine(setup, kind.writable())
-    session = kind.session(setup.policy, setup.role)
+    session = kind.session(setup.policy, setup.role, setup.device)
     hello = messages.Hello(
         pid=os.getpid(),
         abi=messages.PROTOCOL,
         python=sys.version.split()[0],
-        device=dict(kind.identify(setup.threads).identity),
+        device=dict(kind.seen(setup.device, setup.threads)),
         sandbox=sandbox.features(),
         notes=notes,
     )
@@ -81,6 +81,8 @@ def _serve(setup: Setup, session: Session) -> None:
         libc.fflush(None)
         processes.reap_children()
         emit(reply)
+        if isinstance(reply, messages.Failure) and reply.last:
+            return
 
 
 def _answer(session: Session, request: messages.Request, emit: Emit) -> messages.Reply:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import sys
 from typing import Any
 
-from aot_tune.errors import AotTuneError, BuildError, OptionError, did_you_mean
+from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.options import markdown_table
 
 __all__ = ["add_commands"]
@@ -26,9 +24,12 @@ def add_commands(commands: Any) -> None:
     explain.add_argument(
         "facts",
         nargs="*",
-        metavar="DIM=N",
-        help="extents, such as M=16 N=4096 K=4096, and optional tensors, such as +bias",
+        metavar="NAME=VALUE",
+        help="extents, dtypes and options, such as M=16 N=4096 K=4096 T=bf16 activation=silu, and optional tensors, "
+        "such as +bias",
     )
+    explain.add_argument("--device", help="where the tensors are, such as cpu or cuda:0 (default: cpu)")
+    explain.add_argument("--workspace", metavar="BYTES", help="size of the caller's workspace (default: no limit)")
     explain.add_argument("--module", default="aot_tune.ops", help="Python module of the library")
     explain.set_defaults(run=_explain)
 
@@ -42,15 +43,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    dims: dict[str, int] = {}
-    present = [fact[1:] for fact in given.facts if fact.startswith("+")]
-    for fact in given.facts:
-        if fact.startswith("+"):
-            continue
-        name, equals, value = fact.partition("=")
-        if not equals or not value.isdecimal():
-            raise OptionError(f"{fact!r} is not an extent", fix="write for example M=16")
-        dims[name] = int(value)
+    stated = _stated(given)
     try:
         ops = importlib.import_module(given.module)
     except ImportError as error:
@@ -63,15 +56,39 @@ def _explain(given: argparse.Namespace) -> int:
             f"module {given.module} has no operator {given.operator!r}", fix=did_you_mean(given.operator, known)
         )
     try:
-        told = ops.explain(given.operator, **dims, **dict.fromkeys(present, True))
-    except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        told = ops.explain(given.operator, **stated)
+    except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise BuildError(str(error)) from error
-    for key in ("operator", "device", "tuned", "variant", "kernel", "target", "object", "why"):
-        print(f"{key:<9} {told[key]}")
+    for key in ("operator", "device", "tuned", "variant", "kernel", "target", "object", "workspace", "note", "why"):
+        if key in told:  # a call without elements has no variant, and few variants have a note
+            print(f"{key:<9} {told[key]}")
     for key in ("tensors", "path", "rejected"):
         for line in told[key]:
             print(f"{key.removesuffix('s'):<9} {line}")
     return 0
+
+
+def _stated(given: argparse.Namespace) -> dict[str, object]:
+    """The problem of a command line as keywords of a library's explain(); their names are checked there."""
+    stated: dict[str, object] = {}
+    for fact in given.facts:
+        name, equals, value = fact.partition("=")
+        present = fact.startswith("+") and not equals
+        name = fact[1:] if present else name
+        if not name.isidentifier() or not (present or value):
+            raise OptionError(f"{fact!r} is no fact of a call", fix="write for example M=16, T=bf16 or +bias")
+        if name in ("device", "workspace"):
+            raise OptionError(f"{fact!r} is no fact of a call", fix=f"write --{name} {value}")
+        if name in stated:
+            raise OptionError(f"{name!r} is given twice", fix="give it once")
+        stated[name] = True if present else int(value) if value.isascii() and value.isdecimal() else value
+    if given.device is not None:
+        stated["device"] = given.device
+    if given.workspace is not None:
+        if not (given.workspace.isascii() and given.workspace.isdecimal()):
+            raise OptionError(f"--workspace {given.workspace!r} is not a number of bytes", fix="write --workspace 1024")
+        stated["workspace"] = int(given.workspace)
+    return stated
 
 
 def _operators(name: str, module: Any) -> list[str]:
@@ -94,30 +111,6 @@ def _options(_: argparse.Namespace) -> int:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    """Print what a build would find; 1 when it could not work."""
-    from aot_tune.bench import features
-    from aot_tune.bench.cpu import usable_cores
-    from aot_tune.compile import native_targets, parallel_compiles, toolchain_for, toolchains
-    from aot_tune.plan import devices
-    from aot_tune.storage import cache_location
+    from aot_tune.cli.doctor import examine
 
-    problems = 0
-    print(f"python     {sys.version.split()[0]} at {sys.executable}")
-    for name in toolchains():
-        try:
-            identity = toolchain_for(name).identity()
-            print(f"compiler   {name}: {', '.join(f'{k} {v}' for k, v in identity.items())}")
-        except AotTuneError as error:
-            problems += 1
-            print(f"compiler   {name}: {error}")
-    print(f"targets    {', '.join(t.name for t in native_targets()) or 'none'}")
-    for device in devices(usable_cores()):
-        print(f"device     {device.name}")
-        for key, value in device.identity.items():
-            print(f"             {key} {value}")
-    for feature, state in features().items():
-        print(f"sandbox    {feature}: {state}")
-    print(f"compiles   {parallel_compiles(os.environ).reason}")
-    location = cache_location(os.environ)
-    print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
-    return 1 if problems else 0
+    return examine()

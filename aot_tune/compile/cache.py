@@ -77,7 +77,7 @@ class ObjectCache:
         mode: CacheMode = "rw",
         trusted: bool = False,
         required: bool = True,
-        timeout: float = 120.0,
+        timeout: float = 240.0,
         scratch: Path | None = None,
     ) -> None:
         self.toolchain, self.timeout, self.counters = toolchain, timeout, CacheCounters()
@@ -93,7 +93,7 @@ class ObjectCache:
             self._open_root(self._root, required)
 
     @classmethod
-    def at(cls, location: CacheLocation, toolchain: Toolchain, *, timeout: float = 120.0) -> ObjectCache:
+    def at(cls, location: CacheLocation, toolchain: Toolchain, *, timeout: float = 240.0) -> ObjectCache:
         """The cache at a place that `cache_location` found; says so once when nothing is kept."""
         if location.message:
             _log.warning("%s", location.message)
@@ -191,7 +191,7 @@ class ObjectCache:
 
     def _load(self, folder: Path, key: str) -> Stored | None:
         try:
-            return load_entry(folder, key, trusted=self._trusted)
+            return load_entry(folder, key, trusted=self._trusted, locate=self.toolchain.locate)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OtherSchemaError as error:
@@ -260,6 +260,7 @@ class ObjectCache:
         return outcome, Stored(
             status=outcome.status,
             digest=hashlib.sha256(path.read_bytes()).hexdigest() if good else "",
+            device=outcome.device if good else "",
             symbol=rendered.symbol,
             source=rendered.digest,
             target=target.name,
@@ -268,7 +269,7 @@ class ObjectCache:
             seconds=round(outcome.seconds, 3),
             timeout=self.timeout,
             resources=outcome.resources,
-            includes={path: file_digest(path) for path in outcome.includes},
+            includes={name: file_digest(self.toolchain.locate(name)) for name in outcome.includes},
         )
 
 
@@ -277,6 +278,7 @@ def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
         key=key,
         path=str(path) if stored.status == "ok" else "",
         digest=stored.digest,
+        device=stored.device,
         symbol=stored.symbol,
         source=stored.source,
         target=stored.target,

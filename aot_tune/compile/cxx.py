@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -13,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.jobs import MEMORY_PER_COMPILE
+from aot_tune.compile.programs import QUERY_SECONDS, ask, program_digest, program_of, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import Finished, compiler_environment, key_environment, run
 from aot_tune.errors import ToolchainError
@@ -42,7 +43,6 @@ BUSY_SHARE = 0.5
 """A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
 
 _MEMORY = 4 << 30
-_QUERY_SECONDS = 60.0
 _LEVELS = (
     (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
@@ -102,6 +102,10 @@ class CxxToolchain:
             level = 0
         return tuple(t for t in _TARGETS if t.level <= level)
 
+    def memory_per_job(self) -> int:
+        """A large candidate takes 400 MB."""
+        return MEMORY_PER_COMPILE
+
     def command(self) -> list[str]:
         """The compiler and the arguments that always precede ours.
 
@@ -128,7 +132,11 @@ class CxxToolchain:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
         command = self.command()
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
-        return dict(_identity(tuple(command), environ, _state(Path(os.path.realpath(command[0])))))
+        return dict(_identity(tuple(command), environ, program_state(Path(os.path.realpath(command[0])))))
+
+    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
+        """All of it: an object is told by its own digest."""
+        return dict(identity)
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees."""
@@ -155,16 +163,28 @@ class CxxToolchain:
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=_dependencies(folder / "candidate.d"),
+            includes=tuple(rule_files(folder / "candidate.d", SOURCE_NAME)),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
         argv = [*self.command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
-        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=_QUERY_SECONDS)
+        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=QUERY_SECONDS)
         if done.code != 0 or done.timed_out:
             raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
+
+    def link_arguments(self) -> tuple[str, ...]:
+        """Nothing beside what the compiler itself adds."""
+        return ()
+
+    def include_folders(self) -> tuple[str, ...]:
+        """Nothing beside the compiler's own."""
+        return ()
+
+    def locate(self, include: str) -> str:
+        """Names of included files are their paths."""
+        return include
 
     def _env(self) -> Mapping[str, str]:
         return os.environ if self._environ is None else self._environ
@@ -177,49 +197,21 @@ def _flags(target: Target) -> tuple[str, ...]:
     return (*FLAGS, f"-march={target.name.removeprefix('cpu-')}")
 
 
-def _state(path: Path) -> tuple[str, int, int, int]:
-    status = path.stat()
-    return str(path), status.st_size, status.st_mtime_ns, status.st_ino
-
-
 @cache
 def _identity(
     command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> tuple[tuple[str, str], ...]:
+    child = dict(environ)
     # compilers begin with the name that they were called by
-    version = _query(command, environ, "--version").splitlines()[0].removeprefix(Path(command[0]).name)
+    version = ask(command, child, "--version").splitlines()[0].removeprefix(Path(command[0]).name)
     found = {"version": version.strip()}
-    found["machine"] = _query(command, environ, "-dumpmachine").strip()
-    found["driver"] = _digest(_state(Path(os.path.realpath(command[0]))))
-    for program in ("cc1plus", "as"):
-        answer = _query(command, environ, f"-print-prog-name={program}").strip()
-        where = shutil.which(answer, path=dict(environ)["PATH"])
+    found["machine"] = ask(command, child, "-dumpmachine").strip()
+    found["driver"] = program_digest(program_state(Path(os.path.realpath(command[0]))))
+    for name in ("cc1plus", "as"):
+        where = program_of(command, child, name)
         if where is not None:
-            found[program] = _digest(_state(Path(os.path.realpath(where))))
+            found[name] = program_digest(program_state(Path(where)))
     return tuple(found.items())
-
-
-def _query(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], question: str) -> str:
-    done = run([*command, question], folder=Path("/"), environ=dict(environ), timeout=_QUERY_SECONDS)
-    if done.code != 0 or not done.output.strip():
-        raise ToolchainError(
-            f"{command[0]} {question} fails: {first_error(done.output)}",
-            fix="set CXX to a working g++ 11 or later",
-        )
-    return done.output
-
-
-@cache
-def _digest(state: tuple[str, int, int, int]) -> str:
-    return hashlib.sha256(Path(state[0]).read_bytes()).hexdigest()
-
-
-def _dependencies(path: Path) -> tuple[str, ...]:
-    """Files that a make rule written by the compiler lists, without the source itself."""
-    text = path.read_text(errors="surrogateescape").replace("\\\n", " ").partition(":")[2]
-    marked = text.replace("\\ ", "\0").replace("$$", "$").replace("\\#", "#")
-    names = {word.replace("\0", " ") for word in marked.split()}
-    return tuple(sorted(names - {SOURCE_NAME}))
 
 
 def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["SOURCE_NAME", "first_error", "is_lasting"]
+__all__ = ["CUDA_SOURCE_NAME", "SOURCES", "SOURCE_NAME", "first_error", "is_lasting"]
 
-SOURCE_NAME = "candidate.cpp"
-"""The name under which every source is compiled, so that objects do not depend on where."""
+SOURCE_NAME, CUDA_SOURCE_NAME = SOURCES = ("candidate.cpp", "candidate.cu")
+"""The names under which every source is compiled, so that objects do not depend on where."""
 
-_PLACE = re.compile(re.escape(SOURCE_NAME) + r":(\d+)(?::\d+)?")
+_PLACE = re.compile(r"(candidate\.cpp|candidate\.cu)(?::(\d+)(?::\d+)?|\((\d+)\))")
+_FROM = re.compile(r"\bat line (\d+) of (candidate\.cu)\b")
 _ERROR = re.compile(
-    r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? )?.*?"
-    r"(?P<text>(?:fatal |internal compiler )?error: .*)$"
+    r"^(?:(?P<file>[^\s:(][^:(\n]*)(?::(?P<line>\d+):(?:\d+:)?|\((?P<row>\d+)\):) )?.*?"
+    r"(?P<text>(?:fatal |catastrophic |internal compiler |internal )?error(?: #\S+)?: .*)$"
 )
+_ASSEMBLER = re.compile(r"^ptxas\b.*?\b(?:error|fatal) +: (?P<text>.*)$")
+_NAME = re.compile(r"'([^']{80})[^']+'")
 _TRANSIENT = (
     "killed signal terminated program",
     "no space left on device",
@@ -28,9 +31,14 @@ _TRANSIENT = (
     "disk quota exceeded",
     "internal compiler error",
     "input/output error",
+    "memory allocation failure",
+    "died due to signal",
 )
 _LINKER = ("undefined reference", "cannot find", "multiple definition", "signal")
 _HINTS = (
+    ("unsupported GNU version", "set CUDAHOSTCXX to an older g++, or use a newer nvcc"),
+    ("died due to signal", "memory may have run out: set AOT_TUNE_JOBS to compile fewer candidates at a time"),
+    ("no CUTLASS headers", "`pip install nvidia-cutlass`, or set CUTLASS_PATH to a checkout"),
     ("omp.h: No such file", "install the compiler's OpenMP headers (libgomp, part of g++)"),
     ("cannot find -lgomp", "install the compiler's OpenMP library (libgomp, part of g++)"),
     ("cannot execute", "the compiler is not installed completely; install g++"),
@@ -51,44 +59,55 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
     if not rows:
         return "the compiler failed and said nothing"
     for number, row in enumerate(rows):
+        assembler = _ASSEMBLER.match(row)
+        if assembler is not None:
+            return f"ptxas: error: {_shortened(assembler['text'])}" + _hint(row)
         match = None if row.startswith("collect2:") else _ERROR.match(row)
         if match is None:
             continue
-        text = match["text"]
-        if match["file"] is None or match["line"] is None:
+        text, line = match["text"], match["line"] or match["row"]
+        if match["file"] is None or line is None:
             message = row
-        elif match["file"] == SOURCE_NAME:
-            message = f"{_template(int(match['line']), lines)}: {text}"
+        elif match["file"] in SOURCES:
+            message = f"{_template(match['file'], int(line), lines)}: {text}"
         else:
-            message = f"{match['file']}:{match['line']}: {text}" + _origin(rows, number, lines)
+            message = f"{match['file']}:{line}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
     worst = next((row for row in rows if any(words in row for words in _LINKER)), rows[-1])
     place = _PLACE.search(worst)
     if place is not None:
-        worst = worst.replace(place.group(0), _template(int(place.group(1)), lines))
+        worst = worst.replace(place.group(0), _template(place[1], int(place[2] or place[3]), lines))
     return worst + _hint(worst)
 
 
 def is_lasting(log: str) -> bool:
     """Whether a failed run would fail again: it names an error in the source, and nothing that a machine ran out of."""
     lower = log.lower()
-    return "error: " in lower and not any(word in lower for word in _TRANSIENT)
+    named = "error: " in lower or any(_ERROR.match(row) or _ASSEMBLER.match(row) for row in log.splitlines())
+    return named and not any(word in lower for word in _TRANSIENT)
 
 
-def _template(line: int, lines: Sequence[tuple[str, int]]) -> str:
+def _template(source: str, line: int, lines: Sequence[tuple[str, int]]) -> str:
     if 1 <= line <= len(lines) and lines[line - 1][0]:
         template, at = lines[line - 1]
         return f"{template}:{at}"
-    return f"{SOURCE_NAME}:{line}"
+    return f"{source}:{line}"
 
 
 def _origin(rows: Sequence[str], number: int, lines: Sequence[tuple[str, int]]) -> str:
-    """The nearest place in the source around an error in a header: compilers name it just before."""
+    """The nearest place in the source around an error in a header: g++ names it just before, nvcc after it."""
     for row in [*reversed(rows[:number]), *rows[number + 1 :]]:
-        place = _PLACE.search(row)
+        place, later = _PLACE.search(row), _FROM.search(row)
         if place is not None:
-            return f" (from {_template(int(place.group(1)), lines)})"
+            return f" (from {_template(place[1], int(place[2] or place[3]), lines)})"
+        if later is not None:
+            return f" (from {_template(later[2], int(later[1]), lines)})"
     return ""
+
+
+def _shortened(text: str) -> str:
+    """The text with the names of kernels cut: those of templates can be pages long."""
+    return _NAME.sub(lambda match: f"'{match[1]}...'", text)
 
 
 def _hint(row: str) -> str:

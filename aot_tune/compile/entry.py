@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.compile.records import CompileStatus
 from aot_tune.storage import CorruptError, check_trust, seal, unseal, write_file
 
@@ -25,7 +26,7 @@ __all__ = [
     "write_entry",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 
 
@@ -35,6 +36,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     status: CompileStatus
     digest: str
+    device: str
     symbol: str
     source: str
     target: str
@@ -53,8 +55,10 @@ def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
     return hashlib.sha256(text).hexdigest(), text
 
 
-def load_entry(folder: Path, key: str, *, trusted: bool) -> Stored:
+def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str) -> Stored:
     """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the files included.
+
+    `locate` tells where an included file lies now.
 
     Raises:
         FileNotFoundError: when there is no such entry.
@@ -72,9 +76,9 @@ def load_entry(folder: Path, key: str, *, trusted: bool) -> Stored:
         raise CorruptError("its key is not its name")
     if stored.status == "ok" and hashlib.sha256(_read(folder / OBJECT, trusted)).hexdigest() != stored.digest:
         raise CorruptError("its object is not the one that was stored")
-    for path, digest in stored.includes.items():
-        if file_digest(path) != digest:
-            raise CorruptError(f"{path} has changed since")
+    for name, digest in stored.includes.items():
+        if file_digest(locate(name)) != digest:
+            raise CorruptError(f"{name} has changed since")
     return stored
 
 
@@ -82,7 +86,7 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
     """Complete an entry in a temporary folder that holds the object, and have all of it on the disk."""
     write_file(folder / RECORD, seal(stored, SCHEMA))
     write_file(folder / KEY, text)
-    keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, "candidate.cpp"}
+    keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, *SOURCES}
     for entry in os.scandir(folder):
         if entry.name not in keep:
             Path(entry.path).unlink()

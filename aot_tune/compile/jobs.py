@@ -11,7 +11,7 @@ import msgspec
 
 from aot_tune.errors import OptionError
 
-__all__ = ["Jobs", "parallel_compiles"]
+__all__ = ["MEMORY_PER_COMPILE", "Jobs", "parallel_compiles"]
 
 _VARIABLES = ("AOT_TUNE_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "MAX_JOBS")
 MEMORY_PER_COMPILE = 1 << 30
@@ -29,7 +29,7 @@ def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), mem
 
     Args:
         root: where /proc and /sys are read.
-        memory: bytes that one compiler may need.
+        memory: bytes that one compiler may need, as `Toolchain.memory_per_job` says.
 
     Raises:
         OptionError: when one of the variables is not a positive integer.
@@ -44,7 +44,8 @@ def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), mem
     cores = min([len(os.sched_getaffinity(0)), *_core_limits(groups)])
     free = min([*_free_memory(root), *_memory_limits(groups)], default=cores * memory)
     count = max(1, min(cores, free // memory))
-    reason = f"{count} compilers at a time ({cores} cores, {free / 2**30:.1f} GiB free; AOT_TUNE_JOBS changes it)"
+    each = f", {memory / 2**30:.1f} GiB each" if count < cores else ""
+    reason = f"{count} compilers at a time ({cores} cores, {free / 2**30:.1f} GiB free{each}; AOT_TUNE_JOBS changes it)"
     return Jobs(count=count, reason=reason)
 
 

@@ -16,8 +16,10 @@ class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `log` is the compiler's output, cut in the middle when it is long. `lasting` says that the same input would end the
     same way again; a run that lost its memory, disk or time to something else is not lasting and is never cached.
-    `includes` are the files that it read beside the source. `resources` are bytes: `text` of the object, `stack` of its
-    deepest function, `memory` at the peak of the compiler.
+    `includes` are the files that it read beside the source, under names that `Toolchain.locate` knows. `device` is the
+    digest of what a GPU runs, as in `Object`. `resources` are
+    bytes: `text` of the object, `stack` of its deepest function, `memory` at the peak of the compiler. Those of a GPU
+    are of the worst of its kernels, and also hold `registers` of a thread (a count), `spill_bytes`, static `shared`.
     """
 
     status: CompileStatus
@@ -25,6 +27,7 @@ class CompileOutcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     lasting: bool = True
     includes: tuple[str, ...] = ()
+    device: str = ""
     resources: dict[str, int] = {}
 
 
@@ -35,6 +38,8 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         key: digest of everything that decides what the compiler makes; the name of the cache entry.
         path: the object file; empty unless `status` is ok.
         digest: SHA-256 of the object file; empty unless `status` is ok.
+        device: digest of what a GPU runs of it: of its device code, for a vendor call of its source. It does not depend
+            on the host compiler. Empty on a CPU, where only the whole object tells.
         symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`.
         source: the digest of the rendered source.
         target: name of the target.
@@ -51,6 +56,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     status: CompileStatus
+    device: str = ""
     error: str = ""
     log: str = ""
     seconds: float = 0.0

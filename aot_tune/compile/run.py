@@ -19,7 +19,7 @@ import msgspec
 
 from aot_tune.errors import ToolchainError
 
-__all__ = ["Finished", "compiler_environment", "key_environment", "kill_running", "run"]
+__all__ = ["OUTPUT", "Finished", "compiler_environment", "key_environment", "kill_running", "run"]
 
 _PASSED = ("PATH",)
 _KEYED = (
@@ -32,7 +32,7 @@ _KEYED = (
     "CCC_OVERRIDE_OPTIONS",
     "LD_LIBRARY_PATH",
 )
-_OUTPUT_HALF = 32 * 1024
+OUTPUT = 64 * 1024
 _running: set[int] = set()
 
 
@@ -65,12 +65,19 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    argv: Sequence[str], *, folder: Path, environ: Mapping[str, str], timeout: float, memory: int | None = None
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    environ: Mapping[str, str],
+    timeout: float,
+    memory: int | None = None,
+    keep: int = OUTPUT,
 ) -> Finished:
     """Run a program in `folder` and wait; at `timeout` seconds its whole process group is killed.
 
     Args:
         memory: address space in bytes that each process of the group may take.
+        keep: bytes of output to keep; what is left out is in the middle.
 
     Raises:
         ToolchainError: when it cannot be started at all.
@@ -89,13 +96,13 @@ def run(
         )
     except OSError as error:
         raise ToolchainError(
-            f"{argv[0]!r} cannot be started: {error.strerror}", fix="set CXX to a C++ compiler"
+            f"{argv[0]!r} cannot be started: {error.strerror}", fix="set CXX to a C++ compiler, NVCC to nvcc"
         ) from error
     reaper.add(process.pid)
     _running.add(process.pid)
     try:
         _limit(process.pid, memory)
-        output, timed_out = _collect(process, began + timeout)
+        output, timed_out = _collect(process, began + timeout, keep // 2)
         busy_group = _group_seconds(process.pid) if timed_out else 0.0
     finally:
         _running.discard(process.pid)
@@ -138,7 +145,7 @@ def _limit(pid: int, memory: int | None) -> None:
             _limit(int(child), memory)
 
 
-def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, bool]:
+def _collect(process: subprocess.Popen[bytes], deadline: float, half: int) -> tuple[str, bool]:
     """Read both streams until they end and the program is done, or the deadline; keep the head and the tail."""
     assert process.stdout is not None
     head, tail, dropped = b"", b"", 0
@@ -158,10 +165,10 @@ def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, bo
                     chunk = os.read(process.stdout.fileno(), 65536)
                     if not chunk:
                         selector.unregister(process.stdout)
-                    room = _OUTPUT_HALF - len(head)
+                    room = half - len(head)
                     head, rest = head + chunk[:room], chunk[room:]
-                    dropped += max(0, len(tail) + len(rest) - _OUTPUT_HALF)
-                    tail = (tail + rest)[-_OUTPUT_HALF:]
+                    dropped += max(0, len(tail) + len(rest) - half)
+                    tail = (tail + rest)[-half:]
                     if chunk:
                         continue
                 if ended in ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,9 @@ from aot_tune.errors import ToolchainError, did_you_mean
 from aot_tune.spec import Target
 
 __all__ = ["Toolchain", "native_targets", "target_by_name", "toolchain_for", "toolchains"]
+
+
+_FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
 @runtime_checkable
@@ -50,8 +54,20 @@ class Toolchain(Protocol):
         """
         ...
 
+    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
+        """The part of an `identity` that decides `CompileOutcome.device`; all of it where there is no such digest."""
+        ...
+
+    def memory_per_job(self) -> int:
+        """Bytes that one compiler run may need; they bound how many run at a time."""
+        ...
+
     def recipe(self, target: Target) -> dict[str, object]:
-        """Everything beside the source and the identity that decides what an object holds, as plain data."""
+        """Everything beside the source and the identity that decides what an object holds, as plain data.
+
+        Raises:
+            ToolchainError: when this compiler does not know the target.
+        """
         ...
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
@@ -70,6 +86,25 @@ class Toolchain(Protocol):
         """
         ...
 
+    def link_arguments(self) -> tuple[str, ...]:
+        """What a library that holds objects of this toolchain must be linked with, after the objects.
+
+        Raises:
+            ToolchainError: when a library that it needs is not there.
+        """
+        ...
+
+    def include_folders(self) -> tuple[str, ...]:
+        """Folders of headers that the run time of this toolchain's family is compiled with."""
+        ...
+
+    def locate(self, include: str) -> str:
+        """Where an included file lies now; `include` is its name in `CompileOutcome.includes`.
+
+        Names hold no folder that changes from build to build, such as that of a wheel under build isolation.
+        """
+        ...
+
 
 @cache
 def toolchains() -> Mapping[str, Toolchain]:
@@ -78,8 +113,12 @@ def toolchains() -> Mapping[str, Toolchain]:
     found: dict[str, Toolchain] = {}
     for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
         offered = getattr(importlib.import_module(f"{package.__name__}.{module}"), "TOOLCHAIN", None)
-        if isinstance(offered, Toolchain):
-            found[offered.name] = offered
+        if offered is None:
+            continue
+        if not isinstance(offered, Toolchain):
+            lacks = [n for n in dir(Toolchain) if not n.startswith("_") and not hasattr(offered, n)]
+            raise ToolchainError(f"TOOLCHAIN of module {module} is none: it lacks {', '.join(lacks)}")
+        found[offered.name] = offered
     return found
 
 
@@ -106,7 +145,14 @@ def target_by_name(name: str) -> Target:
     try:
         return known[name]
     except KeyError:
-        raise ToolchainError(f"unknown target {name!r}", fix=did_you_mean(name, [*known, "native"])) from None
+        fix = did_you_mean(_spelled(name), [*known, "native"])
+        raise ToolchainError(f"unknown target {name!r}", why="targets are separated by ; or ,", fix=fix) from None
+
+
+def _spelled(name: str) -> str:
+    """The name of a GPU target as we write it, where `name` is another tool's: sm_90, compute_90, 90a, 9.0+PTX."""
+    match = _FOREIGN.fullmatch(name.strip().lower())
+    return name if match is None else f"cuda-sm_{match[1]}{match[2]}{match[3]}"
 
 
 def native_targets() -> list[Target]:

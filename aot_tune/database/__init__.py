@@ -12,12 +12,13 @@ from aot_tune.database.match import (
     nearest_databases,
 )
 from aot_tune.database.merge import check, merge, update
-from aot_tune.database.records import CandidateRecord, OperatorDatabase, make_database, winners
+from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, make_database, winners
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
 __all__ = [
     "CandidateRecord",
+    "Code",
     "Match",
     "MeasurementStore",
     "OperatorDatabase",

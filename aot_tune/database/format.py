@@ -16,7 +16,7 @@ from aot_tune.spec import ConfigValue, Problem
 
 __all__ = ["SCHEMA", "decode", "encode"]
 
-SCHEMA = 1
+SCHEMA = 2
 _FORMAT = "aot_tune database"
 _RESTORE = "restore the file"
 
@@ -41,9 +41,11 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     config: dict[str, ConfigValue] = {}
     pins: dict[str, int] = {}
     generic: bool = False
+    dtypes: dict[str, str] = {}
     status: CompileStatus
     source: str
     object: str = ""
+    device: str = ""
     error: str = ""
 
 
@@ -55,6 +57,7 @@ class _Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     present: tuple[str, ...] = ()
     attributes: dict[str, str] = {}
     alignment: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
 
 
 class _Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -157,9 +160,11 @@ def _candidate_line(record: CandidateRecord) -> _Candidate:
         config=dict(sorted(c.config.items())),
         pins=dict(sorted(c.pins.items())),
         generic=c.generic,
+        dtypes=dict(sorted(c.dtypes.items())),
         status=record.status,
         source=record.source,
         object=record.object,
+        device=record.device,
         error=record.error,
     )
 
@@ -287,11 +292,17 @@ def _candidate(line: _Candidate, operator: str, where: str) -> CandidateRecord:
         config=line.config,
         pins=line.pins,
         generic=line.generic,
+        dtypes=line.dtypes,
     )
     if candidate.id != line.id:
         raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=_RESTORE)
     return CandidateRecord(
-        candidate=candidate, source=line.source, object=line.object, status=line.status, error=line.error
+        candidate=candidate,
+        source=line.source,
+        object=line.object,
+        device=line.device,
+        status=line.status,
+        error=line.error,
     )
 
 
@@ -303,6 +314,7 @@ def _problem(line: _Problem, where: str) -> Problem:
         present=line.present,
         attributes=line.attributes,
         alignment=line.alignment,
+        dtypes=line.dtypes,
     )
     if problem.id != line.id:
         raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=_RESTORE)

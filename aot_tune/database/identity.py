@@ -39,7 +39,7 @@ def operator_digest(operator: Operator) -> str:
     uses.
     """
     tensors = [
-        [t.name, [s.key() for s in t.shape], t.dtype.name, t.output, t.optional, t.cold, _plain(t.values)]
+        [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]
         for t in operator.tensors
     ]
     scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
@@ -48,6 +48,7 @@ def operator_digest(operator: Operator) -> str:
         {
             "name": operator.name,
             "dims": operator.dims,
+            "dtypes": dict(operator.dtypes),
             "tensors": tensors,
             "scalars": scalars,
             "attributes": attributes,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from aot_tune.bench.records import Device, Measurement
 from aot_tune.database.identity import problem_key
-from aot_tune.database.records import BASELINE, OperatorDatabase
+from aot_tune.database.records import BASELINE, Code, OperatorDatabase
 from aot_tune.spec import Problem
 
 __all__ = [
@@ -48,7 +48,7 @@ def match_measurements(
     device: str,
     policy: str,
     contract: str,
-    objects: Mapping[str, str],
+    objects: Mapping[str, Code],
     baselines: Mapping[str, str],
 ) -> Match:
     """Split a database's measurements into those that hold here as they are and the rest.
@@ -56,15 +56,16 @@ def match_measurements(
     Args:
         device, policy: digests of this machine's device and of the policy in force.
         contract: `operator_digest` of the operator as it is now.
-        objects: candidate id to digest of the object that this build compiled; candidates that it did not compile are
-            refused.
+        objects: candidate id to what this build compiled; candidates that it did not compile are refused. Where the
+            record and this build both know what a GPU runs, that must be equal, else the whole object.
         baselines: version of each baseline that is here, by name.
 
     A race is usable whole or not at all: where one of its entrants is refused, the times of its final are taken off
     the others, which keep those of their screen; an entrant without a screen is refused.
     """
     whole = _whole_refusal(database, device, policy, contract)
-    refused = {id(m): whole or _refusal(m, objects, database.baselines, baselines) for m in database.measurements}
+    same = {c.id for c in database.candidates if c.id in objects and c.code.same_as(objects[c.id])}
+    refused = {id(m): whole or _refusal(m, same, database.baselines, baselines) for m in database.measurements}
     broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.race and refused[id(m)]}
     usable: list[Measurement] = []
     out: list[Refused] = []
@@ -108,13 +109,11 @@ def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contrac
     return "operator" if database.contract != contract else ""
 
 
-def _refusal(
-    m: Measurement, objects: Mapping[str, str], recorded: Mapping[str, str], baselines: Mapping[str, str]
-) -> str:
+def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baselines: Mapping[str, str]) -> str:
     if m.candidate.startswith(BASELINE):
         name = m.candidate.removeprefix(BASELINE)
         return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
-    return "" if m.object and objects.get(m.candidate) == m.object else "object"
+    return "" if m.candidate in same else "object"
 
 
 def _counts(m: Measurement) -> bool:

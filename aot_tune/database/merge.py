@@ -8,7 +8,7 @@ import msgspec
 
 from aot_tune.bench.records import Measurement
 from aot_tune.database.identity import problem_key
-from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_database, winners
+from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database, winners
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
@@ -16,7 +16,7 @@ __all__ = ["check", "merge", "update"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
-    """All of both; where they differ on a candidate's object or a measurement, `newer` holds.
+    """All of both; where they differ on a candidate's code or a measurement, `newer` holds.
 
     Times of one race stay together: a race that `newer` repeats in part loses its final on the entrants that are left.
 
@@ -31,13 +31,14 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
             why="their measurements cannot be compared",
             fix="keep one of the two",
         )
-    candidates = {c.id: c for c in older.candidates} | {c.id: c for c in newer.candidates}
-    objects = {c.id: c.object for c in candidates.values()}
+    before = {c.id: c for c in older.candidates}
+    candidates = before | {c.id: c for c in newer.candidates}
+    same = {n for n, c in before.items() if c.code.same_as(candidates[n].code) or c.code == candidates[n].code}
     fresh = {_at(m) for m in newer.measurements}
-    kept = [m for m in older.measurements if _stands(m, objects) and _at(m) not in fresh]
+    kept = [m for m in older.measurements if _stands(m, same) and _at(m) not in fresh]
     left = {id(m) for m in kept}
     lost = {(m.race or "", problem_key(m.problem)) for m in older.measurements if id(m) not in left}
-    merged = [_without_race(m, lost) for m in kept]
+    merged = [_without_race(_of_object(m, candidates), lost) for m in kept]
     return canonical_database(
         msgspec.structs.replace(
             newer,
@@ -98,8 +99,14 @@ def _at(m: Measurement) -> tuple[str, str]:
     return problem_key(m.problem), m.candidate
 
 
-def _stands(m: Measurement, objects: dict[str, str]) -> bool:
-    return m.candidate.startswith(BASELINE) or objects[m.candidate] == m.object
+def _stands(m: Measurement, same: set[str]) -> bool:
+    return m.candidate.startswith(BASELINE) or m.candidate in same
+
+
+def _of_object(m: Measurement, candidates: dict[str, CandidateRecord]) -> Measurement:
+    """The measurement under the object that the candidate has now; what the device runs of it is the same."""
+    record = candidates.get(m.candidate)
+    return m if record is None or record.object == m.object else msgspec.structs.replace(m, object=record.object)
 
 
 def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:

@@ -16,22 +16,40 @@ from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
 
-__all__ = ["BASELINE", "CandidateRecord", "OperatorDatabase", "make_database", "rounded", "spread", "winners"]
+__all__ = ["BASELINE", "CandidateRecord", "Code", "OperatorDatabase", "make_database", "rounded", "spread", "winners"]
 
 BASELINE = "baseline:"
 _DIGITS = 5
 V = TypeVar("V")
 
 
+class Code(msgspec.Struct, frozen=True):
+    """Digests of what was compiled: of the whole `object`, and of what a GPU runs of it (`device`)."""
+
+    object: str = ""
+    device: str = ""
+
+    def same_as(self, other: Code) -> bool:
+        """Whether measurements of one are measurements of the other.
+
+        What a GPU runs tells where both have it, since another host compiler may have made the rest; else the object.
+        """
+        if self.device and other.device:
+            return self.device == other.device
+        return bool(self.object) and self.object == other.object
+
+
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate that was tried: how it is made again, and what compiling it came to.
 
-    `source` is the digest of its rendered source, `object` that of its object file (empty when it did not compile).
+    `source` is the digest of its rendered source, `object` that of its object file (empty when it did not compile),
+    `device` that of what a GPU runs (empty for a CPU).
     """
 
     candidate: Candidate
     source: str
     object: str
+    device: str = ""
     status: CompileStatus
     error: str = ""
 
@@ -39,6 +57,11 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """The candidate's id."""
         return self.candidate.id
+
+    @property
+    def code(self) -> Code:
+        """What its measurements are of."""
+        return Code(self.object, self.device)
 
 
 class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +120,7 @@ def make_database(
     """
     candidates = {
         r.candidate.id: CandidateRecord(
-            candidate=r.candidate, source=r.digest, object=o.digest, status=o.status, error=o.error
+            candidate=r.candidate, source=r.digest, object=o.digest, device=o.device, status=o.status, error=o.error
         )
         for r, o in compiled
     }

@@ -15,7 +15,7 @@ MAX_RANK = 8
 """Axes that a tensor may have (kMaxRank of the runtime)."""
 
 # Arguments that an operator may have, and operators that a library may have (the binding's constants of these names).
-_LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16}
+_LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16, "dtypes": 4}
 _MAX_OPERATORS = 256
 _MAX_DEPTH = 64
 
@@ -56,26 +56,44 @@ def _check_operator(table: OperatorTable) -> None:
             raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")
     _unique((v.name for v in table.variants), f"{where}: variant")
     families = {family_of(v.target) for v in table.variants} | {family_of(t.target) for t in table.tables}
-    for family in sorted(families or {"cpu"}):
-        generics = [v.name for v in table.variants if v.generic and family_of(v.target) == family]
-        if len(generics) != 1:
-            raise ManifestError(
-                f"{where} has {len(generics)} generic variants for {family}: {generics}",
-                why="one variant must answer every legal call",
-                fix="link exactly one variant with generic=True per family of devices",
-            )
     for variant in table.variants:
         _check_variant(variant, table, where)
+    for family in sorted(families or {"cpu"}):
+        _check_generics(family, table, where)
     _unique((t.target for t in table.tables), f"{where}: table")
-    _unique((f"{family_of(t.target)} level {t.level}" for t in table.tables), f"{where}: table")
+    _unique(
+        (f"{family_of(t.target)} level {t.level} to {t.last} of rank {t.rank}{t.target[-1]}" for t in table.tables),
+        f"{where}: table",
+    )
     for target in table.tables:
         _check_table(target, table, f"{where}: table {target.target!r}")
+
+
+def _check_generics(family: str, table: OperatorTable, where: str) -> None:
+    """One variant must answer every legal call that has some variant's dtypes."""
+    there = [v for v in table.variants if family_of(v.target) == family]
+    for dtypes in sorted({table.choices(v) for v in there}) or [()]:
+        generics = [v.name for v in there if v.generic and table.choices(v) == dtypes]
+        if len(generics) != 1:
+            chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
+            text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
+            raise ManifestError(
+                f"{where} has {len(generics)} generic variants for {family}{text}: {generics}",
+                why="one variant must answer every legal call",
+                fix="link exactly one variant with generic=True per family of devices and dtypes",
+            )
 
 
 def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> None:
     check_identifier(variant.name, f"{where}: variant")
     check_identifier(variant.symbol, f"{where}: variant {variant.name!r}: symbol")
-    if variant.generic and variant.requires:
+    for name, choice in variant.dtypes.items():
+        if choice not in table.operator.dtypes.get(name, ()):
+            raise ManifestError(
+                f"{where}: variant {variant.name!r}: {name}={choice!r} is no dtype of the operator",
+                fix=did_you_mean(choice, table.operator.dtypes.get(name, table.operator.dtypes)),
+            )
+    if variant.generic and any(not f.startswith("dtype.") for g in variant.requires for f in g.facts()):
         raise ManifestError(f"{where}: generic variant {variant.name!r} has guards", fix="remove them")
     for guard in variant.requires:
         _check_facts(guard, table, f"{where}: variant {variant.name!r}: guard {guard.key()}")
@@ -102,7 +120,7 @@ def _check_facts(expr: Expr, table: OperatorTable, place: str) -> None:
 def known_facts(table: OperatorTable) -> frozenset[str]:
     """The names of all facts of an operator's calls."""
     op = table.operator
-    facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes)}
+    facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes), *(f"dtype.{v}" for v in op.dtypes)}
     for tensor in op.tensors:
         facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
         facts |= {f"stride.{tensor.name}.{axis}" for axis in range(tensor.rank)}
@@ -132,7 +150,8 @@ def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: st
     if not 0 <= index < len(table.variants):
         raise ManifestError(f"{where} names variant {index}, which is not in the library")
     variant = table.variants[index]
-    if family_of(variant.target) != family_of(target.target) or variant.level > target.level:
+    runs = variant.level <= target.level and (variant.last == 0 or 0 < target.last <= variant.last)
+    if family_of(variant.target) != family_of(target.target) or not runs:
         raise ManifestError(
             f"{where} names variant {variant.name!r} for {variant.target}",
             why=f"a device of {target.target} may lack its instructions",

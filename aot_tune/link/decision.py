@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 
-from aot_tune.link.records import DecisionNode, LinkedVariant, OperatorTable, TargetTable, family_of
+from aot_tune.link.records import DecisionNode, OperatorTable, TargetTable, family_of
 from aot_tune.link.signature import c_string
 from aot_tune.link.strides import canonical_strides, stride_class
-from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Expr, Operator, Problem, dtype_index
 
 __all__ = ["fact_printer", "render_choice", "render_tuned"]
 
@@ -22,8 +22,8 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
             return f"c.d_{fact}"
         if kind == "present":
             return f"int64_t{{c.t_{rest} != nullptr}}" if rest in optional else "INT64_C(1)"
-        if kind == "attribute":
-            return f"int64_t{{c.v_{rest}}}"
+        if kind in ("attribute", "dtype"):
+            return f"int64_t{{c.{'v' if kind == 'attribute' else 'y'}_{rest}}}"
         if kind == "alignment":
             data = f"c.t_{rest} != nullptr ? c.t_{rest}->data : nullptr" if rest in optional else f"c.t_{rest}->data"
             return f"alignment_of({data})"
@@ -39,119 +39,119 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
 
 
 def render_choice(table: OperatorTable) -> str:
-    """`choose` and `explain` of an operator, and one function per target's tree."""
-    parts = [_tree(table, i, target) for i, target in enumerate(table.tables)]
-    parts += [_select_table(table), _choose(table), _explain(table)]
+    """The functions of an operator that choose a variant: guards, one function per target's tree, the choice."""
+    guards = _all_guards(table)
+    parts = [_accepts_one(table, i, guards[i]) for i in sorted(guards)]
+    parts += [_tree(table, guards.keys(), i, target) for i, target in enumerate(table.tables)]
+    parts += [_generic_of(table), _select_table(table), _choose(table, sorted(guards))]
     return "\n\n".join(parts)
 
 
-def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
+def _tree(table: OperatorTable, guarded: Set[int], index: int, target: TargetTable) -> str:
     lines = [f"// {target.target}", "template <typename Trace>", f"int choose_{index}(const Call& c, Trace& trace) {{"]
     lines += ["  (void)c;", "  (void)trace;"]
     if target.nodes:
-        lines += _node(table, target, 0, "  ")
+        lines += _node(table, guarded, target, 0, "  ")
     else:
         lines.append("  return -1;")
     return "\n".join([*lines, "}"])
 
 
-def _node(table: OperatorTable, target: TargetTable, index: int, indent: str) -> list[str]:
+def _node(table: OperatorTable, guarded: Set[int], target: TargetTable, index: int, indent: str) -> list[str]:
     node: DecisionNode = target.nodes[index]
     if not node.fact:
-        return _leaf(table, node, indent)
+        return _leaf(table, guarded, node, indent)
     fact = fact_printer(table.operator)(node.fact)
     yes, no = (c_string(f"{node.fact} {op} {node.threshold}") for op in ("<=", ">"))
     return [
         f"{indent}if (trace.test({fact} <= INT64_C({node.threshold}), {yes}, {no})) {{",
-        *_node(table, target, node.below, indent + "  "),
+        *_node(table, guarded, target, node.below, indent + "  "),
         f"{indent}}} else {{",
-        *_node(table, target, node.above, indent + "  "),
+        *_node(table, guarded, target, node.above, indent + "  "),
         f"{indent}}}",
     ]
 
 
-def _leaf(table: OperatorTable, node: DecisionNode, indent: str) -> list[str]:
+def _leaf(table: OperatorTable, guarded: Set[int], node: DecisionNode, indent: str) -> list[str]:
     lines = []
     for index in node.leaf:
-        condition = _guards(table, index, table.variants[index])
-        lines.append(f"{indent}return {index};" if not condition else f"{indent}if ({condition}) return {index};")
-        if not condition:
-            return lines
+        allowed = "" if table.variants[index].generic else f"allowed(kOperator, kInfo[{index}], trace) && "
+        accepts = f"accepts_{index}(c, trace) && " if index in guarded else ""
+        lines.append(f"{indent}if ({allowed}{accepts}trace.fits(c, {index})) return {index};")
     return [*lines, f"{indent}return -1;"]
 
 
-def _guards(table: OperatorTable, index: int, variant: LinkedVariant) -> str:
+def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
+    """The guards of each variant that has some: what it requires, and that the call has its dtypes."""
+    found = {}
+    for index, variant in enumerate(table.variants):
+        dtypes = zip(table.operator.dtypes, table.choices(variant), strict=True)
+        guards = [dtype_index(variable) == choice for variable, choice in dtypes]
+        stated = {g.key() for g in guards}
+        guards += [g for g in variant.requires if g.key() not in stated]
+        if guards:
+            found[index] = tuple(guards)
+    return found
+
+
+def _accepts_one(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
     read = fact_printer(table.operator)
-    return " && ".join(
-        f"trace.guard({guard.cpp(read)} != 0, kVariants[{index}].info, {c_string(guard.key())})"
-        for guard in variant.requires
+    tests = " &&\n         ".join(
+        f"trace.guard({guard.cpp(read)} != 0, kInfo[{index}], {c_string(guard.key())})" for guard in guards
     )
+    head = f"template <typename Trace>\nbool accepts_{index}(const Call& c, Trace& trace) {{"
+    return f"{head}\n  (void)c;\n  return {tests};\n}}"
+
+
+def _generic_of(table: OperatorTable) -> str:
+    lines = ["// The generic variant for the call's device and dtypes, or -1.", "int generic_of(const Call& c) {"]
+    families = table.families
+    if len(families) == 1 and not table.operator.dtypes:
+        return "\n".join([*lines, "  (void)c;", f"  return {table.generic(families[0])};", "}"])
+    for family in families:
+        for index in table.generics(family):
+            dtypes = zip(table.operator.dtypes, table.choices(table.variants[index]), strict=True)
+            tests = [f"c.backend == &backend_{family}", *(f"c.y_{variable} == {choice}" for variable, choice in dtypes)]
+            lines.append(f"  if ({' && '.join(tests)}) return {index};")
+    return "\n".join([*lines, "  return -1;", "}"])
 
 
 def _select_table(table: OperatorTable) -> str:
-    lines = ["// The table of the highest target that the call's device runs, or -1.", "int table_of(const Call& c) {"]
-    ranked = sorted(enumerate(table.tables), key=lambda pair: -pair[1].level)
+    lines = [
+        "// The table of the most specific target that a device runs, or -1.",
+        "int table_for(const Backend* backend, int32_t level) {",
+        "  (void)backend;",
+        "  (void)level;",
+    ]
+    ranked = sorted(enumerate(table.tables), key=lambda pair: pair[1].specificity, reverse=True)
     for index, target in ranked:
-        lines.append(
-            f"  if (c.backend == &backend_{family_of(target.target)} && c.level >= {target.level}) return {index};"
-        )
-    return "\n".join([*lines, "  (void)c;", "  return -1;", "}"])
+        last = f" && level <= {target.last}" if target.last else ""
+        family = family_of(target.target)
+        lines.append(f"  if (backend == &backend_{family} && level >= {target.level}{last}) return {index};")
+    return "\n".join([*lines, "  return -1;", "}"])
 
 
-def _choose(table: OperatorTable) -> str:
-    lines = ["template <typename Trace>", "int choose(const Call& c, Trace& trace) {", "  int choice = -1;"]
-    lines.append("  switch (c.hollow ? -1 : table_of(c)) {")
+def _choose(table: OperatorTable, guarded: Sequence[int]) -> str:
+    lines = [
+        "template <typename Trace>",
+        "int choose(const Call& c, Trace& trace) {",
+        "  int choice = -1;",
+        "  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {",
+    ]
     for index in range(len(table.tables)):
         lines += [f"    case {index}:", f"      choice = choose_{index}(c, trace);", "      break;"]
-    lines += ["    default:", "      (void)trace;", "      break;", "  }", "  if (choice >= 0) return choice;"]
-    families = table.families
-    lines += [f"  if (c.backend == &backend_{f}) return {table.generic(f)};" for f in families[1:]]
-    return "\n".join([*lines, f"  return {table.generic(families[0])};", "}"])
-
-
-def _explain(table: OperatorTable) -> str:
-    op = table.operator
-    targets = ", ".join(c_string(t.target) for t in table.tables)
-    generics = " || ".join(f"choice == {table.generic(f)}" for f in table.families)
-    lines = [
-        "void explain(const Call& c, Text& text) {",
-        '  text.add("operator: %s\\n", kOperator.name);',
-        '  text.add("device: %s level %d\\n", c.backend->family, static_cast<int>(c.level));',
-    ]
-    for d in op.dims:
-        lines.append(f'  text.add("dim: {d}=%lld\\n", static_cast<long long>(c.d_{d}));')
-    tensors = ", ".join(f"c.t_{t.name}" for t in op.tensors)
+    lines += ["    default:", "      (void)trace;", "      break;", "  }"]
+    lines += ["  return choice >= 0 ? choice : c.generic;", "}", ""]
     lines += [
-        f"  const DLTensor* const given[] = {{{tensors}}};",
-        "  explain_tensors(text, kOperator, given, c.view);",
+        "template <typename Trace>",
+        "bool accepts(const Call& c, int variant, Trace& trace) {",
+        "  (void)c;",
+        "  (void)trace;",
+        "  switch (variant) {",
     ]
-    for a in op.attributes:
-        lines.append(f'  text.add("attribute: {a.name}=%s\\n", kChoices_{a.name}[c.v_{a.name}]);')
-    lines += [
-        "  if (c.empty) {",
-        '    text.add("why: no output has elements, so nothing runs\\n");',
-        "    return;",
-        "  }",
-        "  const int table = c.hollow ? -1 : table_of(c);",
-    ]
-    if table.tables:
-        lines += [
-            f"  constexpr const char* kTargets[] = {{{targets}}};",
-            '  if (table >= 0) text.add("table: %s\\n", kTargets[table]);',
-        ]
-    lines += [
-        '  text.add("tuned: %s\\n", is_tuned(c) ? "yes" : "no");',
-        "  TextTrace trace{&text};",
-        "  const int choice = choose(c, trace);",
-        f"  const bool generic = {generics};",
-        '  const char* why = !generic     ? "first of the variants ranked for such calls whose guards hold"',
-        '                    : c.hollow   ? "generic: an input has no elements"',
-        '                    : table < 0  ? "generic: no tuned variants for this level of the device"',
-        '                                 : "generic: no variant ranked for such calls accepts this one";',
-        "  explain_choice(text, kVariants[choice].info, why);",
-        "}",
-    ]
-    return "\n".join(["int is_tuned(const Call& c);", "", *lines])
+    for index in guarded:
+        lines += [f"    case {index}:", f"      return accepts_{index}(c, trace);"]
+    return "\n".join([*lines, "    default:", "      return true;", "  }", "}"])
 
 
 def render_tuned(table: OperatorTable) -> str:
@@ -163,6 +163,7 @@ def render_tuned(table: OperatorTable) -> str:
         f"  int64_t dims[{names[0]}];",
         f"  int64_t classes[{names[1]}];  // of strides; -1 where the tensor is absent",
         f"  int32_t attributes[{names[2]}];",
+        *([f"  int32_t dtypes[{len(op.dtypes)}];"] if op.dtypes else []),
         "};",
     ]
     used = [(i, sorted({_tuned(op, p) for p in t.tuned})) for i, t in enumerate(table.tables)]
@@ -170,7 +171,7 @@ def render_tuned(table: OperatorTable) -> str:
         if rows:
             lines += [f"constexpr Tuned kTuned_{index}[] = {{", *(f"    {row}," for row in rows), "};"]
     lines += ["", "int is_tuned(const Call& c) {", "  if (c.empty || c.hollow) return 0;"]
-    lines += ["  const Tuned* rows = nullptr;", "  int count = 0;", "  switch (table_of(c)) {"]
+    lines += ["  const Tuned* rows = nullptr;", "  int count = 0;", "  switch (table_for(c.backend, c.level)) {"]
     for index, rows in used:
         if rows:
             lines += [f"    case {index}:", f"      rows = kTuned_{index};"]
@@ -183,6 +184,8 @@ def render_tuned(table: OperatorTable) -> str:
     )
     lines += [f"  const int64_t classes[] = {{{classes}}};"]
     attributes = ", ".join(f"c.v_{a.name}" for a in op.attributes) or "0"
+    if op.dtypes:
+        lines.append(f"  const int32_t dtypes[] = {{{', '.join(f'c.y_{v}' for v in op.dtypes)}}};")
     lines += [
         f"  const int32_t attributes[] = {{{attributes}}};",
         "  for (int i = 0; i < count; ++i) {",
@@ -190,6 +193,11 @@ def render_tuned(table: OperatorTable) -> str:
         f"    for (int k = 0; k < {names[0]}; ++k) same &= rows[i].dims[k] == dims[k];",
         f"    for (int k = 0; k < {names[1]}; ++k) same &= rows[i].classes[k] == classes[k];",
         f"    for (int k = 0; k < {names[2]}; ++k) same &= rows[i].attributes[k] == attributes[k];",
+        *(
+            [f"    for (int k = 0; k < {len(op.dtypes)}; ++k) same &= rows[i].dtypes[k] == dtypes[k];"]
+            if op.dtypes
+            else []
+        ),
         "    if (same) return 1;",
         "  }",
         "  return 0;",
@@ -207,4 +215,7 @@ def _tuned(op: Operator, problem: Problem) -> str:
         here = op.is_present(problem, tensor)
         classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
     attributes = ", ".join(str(facts[f"attribute.{a.name}"]) for a in op.attributes) or "0"
-    return f"{{{{{dims}}}, {{{', '.join(map(str, classes))}}}, {{{attributes}}}}}"
+    row = [dims, ", ".join(map(str, classes)), attributes]
+    if op.dtypes:
+        row.append(", ".join(str(facts[f"dtype.{v}"]) for v in op.dtypes))
+    return f"{{{', '.join(f'{{{part}}}' for part in row)}}}"

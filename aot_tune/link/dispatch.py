@@ -1,16 +1,28 @@
-"""Generated dispatch code: the checks of each operator's dims, its decision trees and guards, its C functions."""
+"""Generated dispatch code: each operator's tables, the checks of its calls, its decisions, its C functions."""
 
 from __future__ import annotations
 
 from aot_tune.errors import ManifestError
 from aot_tune.link.decision import render_choice, render_tuned
-from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable
-from aot_tune.link.signature import arguments, c_string, parameters, scalar_type, shape_text
+from aot_tune.link.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
+from aot_tune.link.signature import (
+    arguments,
+    c_string,
+    dtype_text,
+    first_tensor,
+    parameters,
+    scalar_type,
+    shape_text,
+)
 from aot_tune.spec import Expr, Operator
+from aot_tune.spec.dtypes import dtype
 
 __all__ = ["bound_dims", "render_dispatch"]
 
-_LOCALS = frozenset({"exec", "buffer", "size", "tuned", "call_", "status_", "size_", "memory_", "choice_"})
+_LOCALS = frozenset(
+    ("buffer", "size", "tuned", "c_", "data_", "given_", "dtypes_", "call_", "text_", "status_", "entered_")
+)
 _CHUNK = 96
 
 
@@ -49,7 +61,8 @@ constexpr char kManifest[] =
 extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_last_error(void) {{ return last_error(); }}
 
 extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kManifest; }}
-{operators}"""
+{operators}
+{render_preload(spec, families)}"""
 
 
 def bound_dims(op: Operator) -> dict[str, tuple[str, int]]:
@@ -74,6 +87,10 @@ def _prototypes(spec: LibrarySpec) -> list[str]:
                 f"int32_t {symbol}_workspace({declared}, size_t* workspace_size);\n"
                 f"int32_t {symbol}_launch({declared}, void* workspace, size_t workspace_size, void* stream);"
             )
+            if has_preload(variant.target):
+                lines[symbol] += f"\nint32_t {symbol}_preload(void);"
+            if variant.notes:
+                lines[symbol] += f"\nint32_t {symbol}_note({declared}, char* buffer, size_t buffer_size);"
     return [lines[s] for s in sorted(lines)]
 
 
@@ -90,14 +107,7 @@ namespace operator_{op.name} {{
 
 {_tables(table)}
 
-struct Call {{
-  View view[{len(op.tensors)}];
-  const Backend* backend;
-  int32_t level;
-  bool empty;   // no output has an element
-  bool hollow;  // some output has elements, but not every input
-{_members(op)}
-}};
+{_call(op)}
 
 {_read(table)}
 
@@ -105,52 +115,103 @@ struct Call {{
 
 {render_tuned(table)}
 
+{render_serve(table)}
+
+{render_explain(table)}
+
 }}  // namespace operator_{op.name}
 }}  // namespace
-{_functions(spec, op)}"""
+{render_functions(spec, table)}"""
 
 
 def _tables(table: OperatorTable) -> str:
     op = table.operator
-    lines = ["constexpr TensorInfo kTensors[] = {"]
+    lines = []
+    variables = list(op.dtypes)
+    for variable, choices in op.dtypes.items():
+        rows = ", ".join(f'{{"{d.name}", {d.code}, {d.bits}}}' for d in map(dtype, choices))
+        lines.append(f"constexpr DTypeInfo kDTypes_{variable}[] = {{{rows}}};")
+    if variables:
+        rows = ", ".join(f'{{"{v}", kDTypes_{v}, {len(c)}}}' for v, c in op.dtypes.items())
+        lines.append(f"constexpr VariableInfo kVariables[] = {{{rows}}};")
+    lines.append("constexpr TensorInfo kTensors[] = {")
     for tensor in op.tensors:
-        d = tensor.dtype
-        flags = f"{str(tensor.output).lower()}, {str(tensor.optional).lower()}"
-        shape = c_string(shape_text(op, tensor.name))
-        lines.append(f'    {{"{tensor.name}", {shape}, "{d.name}", {d.code}, {d.bits}, {tensor.rank}, {flags}}},')
-    lines += ["};", f'constexpr OperatorInfo kOperator = {{"{op.name}", kTensors, {len(op.tensors)}}};']
+        index = variables.index(tensor.dtype_name) if tensor.dtype_name in op.dtypes else -1
+        d = dtype(op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0])
+        flags = f"{str(tensor.output).lower()}, {str(tensor.optional).lower()}, {index}"
+        texts = f"{c_string(shape_text(op, tensor.name))}, {c_string(dtype_text(op, tensor))}"
+        lines.append(f'    {{"{tensor.name}", {texts}, {d.code}, {d.bits}, {tensor.rank}, {flags}}},')
+    variables_text = f"kVariables, {len(variables)}" if variables else "nullptr, 0"
+    operator = f'{{"{op.name}", kTensors, {len(op.tensors)}, {variables_text}}}'
+    lines += ["};", f"constexpr OperatorInfo kOperator = {operator};"]
     for attribute in op.attributes:
-        choices = ", ".join(c_string(c) for c in attribute.choices)
-        lines.append(f"constexpr const char* kChoices_{attribute.name}[] = {{{choices}}};")
+        names = ", ".join(c_string(c) for c in attribute.choices)
+        lines.append(f"constexpr const char* kChoices_{attribute.name}[] = {{{names}}};")
         lines.append(
             f'constexpr AttributeInfo kAttribute_{attribute.name} = {{"{attribute.name}", kChoices_{attribute.name}, '
             f"{len(attribute.choices)}}};"
         )
     backends = ", ".join(f"&backend_{f}" for f in table.families)
     lines.append(f"const Backend* const kBackends[] = {{{backends}}};")
-    declared = ", ".join(parameters(op))
-    lines += [
+    return "\n".join([*lines, "", *_variants(table)])
+
+
+def _variants(table: OperatorTable) -> list[str]:
+    declared = ", ".join(parameters(table.operator))
+    preloads = any(has_preload(v.target) for v in table.variants)
+    notes = any(v.notes for v in table.variants)
+    lines = [
+        "const VariantInfo kInfo[] = {",
+        *(f"    {_info(v)}," for v in table.variants),
+        "};",
         "",
-        "struct Variant {",
-        "  VariantInfo info;",
+        "struct Functions {",
         f"  int32_t (*workspace)({declared}, size_t*);",
         f"  int32_t (*launch)({declared}, void*, size_t, void*);",
+        *(["  int32_t (*preload)();"] if preloads else []),
+        *([f"  int32_t (*note)({declared}, char*, size_t);"] if notes else []),
         "};",
-        "const Variant kVariants[] = {",
-        *(f"    {_variant(v)}," for v in table.variants),
-        "};",
+        "const Functions kFunctions[] = {",
     ]
-    return "\n".join(lines)
+    for v in table.variants:
+        functions = [f"{v.symbol}_workspace", f"{v.symbol}_launch"]
+        if preloads:
+            functions.append(f"{v.symbol}_preload" if has_preload(v.target) else "nullptr")
+        if notes:
+            functions.append(f"{v.symbol}_note" if v.notes else "nullptr")
+        lines.append(f"    {{{', '.join(functions)}}},")
+    lines.append("};")
+    if preloads:
+        lines.append(f"std::atomic<uint64_t> loaded[{len(table.variants)}];  // a bit per device")
+    return lines
 
 
-def _variant(v: LinkedVariant) -> str:
+def _info(v: LinkedVariant) -> str:
     info = ", ".join(c_string(text) for text in (v.name, v.target, v.kernel, v.object_digest))
-    return f"{{{{{info}}}, {v.symbol}_workspace, {v.symbol}_launch}}"
+    return f"{{{info}, &backend_{family_of(v.target)}, {v.level}, {v.last}}}"
+
+
+def _call(op: Operator) -> str:
+    return f"""\
+struct Call {{
+  View view[{len(op.tensors)}];
+  const Backend* backend;
+  int32_t level;
+  int generic;  // the variant that answers when no other does
+  bool empty;   // no output has an element
+  bool hollow;  // some output has elements, but not every input
+{_members(op)}
+  const DLDevice& device() const {{ return view[{first_tensor(op)}].tensor.device; }}
+  static const VariantInfo& info(int variant) {{ return kInfo[variant]; }}
+  // What a variant says of the call, for people.
+  void note(int variant, char* buffer, size_t size) const;
+}};"""
 
 
 def _members(op: Operator) -> str:
     lines = [f"  const DLTensor* t_{t.name};" for t in op.tensors]
     lines += [f"  int64_t d_{d};" for d in op.dims]
+    lines += [f"  int32_t y_{v};" for v in op.dtypes]
     lines += [f"  {scalar_type(s)} v_{s.name};" for s in op.scalars]
     lines += [f"  int32_t v_{a.name};" for a in op.attributes]
     return "\n".join(lines)
@@ -159,15 +220,20 @@ def _members(op: Operator) -> str:
 def _read(table: OperatorTable) -> str:
     op = table.operator
     index = {t.name: i for i, t in enumerate(op.tensors)}
-    first = next(i for i, t in enumerate(op.tensors) if not t.optional)
     lines = [
-        "// Checks a call and fills it in; `data` is false where no memory is touched.",
-        f"int32_t read(Call& c, bool data, {', '.join(parameters(op))}) {{",
-        f"  const DLTensor* const given[] = {{{', '.join(t.name for t in op.tensors)}}};",
-        "  if (int32_t status = read_tensors(kOperator, given, c.view)) return status;",
+        "int generic_of(const Call& c);",
+        "",
+        "// Checks a call and fills it in; `data_` is false where no memory is touched.",
+        f"int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
+        f"  const DLTensor* const given_[] = {{{', '.join(t.name for t in op.tensors)}}};",
     ]
+    if op.dtypes:
+        lines.append(f"  int32_t dtypes_[{len(op.dtypes)}];")
+    passed = "dtypes_" if op.dtypes else "nullptr"
+    lines.append(f"  if (int32_t status = read_tensors(kOperator, given_, c_.view, {passed})) return status;")
+    lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
     bound = bound_dims(op)
-    lines += [f"  c.d_{dim} = {name}->shape[{axis}];" for dim, (name, axis) in bound.items()]
+    lines += [f"  c_.d_{dim} = {name}->shape[{axis}];" for dim, (name, axis) in bound.items()]
     for tensor in op.tensors:
         for axis, extent in enumerate(tensor.shape):
             if extent.kind != "fact" or bound[str(extent.value)] != (tensor.name, axis):
@@ -180,93 +246,58 @@ def _read(table: OperatorTable) -> str:
     outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.output)
     inputs = " || ".join(_is_empty(t.name, index[t.name], t.optional, "false") for t in op.tensors if not t.output)
     lines += [
-        f"  c.empty = {outputs};",
-        f"  c.hollow = !c.empty && ({inputs or 'false'});",
-        "  if (data && !c.empty) {",
-        "    if (int32_t status = check_memory(kOperator, given, c.view)) return status;",
+        f"  c_.empty = {outputs};",
+        f"  c_.hollow = !c_.empty && ({inputs or 'false'});",
+        "  if (data_ && !c_.empty) {",
+        "    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;",
         "  }",
     ]
     for i, tensor in enumerate(op.tensors):
-        view = f"&c.view[{i}].tensor"
-        lines.append(f"  c.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
-    lines += [f"  c.v_{s.name} = {s.name};" for s in op.scalars]
-    lines += [f"  c.v_{a.name} = {a.name};" for a in op.attributes]
-    lines += [
-        f"  const DLDevice& device = c.view[{first}].tensor.device;",
-        f"  return find_backend(kOperator, kBackends, {len(table.families)}, device, &c.backend, &c.level);",
-        "}",
+        view = f"&c_.view[{i}].tensor"
+        lines.append(f"  c_.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
+    lines += [f"  c_.v_{s.name} = {s.name};" for s in op.scalars]
+    lines += [f"  c_.v_{a.name} = {a.name};" for a in op.attributes]
+    return "\n".join([*lines, *_read_device(table), "}"])
+
+
+def _read_device(table: OperatorTable) -> list[str]:
+    """The end of `read`: the call's backend and the variant that answers it in any case."""
+    op = table.operator
+    count = len(table.families)
+    lines = [
+        f"  if (int32_t status = find_backend(kOperator, kBackends, {count}, c_.device(), &c_.backend, &c_.level))",
+        "    return status;",
+        "  c_.generic = generic_of(c_);",
     ]
-    return "\n".join(lines)
+    for family in table.families if op.dtypes else ():
+        served = " or ".join(
+            " ".join(f"{v}={c[i]}" for (v, c), i in zip(op.dtypes.items(), table.choices(variant), strict=True))
+            for variant in (table.variants[i] for i in table.generics(family))
+        )
+        here = f" && c_.backend == &backend_{family}" if count > 1 else ""
+        lines.append(f"  if (c_.generic < 0{here})")
+        lines.append(f"    return no_kernels(kOperator, c_.device(), dtypes_, {c_string(served)});")
+    for family in table.families:
+        if any(table.variants[i].level > 1 for i in table.generics(family)):
+            here = f"c_.backend == &backend_{family} && " if count > 1 else ""
+            targets = c_string(", ".join(table.targets(family)))
+            lines.append(f"  if ({here}c_.level < kInfo[c_.generic].level)")
+            lines.append(f"    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], {targets});")
+    return [*lines, "  return AOT_TUNE_OK;"]
 
 
 def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:
-    empty = f"c.view[{index}].empty"
+    empty = f"c_.view[{index}].empty"
     if not optional:
         return empty
     return f"({tensor} == nullptr || {empty})" if absent == "true" else f"({tensor} != nullptr && {empty})"
 
 
 def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bool) -> list[str]:
-    wanted = extent.cpp(lambda fact: f"c.d_{fact}")
+    wanted = extent.cpp(lambda fact: f"c_.d_{fact}")
     here = f"{tensor} != nullptr && " if optional else ""
     got = f"{tensor}->shape[{axis}]"
     return [
         f"  if ({here}{got} != {wanted})",
         f"    return wrong_extent(kOperator, {index}, {axis}, {got}, {wanted}, {c_string(extent.key())});",
     ]
-
-
-def _functions(spec: LibrarySpec, op: Operator) -> str:
-    declared = ", ".join(parameters(op))
-    passed = ", ".join(arguments(op))
-    names = [f"t_{t.name}" for t in op.tensors] + [f"v_{s.name}" for s in op.scalars]
-    prepared = ", ".join(f"call_.{n}" for n in names + [f"v_{a.name}" for a in op.attributes])
-    scope = f"operator_{op.name}"
-    device = "call_.view[" + str(next(i for i, t in enumerate(op.tensors) if not t.optional)) + "].tensor.device"
-    head = f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}'
-    return f"""
-{head}({declared}, const aot_tune_exec* exec) {{
-  {scope}::Call call_;
-  int32_t status_ = {scope}::read(call_, true, {passed});
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const {scope}::Variant& variant_ = {scope}::kVariants[{scope}::choose(call_, trace_)];
-  size_t size_ = 0;
-  status_ = variant_.workspace({prepared}, &size_);
-  if (status_ != 0) return kernel_failed({scope}::kOperator, variant_.info, "workspace", status_);
-  void* memory_;
-  status_ = take_workspace({scope}::kOperator, *call_.backend, {device}, exec, size_, &memory_);
-  if (status_ != AOT_TUNE_OK) return status_;
-  status_ = variant_.launch({prepared}, memory_, size_, exec != nullptr ? exec->stream : nullptr);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed({scope}::kOperator, variant_.info, "launch", status_);
-}}
-
-{head}_workspace({declared}, size_t* workspace_size) {{
-  {scope}::Call call_;
-  *workspace_size = 0;
-  int32_t status_ = {scope}::read(call_, false, {passed});
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const {scope}::Variant& variant_ = {scope}::kVariants[{scope}::choose(call_, trace_)];
-  status_ = variant_.workspace({prepared}, workspace_size);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed({scope}::kOperator, variant_.info, "workspace", status_);
-}}
-
-{head}_explain({declared}, char* buffer, size_t size) {{
-  {scope}::Call call_;
-  Text text_(buffer, size);
-  int32_t status_ = {scope}::read(call_, false, {passed});
-  if (status_ != AOT_TUNE_OK) return status_;
-  {scope}::explain(call_, text_);
-  return AOT_TUNE_OK;
-}}
-
-{head}_is_tuned({declared}, int32_t* tuned) {{
-  {scope}::Call call_;
-  *tuned = 0;
-  int32_t status_ = {scope}::read(call_, false, {passed});
-  if (status_ != AOT_TUNE_OK) return status_;
-  *tuned = {scope}::is_tuned(call_);
-  return AOT_TUNE_OK;
-}}
-"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -11,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.errors import ManifestError
 
-__all__ = ["Image", "foreign_definitions", "has_initialisers"]
+__all__ = ["Image", "definitions", "device_code_digest", "initialiser_count"]
 
 # Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -99,21 +100,29 @@ class Image:
         return any(_search(piece, body) for body in bodies)
 
 
-def foreign_definitions(member: bytes, allowed: set[str]) -> list[str]:
-    """Global or weak symbols that an object defines beside `allowed`, sorted."""
+def definitions(member: bytes) -> set[str]:
+    """Global or weak symbols that an object defines."""
     table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    return sorted(
+    return {
         s.name
         for s in (table.iter_symbols() if table is not None else ())
-        if s["st_info"]["bind"] != "STB_LOCAL" and s["st_shndx"] != "SHN_UNDEF" and s.name not in allowed
-    )
+        if s["st_info"]["bind"] != "STB_LOCAL" and s["st_shndx"] != "SHN_UNDEF"
+    }
 
 
-def has_initialisers(member: bytes) -> bool:
-    """Whether an object has code that runs when a library is loaded."""
+def device_code_digest(member: bytes) -> str:
+    """SHA-256 of the code for NVIDIA GPUs in an object; empty where there is none."""
+    section: Any = ELFFile(BytesIO(member)).get_section_by_name(".nv_fatbin")
+    return "" if section is None else hashlib.sha256(section.data()).hexdigest()
+
+
+def initialiser_count(member: bytes) -> int:
+    """How many functions of an object run when a library is loaded."""
     elf: Any = ELFFile(BytesIO(member))
-    starts = (".init_array", ".ctors", ".preinit_array", ".init")
-    return any(s.name.startswith(starts) and s["sh_size"] > 0 for s in elf.iter_sections())
+    starts = (".init_array", ".ctors", ".preinit_array")
+    sizes = {s.name: s["sh_size"] for s in elf.iter_sections() if s["sh_size"] > 0}
+    listed = sum(size for name, size in sizes.items() if name.startswith(starts))
+    return int(listed // (elf.elfclass // 8)) + sum(name in (".init", ".fini") for name in sizes)
 
 
 def _pieces(member: bytes) -> list[_Piece]:

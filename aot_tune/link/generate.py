@@ -12,11 +12,11 @@ from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, write_archive
 from aot_tune.link.checks import check_library
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.elf import foreign_definitions, has_initialisers
+from aot_tune.link.elf import definitions, initialiser_count
 from aot_tune.link.header import public_functions, render_header
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.module import render_module, render_stub
-from aot_tune.link.records import LibrarySpec
+from aot_tune.link.records import LibrarySpec, family_of
 
 __all__ = ["Generated", "generate"]
 
@@ -87,25 +87,37 @@ def _members(spec: LibrarySpec) -> list[Member]:
                     why=f"the object that was measured has digest {variant.object_digest}",
                     fix="build again; the object cache holds a damaged file",
                 )
-            symbols = (f"{variant.symbol}_launch", f"{variant.symbol}_workspace")
-            _check_object(f"operator {table.operator.name!r}: variant {variant.name!r}", data, symbols)
+            symbols = variant.functions
+            where = f"operator {table.operator.name!r}: variant {variant.name!r}"
+            _check_object(where, data, symbols, allowed=int(family_of(variant.target) == "cuda"))
             members[variant.symbol] = Member(f"{variant.symbol}.o", data, symbols)
     return [members[symbol] for symbol in sorted(members)]
 
 
-def _check_object(where: str, data: bytes, symbols: tuple[str, ...]) -> None:
-    """Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's."""
+def _check_object(where: str, data: bytes, symbols: tuple[str, ...], *, allowed: int) -> None:
+    """Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's.
+
+    `allowed` initialisers may be there: nvcc registers a CUDA object's kernels by one, in code for the baseline.
+    """
     try:
-        foreign, initialisers = foreign_definitions(data, set(symbols)), has_initialisers(data)
+        defined = definitions(data)
+        initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
+    foreign, missing = sorted(defined - set(symbols)), sorted(set(symbols) - defined)
+    if missing:
+        raise ManifestError(
+            f"{where}: its object does not define the function {missing[0]!r}",
+            why="the library calls it",
+            fix="write kernel_signature('launch'), 'workspace' and for CUDA 'preload' in the template",
+        )
     if foreign:
         raise ManifestError(
             f"{where}: its object defines the global symbol {foreign[0]!r}",
             why="the linker would let another target's variant call it, with instructions that a device may lack",
             fix="put the template's helpers into an unnamed namespace, or make them static",
         )
-    if initialisers:
+    if initialisers > allowed:
         raise ManifestError(
             f"{where}: its object has code that runs when the library is loaded",
             why="it is compiled for a target that the device may not be",

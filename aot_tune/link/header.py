@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from aot_tune.link.records import LibrarySpec, OperatorTable
-from aot_tune.link.signature import parameters, scalar_type, shape_text
+from aot_tune.link.signature import choices_text, parameters, scalar_type, shape_text
 from aot_tune.spec import Operator
 
 __all__ = ["public_functions", "render_header"]
@@ -13,7 +13,7 @@ __all__ = ["public_functions", "render_header"]
 
 def public_functions(spec: LibrarySpec) -> list[str]:
     """Names of all functions that the library exports, sorted."""
-    names = [f"{spec.prefix}_{suffix}" for suffix in ("last_error", "manifest")]
+    names = [f"{spec.prefix}_{suffix}" for suffix in ("last_error", "manifest", "preload")]
     for table in spec.operators:
         base = f"{spec.prefix}_{table.operator.name}"
         names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned"]
@@ -45,6 +45,10 @@ const char* {spec.prefix}_last_error(void);
 
 /* What the library holds, as JSON: operators, variants with the digests of their objects, decision tables, tools. */
 const char* {spec.prefix}_manifest(void);
+
+/* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
+ * needed for correctness: else kernels load at their first call, also while a stream is captured. */
+int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id);
 {operators}
 #ifdef __cplusplus
 }}
@@ -63,7 +67,7 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     parts += ["", f"/* Bytes of workspace that this call of {name} needs; 0 when none. Data is not read. */"]
     parts.append(_prototype(f"{name}_workspace", [*call, "size_t* workspace_size"]))
     parts += ["", "/* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */"]
-    parts.append(_prototype(f"{name}_explain", [*call, "char* buffer", "size_t size"]))
+    parts.append(_prototype(f"{name}_explain", [*call, "const aot_tune_exec* exec", "char* buffer", "size_t size"]))
     parts += ["", "/* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */"]
     parts.append(_prototype(f"{name}_is_tuned", [*call, "int32_t* tuned"]))
     return "\n".join(parts) + "\n"
@@ -75,7 +79,8 @@ def _documentation(op: Operator) -> list[str]:
     for tensor in op.tensors:
         role = "output" if tensor.output else "input"
         optional = ", may be NULL" if tensor.optional else ""
-        lines.append(f"{tensor.name}: {tensor.dtype.name} {shape_text(op, tensor.name)}, {role}{optional}")
+        lines.append(f"{tensor.name}: {tensor.dtype_name} {shape_text(op, tensor.name)}, {role}{optional}")
+    lines += [f"{variable}: {choices_text(choices)}, the same for all" for variable, choices in op.dtypes.items()]
     lines += [f"{s.name}: {scalar_type(s)}" for s in op.scalars]
     for attribute in op.attributes:
         values = ", ".join(f"{i} {c}" for i, c in enumerate(attribute.choices))

@@ -45,15 +45,19 @@ def _operator(table: OperatorTable) -> dict[str, object]:
 
 
 def _variant(v: LinkedVariant) -> dict[str, object]:
+    device = {"device": v.device_digest} if v.device_digest else {}
     return {
         "name": v.name,
         "symbol": v.symbol,
         "kernel": v.kernel,
         "target": v.target,
         "level": v.level,
+        "last": v.last,
+        "dtypes": dict(v.dtypes),
         "config": dict(v.config),
         "requires": [r.key() for r in v.requires],
         "object": v.object_digest,
+        **device,
         "generic": v.generic,
         "rebuilt": v.rebuilt,
     }
@@ -69,6 +73,8 @@ def _table(target: TargetTable, table: OperatorTable) -> dict[str, object]:
     return {
         "target": target.target,
         "level": target.level,
+        "last": target.last,
+        "rank": target.rank,
         "nodes": nodes,
         "tuned": sorted(p.id for p in target.tuned),
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from aot_tune.link.dispatch import bound_dims
 from aot_tune.link.records import LibrarySpec, OperatorTable
-from aot_tune.link.signature import c_string, shape_text
+from aot_tune.link.signature import c_string, choices_text, shape_text
 from aot_tune.spec import Operator, Scalar
+from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["python_signature", "render_module", "render_stub"]
 
@@ -30,6 +31,8 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
     for output in op.outputs:
         kind = "Tensor | bool | None" if output.optional else "Tensor | None"
         keyword.append(f"{output.name}{note(kind)}{equals}None")
+    keyword.append(f"stream{note('Any')}{equals}None")
+    keyword.append(f"workspace{note('Tensor | None')}{equals}None")
     return ", ".join([*required, *optional, "*", *keyword])
 
 
@@ -44,14 +47,19 @@ def _scalar_note(scalar: Scalar) -> str:
 def _doc(op: Operator) -> str:
     lines = [op.documentation.strip() or op.name, ""]
     for tensor in op.tensors:
-        what = f"{tensor.dtype.name} {shape_text(op, tensor.name)}"
+        what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
         if not tensor.output:
             lines.append(f"{tensor.name}: {what}" + (", may be left out." if tensor.optional else "."))
         elif tensor.optional:
             lines.append(f"{tensor.name}: {what}, written when passed; True makes a new one.")
         else:
             lines.append(f"{tensor.name}: {what}, made when not passed.")
+    lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
+    lines += [
+        "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
+        "workspace: memory of the device for the call, any tensor; the library's own when not passed.",
+    ]
     several = len(op.outputs) > 1
     lines += ["", "Returns the output" + ("; a tuple when several are written." if several else ".")]
     return "\n".join(lines)
@@ -78,7 +86,7 @@ constexpr Operator kOperators[] = {{
 }}  // namespace
 
 const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
-                          {spec.prefix}_manifest}};
+                          {spec.prefix}_manifest, {spec.prefix}_preload}};
 
 }}  // namespace aot_tune::python
 
@@ -124,9 +132,10 @@ struct Functions_{op.name} {{
     {unnamed}
     return {name}({arguments}, exec);
   }}
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, char* buffer, size_t size) {{
+  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
+                         size_t size) {{
     {unnamed}
-    return {name}_explain({arguments}, buffer, size);
+    return {name}_explain({arguments}, exec, buffer, size);
   }}
   static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {{
     {unnamed}
@@ -139,11 +148,19 @@ struct Functions_{op.name} {{
 
 
 def _tables(op: Operator) -> str:
-    lines = [f"constexpr TensorArgument kTensors_{op.name}[] = {{"]
+    lines = []
+    for variable, choices in op.dtypes.items():
+        rows = ", ".join(f'{{"{d.name}", {_dtype(d)}}}' for d in map(dtype, choices))
+        lines.append(f"constexpr DTypeChoice kDTypes_{op.name}_{variable}[] = {{{rows}}};")
+    if op.dtypes:
+        rows = ", ".join(f'{{"{v}", kDTypes_{op.name}_{v}, {len(c)}}}' for v, c in op.dtypes.items())
+        lines.append(f"constexpr DTypeVariable kVariables_{op.name}[] = {{{rows}}};")
+    lines.append(f"constexpr TensorArgument kTensors_{op.name}[] = {{")
     for t in op.tensors:
-        numpy = c_string(t.dtype.numpy or "")
+        variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
+        element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
         flags = f"{str(t.output).lower()}, {str(t.optional).lower()}"
-        lines.append(f'    {{"{t.name}", {numpy}, {t.rank}, {t.dtype.code}, {t.dtype.bits}, {flags}}},')
+        lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
     lines.append("};")
     if op.scalars:
         scalars = ", ".join(
@@ -151,14 +168,18 @@ def _tables(op: Operator) -> str:
         )
         lines.append(f"const ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
     for a in op.attributes:
-        choices = ", ".join(c_string(c) for c in a.choices)
-        lines.append(f"constexpr const char* kChoices_{op.name}_{a.name}[] = {{{choices}}};")
+        names = ", ".join(c_string(c) for c in a.choices)
+        lines.append(f"constexpr const char* kChoices_{op.name}_{a.name}[] = {{{names}}};")
     if op.attributes:
         rows = ", ".join(f'{{"{a.name}", kChoices_{op.name}_{a.name}, {len(a.choices)}}}' for a in op.attributes)
         lines.append(f"constexpr AttributeArgument kAttributes_{op.name}[] = {{{rows}}};")
     if op.dims:
         lines.append(f"constexpr const char* kDims_{op.name}[] = {{{', '.join(c_string(d) for d in op.dims)}}};")
     return "\n".join(lines)
+
+
+def _dtype(element: DType) -> str:
+    return f"{{{c_string(element.numpy)}, {element.code}, {element.bits}}}"
 
 
 def _scalar_value(scalar: Scalar) -> str:
@@ -179,6 +200,7 @@ def _entry(op: Operator) -> str:
             table("kScalars", len(op.scalars)),
             table("kAttributes", len(op.attributes)),
             table("kDims", len(op.dims)),
+            table("kVariables", len(op.dtypes)),
         )
     )
     return f'{{"{op.name}", {tables}, {functions}}}'
@@ -230,5 +252,6 @@ def render_stub(spec: LibrarySpec) -> str:
         "def is_tuned(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> bool: ...",
         "def explain(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> dict[str, Any]: ...",
         "def manifest() -> dict[str, Any]: ...",
+        "def preload(device: Any) -> None: ...",
     ]
     return "\n".join(parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ __all__ = [
     "OperatorTable",
     "TargetTable",
     "family_of",
+    "has_preload",
 ]
 
 
@@ -23,13 +25,17 @@ class LinkedVariant:
 
     Args:
         name: unique in the operator, for people: `packed_3fa2b1c9`.
-        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`.
-        kernel, target, level, config: what it was made of; `level` is the target's.
+        symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`, for CUDA `<symbol>_preload` too.
+        kernel, target, level, last, config: what it was made of; devices from `level` to `last` run it (0: no last).
+        dtypes: the value of each dtype variable of the operator; one that is left out has its first choice.
         requires: guards; all must hold for a call, else the next variant is tried.
         object_path: the object file that was measured; only its content enters the library.
         object_digest: SHA-256 of that file.
-        generic: answers every legal call; one per operator and family of devices.
-        rebuilt: compiled by another compiler version than the one whose object was measured.
+        device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
+        generic: answers every legal call in its dtypes; one per operator, family of devices and dtypes.
+        notes: it has the function `<symbol>_note` too, which writes a line of text for explain().
+        rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
+            makes other device code.
     """
 
     name: str
@@ -39,10 +45,22 @@ class LinkedVariant:
     level: int
     object_path: str
     object_digest: str
+    device_digest: str = ""
+    last: int = 0
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, ConfigValue] = field(default_factory=dict)
     requires: tuple[Expr, ...] = ()
     generic: bool = False
     rebuilt: bool = False
+    notes: bool = False
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names of the functions that its object must define, sorted."""
+        names = {"launch", "workspace"}
+        names |= {"preload"} if has_preload(self.target) else set()
+        names |= {"note"} if self.notes else set()
+        return tuple(f"{self.symbol}_{name}" for name in sorted(names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +80,29 @@ class DecisionNode:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTable:
-    """The decision tree of an operator for one target, and the problems that it was measured on."""
+    """The decision tree of an operator for one target, and the problems that it was measured on.
+
+    Devices from `level` to `last` (0: no last) use it, unless another table is more specific: of a higher level, or at
+    the same level of a higher `rank` or for fewer devices.
+    """
 
     target: str
     level: int
     nodes: tuple[DecisionNode, ...]
     tuned: tuple[Problem, ...] = ()
+    last: int = 0
+    rank: int = 0
+
+    @property
+    def specificity(self) -> tuple[int, int, float, str]:
+        """What tables are ordered by; of those that a device can use, it uses the greatest."""
+        # the names `cuda-sm_90a` and `cuda-sm_90` order architecture-specific targets after plain ones
+        return self.level, self.rank, -(self.last or math.inf), self.target
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the variants that it names, sorted."""
+        return tuple(sorted({index for node in self.nodes for index in node.leaf}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +114,20 @@ class OperatorTable:
     tables: tuple[TargetTable, ...] = ()
 
     def generic(self, family: str) -> int:
-        """Index of the generic variant for a family of devices (checked to exist by `check_library`)."""
-        return next(i for i, v in enumerate(self.variants) if v.generic and family_of(v.target) == family)
+        """Index of the first generic variant for a family of devices (checked to exist by `check_library`)."""
+        return self.generics(family)[0]
+
+    def generics(self, family: str) -> tuple[int, ...]:
+        """Indices of the generic variants for a family of devices; their dtypes differ."""
+        return tuple(i for i, v in enumerate(self.variants) if v.generic and family_of(v.target) == family)
+
+    def choices(self, variant: LinkedVariant) -> tuple[int, ...]:
+        """For each dtype variable of the operator the index of the variant's choice."""
+        return tuple(c.index(variant.dtypes.get(v, c[0])) for v, c in self.operator.dtypes.items())
+
+    def targets(self, family: str) -> tuple[str, ...]:
+        """Targets of a family of devices that there are variants for, sorted."""
+        return tuple(sorted({v.target for v in self.variants if family_of(v.target) == family}))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -123,3 +170,8 @@ class LibrarySpec:
 def family_of(target: str) -> str:
     """The family of devices of a target's name: `cpu` of `cpu-x86-64-v4`."""
     return target.split("-", 1)[0]
+
+
+def has_preload(target: str) -> bool:
+    """Whether a target's variants have the function `<symbol>_preload`."""
+    return family_of(target) == "cuda"

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from aot_tune.spec import Operator, Scalar
+from collections.abc import Sequence
 
-__all__ = ["arguments", "c_string", "parameters", "scalar_type", "shape_text"]
+from aot_tune.spec import Operator, Scalar, Tensor
+
+__all__ = [
+    "arguments",
+    "c_string",
+    "choices_text",
+    "dtype_text",
+    "first_tensor",
+    "parameters",
+    "prepared",
+    "scalar_type",
+    "shape_text",
+]
 
 _SCALARS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
@@ -32,6 +44,28 @@ def arguments(operator: Operator, prefix: str = "") -> list[str]:
 def shape_text(operator: Operator, tensor: str) -> str:
     """A tensor's declared shape for people: `[M, K]`."""
     return "[" + ", ".join(s.key() for s in operator.tensor(tensor).shape) + "]"
+
+
+def dtype_text(operator: Operator, tensor: Tensor) -> str:
+    """A tensor's dtype for people: `f32`, of a variable its choices: `f32, bf16 or f16`."""
+    return choices_text(operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)))
+
+
+def choices_text(choices: Sequence[str]) -> str:
+    """Names for people: `f32, bf16 or f16`."""
+    return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+
+
+def first_tensor(operator: Operator) -> int:
+    """The index of the first tensor that every call passes."""
+    return next(i for i, t in enumerate(operator.tensors) if not t.optional)
+
+
+def prepared(operator: Operator, call: str) -> str:
+    """The arguments that variants get, from the generated struct `call`."""
+    names = [f"t_{t.name}" for t in operator.tensors]
+    names += [f"v_{name}" for name in [*(s.name for s in operator.scalars), *(a.name for a in operator.attributes)]]
+    return ", ".join(f"{call}.{n}" for n in names)
 
 
 def c_string(text: str) -> str:

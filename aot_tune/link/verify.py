@@ -11,13 +11,15 @@ import msgspec
 
 from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, read_archive
-from aot_tune.link.elf import Image
+from aot_tune.link.elf import Image, device_code_digest
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.link.records import family_of
 
 __all__ = ["Document", "read_manifest", "verify"]
 
 _SOURCE_PATH = re.compile(rb"/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b")
+_LATE = ("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-", "libc10", "libtorch")
+"""Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
 
@@ -29,6 +31,9 @@ class _Variant(msgspec.Struct, frozen=True):
     object: str
     generic: bool
     rebuilt: bool
+    device: str = ""
+    last: int = 0
+    dtypes: dict[str, str] = {}
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -40,6 +45,7 @@ class _Table(msgspec.Struct, frozen=True):
     target: str
     level: int
     nodes: tuple[_Node, ...]
+    last: int = 0
 
 
 class _Operator(msgspec.Struct, frozen=True):
@@ -79,9 +85,9 @@ def verify(
     """Check a linked library, and its Python module if there is one, against the manifest.
 
     Every variant's object must be in the archive under its digest, and its code and constants in the library, equal but
-    for what the linker fills in. The library must hold the manifest's text, export its functions and nothing else, and
-    neither file may name an absolute source path, a text of `forbidden` (build folders) or a search path outside of
-    $ORIGIN.
+    for what the linker fills in. The library must hold the manifest's text, export its functions and nothing else.
+    Neither file may need a library of CUDA or torch, nor name an absolute source path, a text of `forbidden` (build
+    folders) or a search path outside of $ORIGIN.
 
     Raises:
         ManifestError: listing everything that does not fit.
@@ -94,7 +100,7 @@ def verify(
     problems += _check_variants(document, members, image)
     if text not in image.data:
         problems.append(f"{library.name} does not hold this manifest")
-    exports = {f"{document.prefix}_last_error", f"{document.prefix}_manifest"}
+    exports = {f"{document.prefix}_{f}" for f in ("last_error", "manifest", "preload")}
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
     problems += _check_file(library.name, image, exports, forbidden)
     if module is not None:
@@ -115,17 +121,20 @@ def _check_tables(document: Document) -> list[str]:
     problems = []
     for op in document.operators:
         known = {v.name: v for v in op.variants}
-        families = {family_of(v.target) for v in op.variants} | {family_of(t.target) for t in op.tables}
-        for family in sorted(families or {"cpu"}):
-            if not any(v.generic and family_of(v.target) == family for v in op.variants):
-                problems.append(f"operator {op.name!r} has no generic variant for {family}")
+        served = {_serves(v) for v in op.variants if v.generic}
+        wanted = {_serves(v) for v in op.variants} or {"cpu"}
+        problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
         for table in op.tables:
             for name in sorted({n for node in table.nodes for n in node.leaf}):
                 if name not in known:
                     problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
-                elif known[name].level > table.level:
-                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of a higher level")
+                elif known[name].level > table.level or 0 < known[name].last < (table.last or 1 << 30):
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of another level")
     return problems
+
+
+def _serves(v: _Variant) -> str:
+    return " ".join([family_of(v.target), *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
 
 
 def _check_variants(document: Document, members: dict[str, Member], image: Image) -> list[str]:
@@ -138,15 +147,26 @@ def _check_variants(document: Document, members: dict[str, Member], image: Image
                 problems.append(f"{where}: its object is not in the archive")
             elif hashlib.sha256(member.data).hexdigest() != v.object:
                 problems.append(f"{where}: its object is not the one that was measured")
+            elif _other_device_code(v, member):
+                problems.append(f"{where}: its device code is not the one that was measured")
             else:
                 problems += [f"{where}: {s} of its object is not linked" for s in image.missing_pieces(member.data)]
     return problems
+
+
+def _other_device_code(v: _Variant, member: Member) -> bool:
+    """Whether an object that holds device code holds other code than the manifest says."""
+    found = device_code_digest(member.data)
+    return bool(v.device and found) and found != v.device
 
 
 def _check_file(name: str, image: Image, exports: set[str], forbidden: Sequence[str]) -> list[str]:
     found = image.exported()
     problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
     problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    for needed in image.dynamic("DT_NEEDED"):
+        if needed.startswith(_LATE):
+            problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")
     for paths in image.dynamic("DT_RPATH", "DT_RUNPATH"):
         for path in paths.split(":"):
             if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):

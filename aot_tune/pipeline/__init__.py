@@ -32,7 +32,8 @@ def build(directory: Path) -> None:
         progress.line(line)
     session = Session(plan, paths, progress)
     try:
-        progress.line(f"cache {session.location.root or 'off'}, {session.jobs.reason}")
+        reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
+        progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
         _build(session, plan, directory)
     finally:
         session.close()
@@ -46,7 +47,7 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
         evidence = _replay(session)
     else:
         evidence = tune(session)
-    generics = {name: _generic(session, name, found) for name, found in evidence.items()}
+    generics = {name: _generics(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
@@ -58,10 +59,11 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     sys.stdout.flush()
 
 
-def _generic(session: Session, name: str, found: list[Evidence]) -> Entry:
-    """The generic entry of an operator, the one that was measured where there is one."""
-    entries = (e for one in found for e in one.entries.values() if e.candidate.generic)
-    return next(entries, None) or session.generic_entry(session.operators[name].operator)
+def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]:
+    """The generic entries of an operator, those that were measured where there are such."""
+    measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
+    entries = session.generic_entries(session.operators[name].operator)
+    return [measured.get(e.candidate.id, e) for e in entries]
 
 
 def _replay(session: Session) -> dict[str, list[Evidence]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,7 +33,8 @@ def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
         folder.mkdir(mode=0o700)
     if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
         raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
-    lock = FileLock(folder / f"{device.family}-{device.digest[:16]}.lock")
+    one = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
+    lock = FileLock(folder / f"{device.family}-{one[:16]}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -50,8 +53,9 @@ class LazyBench:
         self.session, self.device = session, device
         self._stack = ExitStack()
         self._bench: Bench | None = None
-        self._scratch = Path()
+        self._scratch: str | Path | None = None
         self._linked: dict[str, Path] = {}
+        self._linking = threading.Lock()
 
     def __enter__(self) -> LazyBench:
         return self
@@ -70,12 +74,11 @@ class LazyBench:
         """
         if self._bench is None:
             self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
-            self._scratch = Path(self._stack.enter_context(scratch_folder()))
             self._bench = self._stack.enter_context(
                 Bench(
                     self.device,
-                    self.session.policy,
-                    scratch=self._scratch,
+                    self.session.policy_of(self.device.family),
+                    scratch=Path(self._folder()),
                     threads=self.session.threads,
                     log=self.session.progress.line,
                 )
@@ -88,14 +91,23 @@ class LazyBench:
         Raises:
             ToolchainError: when the object does not link, or is known from a record only and does not compile here.
         """
-        self.get()
         if entry.object is None:  # known from a record, but not on this problem
             self.session.compile([entry], "again")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
-        if entry.digest not in self._linked:
-            path = self._scratch / f"{entry.digest[:24]}.so"
-            chain = toolchain_for(entry.candidate.backend, self.session.environment)
-            chain.link_shared([Path(entry.object.path)], path)
-            self._linked[entry.digest] = path
-        return self._linked[entry.digest]
+        with self._linking:
+            known = self._linked.get(entry.digest)
+        if known is not None:
+            return known
+        path = Path(self._folder()) / f"{entry.digest[:24]}-{threading.get_ident()}.so"
+        chain = toolchain_for(entry.candidate.backend, self.session.environment)
+        chain.link_shared([Path(entry.object.path)], path)
+        with self._linking:
+            return self._linked.setdefault(entry.digest, path)
+
+    def _folder(self) -> str:
+        """Where this bench's files are, until it ends."""
+        with self._linking:
+            if self._scratch is None:
+                self._scratch = self._stack.enter_context(scratch_folder())
+            return str(self._scratch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from aot_tune.bench import Measurement
 from aot_tune.compile import Object
+from aot_tune.database import Code
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Expr, Facts, Operator, Problem, Target, all_of
@@ -19,16 +20,18 @@ __all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "spread", "ti
 class Entry:
     """A candidate with its source and, once it is compiled, its object.
 
-    `recorded` is the digest that a database gives its object, where source and toolchain are the recorded ones;
-    `rebuilt` says that the object here is another one than the object that was measured.
+    `recorded` is what a database says of its object, where the source is the recorded one and the toolchain too, or no
+    measurement is made here; `rebuilt` says that the code here is another one than that which was measured. `only` are
+    the ids of the problems that it is tried on, where its kernel does not say it all.
     """
 
     candidate: Candidate
     rendered: Rendered
     requires: tuple[Expr, ...]
     object: Object | None = None
-    recorded: str = ""
+    recorded: Code = field(default_factory=Code)
     rebuilt: bool = False
+    only: set[str] | None = None
 
     @classmethod
     def of(cls, operator: Operator, rendered: Rendered) -> Entry:
@@ -37,9 +40,14 @@ class Entry:
         return cls(candidate=candidate, rendered=rendered, requires=requirements(operator, candidate))
 
     @property
+    def code(self) -> Code:
+        """Digests of the object, as far as they are known; empty for one that is not there."""
+        return self.recorded if self.object is None else Code(self.object.digest, self.object.device)
+
+    @property
     def digest(self) -> str:
         """Digest of the object, as far as it is known; empty for one that is not there."""
-        return self.object.digest if self.object is not None else self.recorded
+        return self.code.object
 
     @property
     def compiled(self) -> bool:
@@ -57,8 +65,15 @@ class Evidence:
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def workload(self) -> tuple[Problem, ...]:
+        """The problems worth tuning on the target."""
+        return self.operator.workload_for(self.target.family)
+
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
+        if entry.only is not None and problem.id not in entry.only:
+            return False
         facts = self.operator.facts(problem)
         worthwhile = self.operator.kernel(entry.candidate.kernel).worthwhile
         return all_of(entry.requires, facts) and all_of(worthwhile, facts)

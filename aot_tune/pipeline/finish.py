@@ -7,15 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device
+from aot_tune.bench import Device, Policy
+from aot_tune.compile import target_by_name
 from aot_tune.errors import NoSurvivorError
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
+from aot_tune.link.records import family_of
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_name
 from aot_tune.report import Failure, OperatorReport, Report
 from aot_tune.select import select
-from aot_tune.spec import Operator
+from aot_tune.spec import Operator, Target
 
 __all__ = ["choose", "finish"]
 
@@ -38,7 +40,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         )
     if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"
-    facts = {p.id: operator.facts(p) for p in operator.workload}
+    facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     return Chosen(evidence, select(costs, facts, lambda c, f: serves(evidence, c, f), sizes=sizes), costs)
 
@@ -48,7 +50,7 @@ def _told(failure: Failure) -> str:
 
 
 def finish(
-    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Entry]
+    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
 ) -> Report:
     """Write the library's sources, objects and manifest, and the report, into `directory`."""
     tables = []
@@ -67,7 +69,7 @@ def finish(
         module=session.plan.module,
         mode=session.options.mode,
         devices=tuple({"name": d.name, **d.identity} for d in used),
-        policy=msgspec.to_builtins(session.policy),
+        policy={f: msgspec.to_builtins(session.policy_of(f)) for f in session.plan.families},
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
     )
     generate(spec, directory)
@@ -77,12 +79,16 @@ def finish(
         targets=session.plan.targets,
         devices=tuple(d.name for d in used),
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
-        policy=f"version {session.policy.version}, digest {session.policy.digest[:12]}",
+        policy="; ".join(_policy(f, session.policy_of(f)) for f in session.plan.families),
         operators=tuple(reports),
         notes=tuple(sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
+
+
+def _policy(family: str, policy: Policy) -> str:
+    return f"{family} version {policy.version}, digest {policy.digest[:12]}"
 
 
 def _measured_on(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
@@ -98,9 +104,11 @@ def _measured_on(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> li
     return sorted((known[d] for d in digests if d in known), key=lambda d: d.slug)
 
 
-def _operator(operator: Operator, chosen: list[Chosen], generic: Entry) -> tuple[OperatorTable, list[OperatorReport]]:
-    variants: list[LinkedVariant] = [_variant(generic, level=0)]
-    index = {generic.candidate.id: 0}
+def _operator(
+    operator: Operator, chosen: list[Chosen], generics: Sequence[Entry]
+) -> tuple[OperatorTable, list[OperatorReport]]:
+    variants: list[LinkedVariant] = [_variant(g, target_by_name(g.candidate.target)) for g in generics]
+    index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
     for one in chosen:
@@ -108,7 +116,7 @@ def _operator(operator: Operator, chosen: list[Chosen], generic: Entry) -> tuple
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(_variant(evidence.entries[candidate], evidence.target.level))
+                variants.append(_variant(evidence.entries[candidate], evidence.target))
         if selection.nodes:
             nodes = tuple(
                 DecisionNode(
@@ -120,28 +128,38 @@ def _operator(operator: Operator, chosen: list[Chosen], generic: Entry) -> tuple
                 )
                 for n in selection.nodes
             )
-            tuned = tuple(p for p in operator.workload if p.id in one.costs)
+            tuned = tuple(p for p in evidence.workload if p.id in one.costs)
             tables.append(
-                TargetTable(target=evidence.target.name, level=evidence.target.level, nodes=nodes, tuned=tuned)
+                TargetTable(
+                    target=evidence.target.name,
+                    level=evidence.target.level,
+                    last=evidence.target.last,
+                    nodes=nodes,
+                    tuned=tuned,
+                )
             )
-        reports.append(tell(one, generic))
+        reports.append(tell(one, [g for g in generics if family_of(g.candidate.target) == evidence.target.family]))
     if not chosen:
-        reports.append(generic_only(operator.name, generic))
+        reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
 
 
-def _variant(entry: Entry, level: int) -> LinkedVariant:
+def _variant(entry: Entry, target: Target) -> LinkedVariant:
     assert entry.object is not None
     return LinkedVariant(
         name=variant_name(entry),
         symbol=entry.rendered.symbol,
         kernel=entry.candidate.kernel,
         target=entry.candidate.target,
-        level=level,
+        level=target.level,
+        last=0 if entry.candidate.generic else target.last,
+        dtypes=entry.candidate.dtypes,
         config=entry.candidate.config,
         requires=() if entry.candidate.generic else entry.requires,
         object_path=entry.object.path,
         object_digest=entry.object.digest,
+        device_digest=entry.object.device,
         generic=entry.candidate.generic,
         rebuilt=entry.rebuilt,
+        notes=entry.candidate.backend == "cublaslt",
     )

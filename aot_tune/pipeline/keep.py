@@ -7,52 +7,62 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.bench import Device, Measurement
-from aot_tune.compile import Object
 from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update
 from aot_tune.errors import BuildError, DatabaseError
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
-from aot_tune.render import Rendered
 from aot_tune.storage import new_temporary
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
 
 
-def compile_kept(session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Entry]) -> None:
+def compile_kept(
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+) -> None:
     """Compile the kept variants that have no object yet, and every generic one.
 
     Raises:
         BuildError: when a kept or generic variant does not compile.
-        DatabaseError: when strict replay finds another object than the recorded one.
+        DatabaseError: when a strict build finds other code than the recorded one.
     """
     kept = [one.evidence.entries[c] for found in chosen.values() for one in found for c in one.selection.kept]
-    session.compile([*generics.values(), *kept], "kept variants")
-    for name, generic in generics.items():
+    always = [(name, entry) for name, entries in generics.items() for entry in entries]
+    session.compile([*(e for _, e in always), *kept], "kept variants")
+    for name, generic in always:
         session.require_generic(session.operators[name].operator, generic)
-    recorded = _recorded_digests(session)
-    shipped = [*generics.values(), *(e for e in kept if not e.candidate.generic)]
+    shipped = [*(e for _, e in always), *(e for e in kept if not e.candidate.generic)]
     for entry in shipped:
         if not entry.compiled:
             error = entry.object.error if entry.object else ""
             raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
-        expected = entry.recorded or (recorded.get(entry.candidate.id, "") if session.options.mode == "replay" else "")
-        entry.rebuilt = bool(expected) and entry.digest != expected
+        entry.rebuilt = bool(entry.recorded.object) and not entry.code.same_as(entry.recorded)
         if entry.rebuilt and session.options.strict:
-            raise DatabaseError(
-                f"{entry.candidate.operator}: {entry.candidate.label} compiles to another object than the recorded one",
-                why=f"recorded {expected[:12]}, here {entry.digest[:12]} by {session.toolchain_text(entry)}",
-                fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or not strict",
-            )
+            raise _other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
             f"{rebuilt} of {len(shipped)} variants are rebuilt: compiler or flags here are not the recorded ones"
         )
+    host = sum(bool(e.recorded.object) and not e.rebuilt and e.digest != e.recorded.object for e in shipped)
+    if host:
+        session.progress.line(
+            f"{host} of {len(shipped)} variants hold the recorded device code and host code of another compiler"
+        )
 
 
-def _recorded_digests(session: Session) -> dict[str, str]:
-    return {c.id: c.object for d in session.databases for c in d.candidates if c.object}
+def _other_code(session: Session, entry: Entry) -> DatabaseError:
+    """What to say of a strict build's variant that is not the recorded one."""
+    there, here, what = entry.recorded.object, entry.digest, "object"
+    if entry.recorded.device and entry.code.device:
+        there, here, what = entry.recorded.device, entry.code.device, "device code"
+    return DatabaseError(
+        f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
+        why=f"recorded {there[:12]}, here {here[:12]} by {session.toolchain_text(entry)}",
+        fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or not strict",
+    )
 
 
 def _recorded_toolchain(session: Session, entry: Entry) -> str:
@@ -128,6 +138,14 @@ def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> 
                 yield update(same[0], database) if same else database
 
 
+def _of_object(m: Measurement, entry: Entry | None) -> Measurement | None:
+    """A measurement under the object that was compiled here; None when it is of other code, or nothing was compiled."""
+    if entry is None or m.object == entry.digest:
+        return None if entry is None else m
+    same = m.object == entry.recorded.object and entry.code.same_as(entry.recorded)
+    return msgspec.structs.replace(m, object=entry.digest) if same else None
+
+
 def _database(
     session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
@@ -136,24 +154,22 @@ def _database(
     What takes part in the races of several targets, the generic variant and the baselines, is kept once.
     """
     own = [e for e in found if session.device_for(e.target) == device]
-    compiled: dict[str, tuple[Rendered, Object]] = {
-        e.candidate.id: (e.rendered, e.object) for one in own for e in one.entries.values() if e.object is not None
-    }
-    known = {name: made.digest for name, (_, made) in compiled.items()}
+    here = {e.candidate.id: e for one in own for e in one.entries.values() if e.object is not None}
+    compiled = [(e.rendered, e.object) for e in here.values() if e.object is not None]
     measurements: dict[tuple[str, str], Measurement] = {}
     for m in (m for one in own for row in one.measurements.values() for m in row.values()):
-        current = is_baseline(m.candidate) or known.get(m.candidate) == m.object
-        if current and m.device == device.digest:
-            measurements.setdefault((m.candidate, m.problem.id), m)
+        current = m if is_baseline(m.candidate) else _of_object(m, here.get(m.candidate))
+        if current is not None and m.device == device.digest:
+            measurements.setdefault((m.candidate, m.problem.id), current)
     if not measurements:
         return None
     return make_database(
         operator=loaded.operator.name,
         contract=operator_digest(loaded.operator),
-        device=device,
-        policy=session.policy,
+        device=msgspec.structs.replace(device, unit=""),
+        policy=session.policy_of(device.family),
         toolchains=session.plan.toolchains,
         baselines=baseline_versions(loaded),
-        compiled=compiled.values(),
+        compiled=compiled,
         measurements=measurements.values(),
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aot_tune.bench import Entry as Entrant
-from aot_tune.bench import Measurement, Prepared
+from aot_tune.bench import Measurement, Prepared, runs_on
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.benching import LazyBench
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
 from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.report import format_time
@@ -29,6 +29,7 @@ class Measurer:
         self._lazy, self._session = bench, bench.session
         self.known: dict[str, Known] = {}
         self._stores: dict[str, OperatorStore] = {}
+        self._problems: dict[tuple[str, str], _OneProblem] = {}
         self.measured = self.reused = 0
 
     def measure(
@@ -37,10 +38,13 @@ class Measurer:
         """Screen and race one problem of an operator's workload, unless the budget has ended."""
         if not self._session.turn.allows(0.2):
             done = len(evidence.measurements)
-            left = len(loaded.operator.workload) - done
-            evidence.note = f"the budget ended before {left} of {len(loaded.operator.workload)} problems were measured"
+            left = len(evidence.workload) - done
+            evidence.note = f"the budget ended before {left} of {len(evidence.workload)} problems were measured"
             return
-        self._measure(_OneProblem(self._lazy, loaded, problem, self._store(loaded)), evidence, tick)
+        tried = evidence.tried(problem)
+        if not self.recorded(loaded, evidence, problem, tick):
+            self.screen(loaded, evidence, problem, tried, tick)
+            self.race(loaded, evidence, problem)
 
     def _store(self, loaded: LoadedOperator) -> OperatorStore:
         name = loaded.operator.name
@@ -49,24 +53,40 @@ class Measurer:
                 name,
                 operator_digest(loaded.operator),
                 self._lazy.device.digest,
-                self._session.policy.digest,
+                self._session.policy_of(self._lazy.device.family).digest,
                 baseline_versions(loaded),
             )
         return self._stores[name]
 
-    def _measure(self, one: _OneProblem, evidence: Evidence, tick: Callable[[str], None]) -> None:
-        tried = evidence.tried(one.problem)
-        known = self.known.get(one.loaded.operator.name, Known())
-        recorded = [m for e in tried if (m := known.find(e.candidate.id, one.problem)) is not None]
-        if len(recorded) == len(tried):
-            self.reused += len(recorded)
-            for measurement in (*recorded, *known.baselines(one.problem)):
-                evidence.add(measurement)
-            for _ in tried:
-                tick(f"{one.loaded.operator.name} {one.problem.id}: recorded")
-            return
-        best: float | None = None
-        for entry in tried:
+    def recorded(
+        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
+    ) -> bool:
+        """Take a problem over from the committed records, where they know all that would be tried on it."""
+        tried = evidence.tried(problem)
+        known = self.known.get(loaded.operator.name, Known())
+        found = [m for e in tried if (m := known.find(e.candidate.id, problem)) is not None]
+        if len(found) != len(tried):
+            return False
+        self.reused += len(found)
+        for measurement in (*found, *known.baselines(problem)):
+            evidence.add(measurement)
+        for _ in tried:
+            tick(f"{loaded.operator.name} {problem.id}: recorded")
+        return True
+
+    def screen(
+        self,
+        loaded: LoadedOperator,
+        evidence: Evidence,
+        problem: Problem,
+        entries: Sequence[Entry],
+        tick: Callable[[str], None],
+    ) -> None:
+        """Screen candidates on a problem against the best that it has so far."""
+        one = self._one(loaded, problem)
+        row = evidence.measurements.get(problem.id, {}).values()
+        best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
+        for entry in entries:
             if not self._session.turn.allows(0.0 if best is None else 1e-9):
                 return
             measurement = self._screen(one, entry, best)
@@ -74,9 +94,18 @@ class Measurer:
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
-            tick(f"{one.loaded.operator.name} {one.problem.id}: best so far {shown}")
-        for measurement in self._race(one, evidence, tried):
+            tick(f"{loaded.operator.name} {problem.id}: best so far {shown}")
+
+    def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
+        """Race the best of a problem's screen."""
+        for measurement in self._race(self._one(loaded, problem), evidence, evidence.tried(problem)):
             evidence.add(measurement)
+
+    def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
+        key = (loaded.operator.name, problem.id)
+        if key not in self._problems:
+            self._problems[key] = _OneProblem(self._lazy, loaded, problem, self._store(loaded))
+        return self._problems[key]
 
     def _screen(self, one: _OneProblem, entry: Entry, best: float | None) -> Measurement:
         known = one.store.find(entry.candidate.id, entry.digest, one.problem)
@@ -146,4 +175,9 @@ class _OneProblem:
     def baselines(self) -> list[str]:
         """Names of the baselines that are installed and can do the problem."""
         here = baseline_versions(self.loaded)
-        return [b.name for b in self.loaded.operator.baselines if b.name in here and b.supports(self.problem)]
+        family = self._bench.device.family
+        return [
+            b.name
+            for b in self.loaded.operator.baselines
+            if b.name in here and runs_on(family, b.requires) and b.supports(self.problem)
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.compile import Object
+from aot_tune.compile import Object, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
     match_measurements,
@@ -17,7 +17,7 @@ from aot_tune.database import (
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Operator, Problem, Target
+from aot_tune.spec import Operator, Problem, Target, all_of
 
 __all__ = ["Known", "known_here", "recorded_evidence"]
 
@@ -41,7 +41,7 @@ class Known:
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
     """What the committed databases know of an operator on this very device, under this policy, for these objects.
 
-    Candidates whose source and toolchain are the recorded ones get the recorded digest, so that only those that are
+    Candidates whose source and toolchain are the recorded ones get the recorded digests, so that only those that are
     kept need to be compiled. Versions of baselines do not matter: nothing of theirs is linked.
     """
     for database in session.databases:
@@ -51,11 +51,11 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
         match = match_measurements(
             database,
             device=device.digest,
-            policy=session.policy.digest,
+            policy=session.policy_of(device.family).digest,
             contract=operator_digest(operator),
             # those of other targets count as they are: the generic variant races on all targets
-            objects={c.id: c.object for c in database.candidates if c.id not in entries}
-            | {i: e.digest for i, e in entries.items() if e.digest},
+            objects={c.id: c.code for c in database.candidates if c.id not in entries}
+            | {i: e.code for i, e in entries.items() if e.digest},
             baselines=database.baselines,
         )
         return Known(match.usable)
@@ -63,15 +63,18 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
 
 
 def note_recorded_objects(session: Session, database: OperatorDatabase, entries: Mapping[str, Entry]) -> None:
-    """Set `recorded` of each entry that the database's toolchain compiled from the same source."""
+    """Set `recorded` of each entry that the database's toolchain compiled from the same source.
+
+    Where a GPU runs it, another host compiler changes nothing that was measured.
+    """
+    alike, alike_on_device = _toolchains_alike(session, database)
     for record in database.candidates:
         entry = entries.get(record.id)
-        backend = record.candidate.backend
         if entry is None or entry.rendered.digest != record.source:
             continue
-        if database.toolchains.get(backend) != session.plan.toolchains.get(backend):
+        if record.candidate.backend not in (alike_on_device if record.device else alike):
             continue
-        entry.recorded = record.object
+        entry.recorded = record.code
         if record.status != "ok":  # it would fail again
             entry.object = Object(
                 key="",
@@ -86,25 +89,38 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
             )
 
 
-def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase]:
+def _toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
+    """Backends whose toolchain here is the recorded one: as a whole, and as far as it makes what a GPU runs."""
+    here = session.plan.toolchains
+    shared = {name: identity for name, identity in database.toolchains.items() if name in here}
+    whole = {name for name, identity in shared.items() if identity == here[name]}
+    parts = {name: toolchain_for(name, session.environment).device_identity for name in shared}
+    return whole, {name for name, part in parts.items() if part(shared[name]) == part(here[name])}
+
+
+def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase | None]:
     """The evidence for a target from the most fitting database, without measuring.
 
     A record of another version of the operator (its arguments, reference or tolerance) does not count. The most fitting
-    is that of this very device, then that of a device with the same name, then any of the family.
+    is that of this very device, then that of a device with the same name, then any of the family. There need be none
+    where the operator has nothing but generic kernels.
 
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
     database = _most_fitting(session, operator, target)
-    missing = missing_problems(database, operator.workload, target.name)
-    if database is None or missing:
+    missing = missing_problems(database, _with_a_choice(session, operator, target), target.name)
+    if missing:
         raise DatabaseError(
             f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
             why="\n       ".join(p.id for p in missing[:20]),
             fix="tune on the device, run `aot-tune record tuning`, commit the result; or use AOT_TUNE_MODE=auto",
         )
+    if database is None:
+        generic = {e.candidate.id: e for e in session.generic_entries(operator, target.family)}
+        return Evidence(operator, target, generic), None
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
-    workload = {problem_key(p) for p in operator.workload}
+    workload = {problem_key(p) for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
         subject = measurement.candidate.startswith("baseline:") or (
@@ -113,6 +129,18 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         if subject and problem_key(measurement.problem) in workload:
             evidence.add(measurement)
     return evidence, database
+
+
+def _with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
+    """Problems of the workload on which a kernel beside the generic one is tried: those that a record must have."""
+    kernels = [k for k in session.kernels_for(operator, target) if next(k.configs(target.facts), None) is not None]
+    found = []
+    for problem in operator.workload_for(target.family):
+        facts = operator.facts(problem)
+        given = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
+        if any(given in operator.dtype_choices(k) and all_of((*k.requires, *k.worthwhile), facts) for k in kernels):
+            found.append(problem)
+    return found
 
 
 def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
@@ -152,6 +180,7 @@ def _rendered_again(
                 fix="tune again and record, or use the templates that the database was recorded with",
             )
         found[record.id] = Entry.of(operator, rendered)
-    generic = session.generic_entry(operator)
-    found.setdefault(generic.candidate.id, generic)
+        found[record.id].recorded = record.code
+    for generic in session.generic_entries(operator, target.family):
+        found.setdefault(generic.candidate.id, generic)
     return found

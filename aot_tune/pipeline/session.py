@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, Policy
+from aot_tune.bench import Device, Policy, policy_for
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import ObjectCache, compile_all, native_targets, parallel_compiles, target_by_name, toolchain_for
 from aot_tune.compile import Progress as CompileProgress
+from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.errors import BuildError
 from aot_tune.library import load_operators
@@ -24,7 +25,7 @@ from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
 from aot_tune.render import Candidate, Renderer, candidate_for
 from aot_tune.search import Budget, Strategy, make_strategy
-from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.storage import cache_location
 
 __all__ = ["LoadedOperator", "Session", "baseline_versions"]
@@ -60,12 +61,10 @@ class Session:
         self.store = MeasurementStore.at(self.location)
         if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
-        self.jobs = parallel_compiles(self.environment)
         self.budget = Budget(plan.options.budget)
         self.turn = self.budget
-        self.policy = Policy()
         self.threads = plan.options.threads or usable_cores()
-        self.devices = list(devices(self.threads))
+        self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
         folder = Path(paths.database) if paths.database else None
         self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
@@ -79,6 +78,15 @@ class Session:
             cache.close()
         self.progress.close()
 
+    def policy_of(self, family: str) -> Policy:
+        """How devices of a family are measured."""
+        return policy_for(family, Policy())
+
+    def jobs_of(self, backend: str) -> Jobs:
+        """How many compilers of a backend run at a time, and why."""
+        memory = toolchain_for(backend, self.environment).memory_per_job()
+        return parallel_compiles(self.environment, memory=memory)
+
     def cache(self, backend: str) -> ObjectCache:
         """The object cache of a backend."""
         if backend not in self._caches:
@@ -86,26 +94,46 @@ class Session:
         return self._caches[backend]
 
     def device_for(self, target: Target) -> Device | None:
-        """The device here that runs a target; None when there is none."""
+        """The device here that runs a target, the first of several; None when there is none."""
+        return next(iter(self.devices_for(target)), None)
+
+    def devices_for(self, target: Target) -> list[Device]:
+        """The devices here that run a target and are of one model."""
         if target.name not in self._native:
-            return None
-        return next((d for d in self.devices if d.family == target.family), None)
+            return []
+        found = [d for d in self.devices if d.family == target.family and _runs(d, target)]
+        return [d for d in found if d.digest == found[0].digest]
+
+    def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
+        """The kernels beside the generic ones that have a toolchain for a target's family."""
+        found = []
+        for kernel in operator.kernels:
+            chain = toolchain_for(kernel.backend, self.environment)
+            if not kernel.generic and target.family in {t.family for t in chain.targets()}:
+                found.append(kernel)
+        return found
 
     def ask(self, operator: Operator, target: Target) -> list[Entry]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target."""
         found: dict[str, Entry] = {}
-        for kernel in operator.kernels:
-            chain = toolchain_for(kernel.backend, self.environment)
-            wanted = fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
-            if kernel.generic or not wanted or target.family not in {t.family for t in chain.targets()}:
+        for kernel in self.kernels_for(operator, target):
+            if not fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter):
                 continue
             for config in self._strategy(operator, kernel, target).ask(_AT_ONCE):
-                pinned = any(config.get(p) for p in kernel.pins)
-                for problem in operator.workload if pinned else operator.workload[:1]:
-                    candidate = candidate_for(operator, kernel, config, target, problem)
+                for candidate in self._candidates(operator, kernel, config, target):
                     if candidate.id not in found:
                         found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
         return list(found.values())
+
+    def _candidates(
+        self, operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
+    ) -> Iterator[Candidate]:
+        """The candidates of a config: one per dtypes, and per problem where it pins dims."""
+        workload = operator.workload_for(target.family)
+        pinned = any(config.get(p) for p in kernel.pins)
+        for dtypes in operator.dtype_choices(kernel):
+            for problem in workload if pinned else workload[:1]:
+                yield candidate_for(operator, kernel, config, target, problem, dtypes)
 
     def tell(self, operator: Operator, target: Target, entry: Entry, cost: float) -> None:
         """Report a candidate's cost, its mean time over the best of each problem, to the strategy that asked for it."""
@@ -126,27 +154,38 @@ class Session:
         """What a generic candidate is compiled for."""
         return toolchain_for(candidate.backend, self.environment).baseline()
 
-    def generic_entry(self, operator: Operator) -> Entry:
-        """The generic candidate of an operator, rendered."""
-        kernel: Kernel = operator.generic
-        target = toolchain_for(kernel.backend, self.environment).baseline()
-        config = next(iter(kernel.configs(target.facts)))
-        candidate = candidate_for(operator, kernel, config, target)
-        return Entry.of(operator, self.renderer.render(operator, candidate, target))
+    def generic_entries(self, operator: Operator, family: str = "") -> list[Entry]:
+        """The rendered generic candidates of an operator, one per dtypes: for a family, or all of the build."""
+        found = []
+        for kernel in operator.generics:
+            target = toolchain_for(kernel.backend, self.environment).baseline()
+            if target.family not in ((family,) if family else self.plan.families):
+                continue
+            config = next(iter(kernel.configs(target.facts)))
+            for dtypes in operator.dtype_choices(kernel):
+                candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
+                found.append(Entry.of(operator, self.renderer.render(operator, candidate, target)))
+        return found
 
-    def compile(self, entries: Iterable[Entry], what: str) -> None:
-        """Compile what has no object yet; a failed compile is a status of its object."""
+    def compile(self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] | None = None) -> None:
+        """Compile what has no object yet; a failed compile is a status of its object.
+
+        `ready` is called in this thread with each entry as soon as it has its object.
+        """
         waiting = [e for e in entries if e.object is None]
         start = self.progress.now()
         for backend in sorted({e.candidate.backend for e in waiting}):
             group = [e for e in waiting if e.candidate.backend == backend]
 
-            def show(p: CompileProgress) -> None:
+            def show(p: CompileProgress, group: list[Entry] = group) -> None:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start)
+                for entry in group:
+                    if entry.object is None and entry.rendered.symbol == p.object.symbol:
+                        entry.object = p.object
+                        if ready is not None:
+                            ready(entry)
 
-            objects = compile_all(self.cache(backend), [e.rendered for e in group], self.jobs.count, show)
-            for entry in group:
-                entry.object = objects[entry.candidate.id]
+            compile_all(self.cache(backend), [e.rendered for e in group], self.jobs_of(backend).count, show)
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""
@@ -159,8 +198,14 @@ class Session:
             raise BuildError(
                 f"operator {operator.name!r}: its generic kernel cannot be compiled",
                 why=reason,
-                fix=f"mend templates/{operator.generic.template}; every operator needs a generic variant",
+                fix=f"mend templates/{operator.kernel(entry.candidate.kernel).template}; calls would have no answer",
             )
+
+
+def _runs(device: Device, target: Target) -> bool:
+    """Whether a device of the target's family runs the target; CPUs run all that are native."""
+    capability = device.identity.get("capability")
+    return capability is None or target.runs_on(int(capability))
 
 
 def _environment(plan: Plan) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 
 from aot_tune.bench import Measurement
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
@@ -22,14 +23,13 @@ def _bytes(entry: Entry) -> int:
     return entry.object.resources.get("text", 0) if entry.object is not None else 0
 
 
-def tell(one: Chosen, generic: Entry) -> OperatorReport:
+def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
     """What is to be said of one operator on one target."""
     evidence, selection = one.evidence, one.selection
-    rows = tuple(_row(one, p.id) for p in evidence.operator.workload if p.id in one.costs)
+    rows = tuple(_row(one, p.id) for p in evidence.workload if p.id in one.costs)
     wins = Counter(row.picked for row in rows)
     kept = [evidence.entries[c] for c in selection.kept]
-    if generic.candidate.id not in selection.kept:
-        kept.append(generic)
+    kept += [g for g in generics if g.candidate.id not in selection.kept]
     regrets = list(selection.regret.values())
     held_out = list(selection.held_out.values())
     return OperatorReport(
@@ -59,7 +59,7 @@ def tell(one: Chosen, generic: Entry) -> OperatorReport:
 
 def _row(one: Chosen, problem_id: str) -> ProblemRow:
     evidence = one.evidence
-    problem = next(p for p in evidence.operator.workload if p.id == problem_id)
+    problem = next(p for p in evidence.workload if p.id == problem_id)
     facts = evidence.operator.facts(problem)
     measured = evidence.measurements[problem_id]
     costs = {c: m.ns for c, m in measured.items() if c in one.costs[problem_id] and m.ns is not None}

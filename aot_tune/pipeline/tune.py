@@ -7,11 +7,13 @@ from itertools import chain, zip_longest
 
 from aot_tune.bench import Device
 from aot_tune.errors import DatabaseError
-from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.overlap import measure_overlapped
 from aot_tune.pipeline.recorded import Known, known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.vendors import vendor_entries
 from aot_tune.spec import Problem, Target
 
 __all__ = ["tune"]
@@ -22,11 +24,11 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     for i, target in enumerate(session.targets):
         session.turn = session.budget.part(len(session.targets) - i)
-        device = session.device_for(target)
-        if device is None or not session.plan.may_measure:
+        devices = session.devices_for(target)
+        if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
         else:
-            _on_device(session, target, device, found)
+            _on_device(session, target, devices, found)
     return found
 
 
@@ -35,7 +37,11 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
-            evidence.note = f"{target.name} is chosen by records of {database.device.slug}"
+            evidence.note = (
+                f"{target.name} has nothing but the generic variant"
+                if database is None
+                else f"{target.name} is chosen by records of {database.device.slug}"
+            )
         except DatabaseError as error:
             evidence = Evidence(loaded.operator, target, {})
             evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"
@@ -43,37 +49,45 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
         found[name].append(evidence)
 
 
-def _on_device(session: Session, target: Target, device: Device, found: dict[str, list[Evidence]]) -> None:
+def _on_device(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
     pairs: list[tuple[LoadedOperator, Evidence]] = []
     for name, loaded in session.operators.items():
         found[name].append(Evidence(loaded.operator, target, {}))
         pairs.append((loaded, found[name][-1]))
-    with LazyBench(session, device) as bench:
-        measurer = Measurer(bench)
-        while fresh := _ask(session, pairs):
+    with Crew(session, devices) as crew:
+        known: dict[str, Known] = {}
+        while fresh := _ask(session, pairs, crew.device):
             for loaded, evidence in pairs:
                 if session.options.mode == "auto":
-                    measurer.known[loaded.operator.name] = known_here(
-                        session, loaded.operator, device, evidence.entries
-                    )
-            _compile(session, pairs, measurer.known, target)
-            tick = _ticker(session, pairs)
-            for loaded, evidence, problem in _in_order(session, pairs):
-                measurer.measure(loaded, evidence, problem, tick)
+                    known[loaded.operator.name] = known_here(session, loaded.operator, devices[0], evidence.entries)
+            for measurer in crew.members:
+                measurer.known = known
+            entries = _unknown(pairs, known)
+            if target.family == "cpu":  # a compiler beside it would disturb what is measured
+                _one_after_the_other(session, crew.members[0], pairs, entries, target)
+            else:
+                tick = _ticker(session, pairs, entries)
+                timings = measure_overlapped(session, crew, pairs, entries, tick)
+                session.progress.line(
+                    f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
+                    f"both together {timings.wall:.0f} s"
+                )
             for evidence, entry in fresh:
                 session.tell(evidence.operator, target, entry, evidence.mean_cost(entry))
-        session.progress.line(
-            f"{target.name}: {measurer.measured} measurements made, {measurer.reused} known from before"
-        )
+        session.progress.line(f"{target.name}: {crew.measured} measurements made, {crew.reused} known from before")
 
 
-def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> list[tuple[Evidence, Entry]]:
+def _ask(
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device
+) -> list[tuple[Evidence, Entry]]:
     """Add to the evidence what the strategies want to try next; with the first also the generic candidates."""
     fresh: list[tuple[Evidence, Entry]] = []
     for loaded, evidence in pairs:
         asked = session.ask(loaded.operator, evidence.target)
         if not evidence.entries:
-            asked.append(session.generic_entry(loaded.operator))
+            asked += vendor_entries(session, loaded.operator, evidence.target, device)
+        if not evidence.entries:
+            asked += session.generic_entries(loaded.operator, evidence.target.family)
         for entry in asked:
             if entry.candidate.id not in evidence.entries:
                 evidence.entries[entry.candidate.id] = entry
@@ -81,21 +95,38 @@ def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> list
     return fresh
 
 
-def _compile(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], known: dict[str, Known], target: Target
+def _one_after_the_other(
+    session: Session,
+    measurer: Measurer,
+    pairs: list[tuple[LoadedOperator, Evidence]],
+    entries: list[Entry],
+    target: Target,
 ) -> None:
-    """Compile what has to be measured; what a record covers whole is compiled only if it is kept."""
+    """Compile everything, then measure everything."""
+    if entries:
+        session.compile(_within_budget(session, entries), target.name)
+    tick = _ticker(session, pairs, [])
+    for loaded, evidence, problem in _in_order(session, pairs):
+        measurer.measure(loaded, evidence, problem, tick)
+
+
+def _unknown(pairs: list[tuple[LoadedOperator, Evidence]], known: dict[str, Known]) -> list[Entry]:
+    """What has to be compiled to be measured; what a record covers whole is compiled only if it is kept."""
     entries: list[Entry] = []
     for loaded, evidence in pairs:
         recorded = all(
             known.get(loaded.operator.name, Known()).find(e.candidate.id, problem) is not None
-            for problem in loaded.operator.workload
+            for problem in evidence.workload
             for e in evidence.tried(problem)
         )
-        complete = recorded and all(e.digest or e.object is not None for e in evidence.entries.values())
-        entries += [] if complete else list(evidence.entries.values())
-    if entries:
-        session.compile(_within_budget(session, entries), target.name)
+        tried = [e for e in evidence.entries.values() if _is_tried(evidence, e)]
+        complete = recorded and all(e.digest or e.object is not None for e in tried)
+        entries += [] if complete else tried
+    return entries
+
+
+def _is_tried(evidence: Evidence, entry: Entry) -> bool:
+    return entry.candidate.generic or any(evidence.meant_for(entry, p) for p in evidence.workload)
 
 
 def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
@@ -133,7 +164,7 @@ def _in_order(
 ) -> Iterator[tuple[LoadedOperator, Evidence, Problem]]:
     """All problems, operator by operator; under a budget in turn, so that its end finds every operator served,
     and each with problems from all over its workload."""
-    rows = [[(loaded, evidence, p) for p in loaded.operator.workload] for loaded, evidence in pairs]
+    rows = [[(loaded, evidence, p) for p in evidence.workload] for loaded, evidence in pairs]
     if session.turn.seconds is None:
         yield from chain.from_iterable(rows)
     else:
@@ -147,8 +178,15 @@ def _spread_out(count: int) -> list[int]:
     return sorted(range(count), key=lambda i: f"{i:0{width}b}"[::-1])
 
 
-def _ticker(session: Session, pairs: list[tuple[LoadedOperator, Evidence]]) -> Callable[[str], None]:
-    total = sum(len(e.tried(p)) for loaded, e in pairs for p in loaded.operator.workload)
+def _ticker(
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], coming: list[Entry]
+) -> Callable[[str], None]:
+    """Counts what was tried; `coming` are entries that have no object yet and will be raced on every problem."""
+    total = sum(len(e.tried(p)) for _, e in pairs for p in e.workload)
+    names = {e.candidate.id for e in coming}
+    for _, evidence in pairs if coming else ():
+        waiting = [e for i, e in evidence.entries.items() if i in names and not e.digest]
+        total += sum(evidence.meant_for(e, p) for e in waiting for p in evidence.workload) + len(evidence.workload)
     done = 0
     start = session.progress.now()
 

@@ -13,7 +13,7 @@ from aot_tune.errors import BuildError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.spec import all_of
+from aot_tune.spec import Problem, all_of
 
 __all__ = ["verify_shipped"]
 
@@ -21,7 +21,9 @@ _NOT_RUN = ("skipped", "timeout")
 """A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
 
 
-def verify_shipped(session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Entry]) -> None:
+def verify_shipped(
+    session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+) -> None:
     """Verify every kept and generic variant that this build has not verified, nor a record of the same object.
 
     A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so.
@@ -31,11 +33,12 @@ def verify_shipped(session: Session, chosen: Mapping[str, Sequence[Chosen]], gen
     """
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
-        generic = generics[name]
-        _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
+        for generic in generics[name]:
+            _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
         kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
         vouched = {m.object for one in found for m in _ok(one.evidence)}
-        waiting = [e for e in {**kept, generic.candidate.id: generic}.values() if e.digest not in vouched]
+        shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
+        waiting = [e for e in shipped.values() if e.digest not in vouched]
         for device, group in _by_device(session, waiting):
             with LazyBench(session, device) as bench:
                 for entry in group:
@@ -55,7 +58,8 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                 raise BuildError(
                     f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
-                    fix=f"mend {loaded.operator.generic.template}; it answers every call that no other variant serves",
+                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).template}; "
+                    "it answers every call that no other variant serves",
                 )
 
 
@@ -76,17 +80,19 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
 def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
     """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
     operator = loaded.operator
-    served = [p for p in operator.workload if all_of(entry.requires, operator.facts(p))]
-    problem = min(served or operator.workload, key=lambda p: (operator.compulsory_bytes(p), p.id))
-    store = session.store.operator(
-        operator.name, operator_digest(operator), bench.device.digest, f"verify only, {session.policy.digest}"
+    workload = operator.workload_for(bench.device.family)
+    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
+    problem = min(
+        served or _with_dtypes(workload, entry.candidate.dtypes), key=lambda p: (operator.compulsory_bytes(p), p.id)
     )
+    policy = f"verify only, {session.policy_of(bench.device.family).digest}"
+    store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.digest, problem)
     if found is None:
         prepared = bench.get().prepare(loaded.folder, operator, problem)
         path = bench.shared_object(entry)
         found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
-        store.put(msgspec.structs.replace(found, policy=f"verify only, {session.policy.digest}"))
+        store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":
         kind = "generic kernel" if entry.candidate.generic else f"kept variant {entry.candidate.label}"
         raise BuildError(
@@ -94,3 +100,8 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
             why=f"{found.status}: {found.reason}",
             fix="mend the kernel; nothing that fails is shipped",
         )
+
+
+def _with_dtypes(problems: Sequence[Problem], dtypes: Mapping[str, str]) -> list[Problem]:
+    """The problems in other dtypes, for a variant whose dtypes the workload has nothing of."""
+    return [msgspec.structs.replace(p, dtypes=dict(dtypes)) for p in problems]

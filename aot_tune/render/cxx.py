@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from aot_tune.errors import RenderError, did_you_mean
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import AddTensor, Operator, Tensor
 
-__all__ = ["SYMBOL", "CxxFunctions"]
+__all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
 
 SYMBOL = "AOT_TUNE_SYMBOL"
 """Stands for the candidate's symbol until the digest of the source is known."""
 
-_PRELUDE = """\
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
+TENSOR = """\
 struct DLDevice {
   int32_t device_type;
   int32_t device_id;
@@ -39,21 +34,36 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 """
+"""DLPack's tensor, in both languages."""
+
+_PRELUDE = f"""\
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+{TENSOR}"""
 
 
 class CxxFunctions:
     """Template functions for one candidate; `constants` are the facts that it is specialised on."""
+
+    _activation_qualifiers = "[[gnu::noinline]]"
+
+    required: ClassVar[tuple[str, ...]] = ("workspace", "launch")
+    """Functions that every template of the language must define."""
+
+    _public = (
+        "prelude kernel_signature no_workspace dim size stride ptr address present attr attr_value load store "
+        "store_output epilogue_functions unroll"
+    )
 
     def __init__(self, operator: Operator, constants: Mapping[str, int], hooks: Hooks) -> None:
         self._op, self._constants, self._hooks = operator, dict(constants), hooks
 
     def names(self) -> dict[str, Callable[..., Any]]:
         """Function name to function, as templates see them."""
-        public = (
-            "prelude kernel_signature no_workspace dim size stride ptr address present attr attr_value load store "
-            "store_output epilogue_functions unroll"
-        )
-        return {name: getattr(self, name) for name in public.split()}
+        return {name: getattr(self, name) for name in self._public.split()}
 
     # -- signature -----------------------------------------------------------------------------------------------
 
@@ -62,17 +72,19 @@ class CxxFunctions:
         return self._hooks.open_once("prelude", lambda: _PRELUDE)
 
     def kernel_signature(self, function: str) -> str:
-        """The head of `launch` or `workspace`, to be followed by its body in braces."""
-        ends = {
+        """The head of `launch`, `workspace` or `preload`, to be followed by its body in braces."""
+        ends: dict[str, tuple[str, ...]] = {
             "launch": ("void* workspace", "size_t workspace_size", "void* stream"),
             "workspace": ("size_t* workspace_size",),
+            "preload": (),
         }
         if function not in ends:
             raise RenderError(f"kernel_signature({function!r})", fix=did_you_mean(function, ends))
         arguments = [f"const DLTensor* {t.name}" for t in self._op.tensors]
-        arguments += [f"{_scalar_type(s.dtype_name)} {s.name}" for s in self._op.scalars]
+        arguments += [f"{scalar_type(s.dtype_name)} {s.name}" for s in self._op.scalars]
         arguments += [f"int32_t {a.name}" for a in self._op.attributes]
-        listed = ",\n    ".join(f"[[maybe_unused]] {a}" for a in (*arguments, *ends[function]))
+        given = (*arguments, *ends[function]) if function != "preload" else ()
+        listed = ",\n    ".join(f"[[maybe_unused]] {a}" for a in given) or "void"
         head = f'extern "C" __attribute__((visibility("default"))) int32_t {SYMBOL}_{function}(\n    {listed})'
         return self._hooks.open_once(f"kernel_signature_{function}", lambda: head)
 
@@ -156,7 +168,7 @@ class CxxFunctions:
         """The element at `indices`, or `lanes` of them along the last axis (of which `count` exist)."""
         self._all_indices(tensor, indices)
         if lanes == 1:
-            return f"*({self.address(tensor, indices)})"
+            return self._element(tensor, indices)
         self._unit_last(tensor)
         if count is None:
             return f"vload<{lanes}>({self.address(tensor, indices)})"
@@ -203,7 +215,14 @@ class CxxFunctions:
         """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
         return self._hooks.open_once("epilogue_functions", self._activation_functions)
 
+    def activation(self, choice: str) -> str:
+        """The name of the function that an activation other than `none` calls."""
+        return choice
+
     # -- pieces --------------------------------------------------------------------------------------------------
+
+    def _element(self, tensor: str, indices: Sequence[str]) -> str:
+        return f"*({self.address(tensor, indices)})"
 
     def _activation_functions(self) -> str:
         steps = self._op.epilogue.steps if self._op.epilogue else ()
@@ -212,9 +231,12 @@ class CxxFunctions:
             if isinstance(step, AddTensor):
                 continue
             choices = self._attribute_choices(step.attribute)
-            cases = "".join(f"    case {i}:\n      return {c}(v);\n" for i, c in enumerate(choices) if c != "none")
+            cases = "".join(
+                f"    case {i}:\n      return {self.activation(c)}(v);\n" for i, c in enumerate(choices) if c != "none"
+            )
             functions.append(
-                f"template <typename V>\n[[gnu::noinline]] V apply_{step.attribute}(V v, int32_t choice) {{\n"
+                f"template <typename V>\n{self._activation_qualifiers} "
+                f"V apply_{step.attribute}(V v, int32_t choice) {{\n"
                 f"  switch (choice) {{\n{cases}    default:\n      return v;\n  }}\n}}\n"
             )
         return "namespace {\n" + "".join(functions) + "}  // namespace\n" if functions else ""
@@ -223,11 +245,11 @@ class CxxFunctions:
         known = self._constants.get(f"attribute.{attribute}")
         if known is not None:
             choice = self._attribute_choices(attribute)[known]
-            return "" if choice == "none" else f"aot_v = {choice}(aot_v);"
-        skip = f"{attribute} != {self.attr_value(attribute, 'none')}"
-        if "none" not in self._attribute_choices(attribute):
-            skip = "true"
-        return f"if ({skip}) aot_v = apply_{attribute}(aot_v, {attribute});"
+            return "" if choice == "none" else f"aot_v = {self.activation(choice)}(aot_v);"
+        value = self.attr(attribute)
+        choices = self._attribute_choices(attribute)
+        skip = f"{value} != {choices.index('none')}" if "none" in choices else "true"
+        return f"if ({skip}) aot_v = apply_{attribute}(aot_v, {value});"
 
     def _add(self, step: AddTensor, indices: Sequence[str], lanes: int, count: str | None) -> str:
         own = [indices[a] for a in step.axes]
@@ -235,7 +257,7 @@ class CxxFunctions:
         return f"if ({self.present(step.tensor)}) {{ {add} }}"
 
     def _add_lanes(self, step: AddTensor, own: list[str], lanes: int, count: str | None, last_axis: int) -> str:
-        one = f"*({self.address(step.tensor, own)})"
+        one = self._element(step.tensor, own)
         if lanes == 1 or step.axes[-1] != last_axis:  # lanes run along the output's last axis
             return f"aot_v += {one};"
         axis = len(own) - 1
@@ -289,5 +311,6 @@ class CxxFunctions:
         )
 
 
-def _scalar_type(name: str) -> str:
+def scalar_type(name: str) -> str:
+    """The C type that a scalar of that dtype is passed as."""
     return {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}[name]

@@ -10,6 +10,7 @@ import msgspec
 
 from aot_tune.errors import RenderError
 from aot_tune.render.candidate import Candidate, canonical_digest, requirements
+from aot_tune.render.cuda import CudaFunctions
 from aot_tune.render.cxx import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
@@ -49,7 +50,8 @@ class Renderer:
         kernel = operator.kernel(candidate.kernel)
         constants = {fact: value for e in requirements(operator, candidate) for fact, value in e.pinned()}
         hooks = Hooks()
-        functions = CxxFunctions(operator, constants, hooks)
+        language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
+        functions = language(operator.concrete(candidate.dtypes), constants, hooks)
         names = {**functions.names(), **candidate.config, "target": SimpleNamespace(name=target.name, **target.facts)}
         try:
             text = hooks.finalize(self._environment.render(kernel.template, names))
@@ -62,12 +64,13 @@ class Renderer:
             raise RenderError(
                 f"{what} (kernel {operator.name}/{candidate.label})", why=error.why, fix=error.fix
             ) from error
-        for function in ("workspace", "launch"):
+        for function in functions.required:
             if not hooks.opened(f"kernel_signature_{function}"):
                 raise RenderError(
                     f"{kernel.template}: it has no kernel_signature({function!r})",
-                    why="the library calls both functions of every candidate",
-                    fix="write {{ no_workspace() }} for a kernel that needs none",
+                    why="the library calls it of every candidate",
+                    fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
+                    + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
         source, lines = map_lines(text)
         digest = _digest(operator, candidate, target, source)

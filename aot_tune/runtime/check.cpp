@@ -5,11 +5,6 @@
 #include "runtime.h"
 
 namespace aot_tune {
-namespace {
-
-struct Name {
-  char text[32];
-};
 
 Name dtype_name(const DLDataType& type) noexcept {
   const char* kind = type.code == kDLInt      ? "i"
@@ -47,6 +42,8 @@ Name device_name(const DLDevice& device) noexcept {
   }
   return name;
 }
+
+namespace {
 
 bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
   return a.device_type == b.device_type && a.device_id == b.device_id;
@@ -104,7 +101,7 @@ int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTen
 }
 
 int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) noexcept {
-  const int64_t size = info.bits / 8;
+  const int64_t size = view.tensor.dtype.bits / 8;
   int64_t below = 0;
   int64_t above = size;
   for (int i = 0; i < view.tensor.ndim && !view.empty; ++i) {
@@ -121,16 +118,46 @@ int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) no
   return AOT_TUNE_OK;
 }
 
+bool is_dtype(const DLDataType& given, uint8_t code, uint8_t bits) noexcept {
+  return given.code == code && given.bits == bits && given.lanes == 1;
+}
+
+int32_t wrong_dtype(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given) noexcept {
+  return fail(AOT_TUNE_ERROR_DTYPE, "%s: tensor '%s' has dtype %s, wanted %s", op.name, info.name,
+              dtype_name(given.dtype).text, info.dtype);
+}
+
+// Looks the tensor's dtype up among the choices of its variable, or compares it with those before it.
+int32_t read_variable(const OperatorInfo& op, int tensor, const DLTensor* const* given,
+                      int32_t* dtypes) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  const VariableInfo& variable = op.variables[info.variable];
+  int32_t& chosen = dtypes[info.variable];
+  const DLDataType& type = given[tensor]->dtype;
+  if (chosen >= 0) {
+    const DTypeInfo& wanted = variable.choices[chosen];
+    if (is_dtype(type, wanted.code, wanted.bits)) return AOT_TUNE_OK;
+    int first = 0;
+    while (given[first] == nullptr || op.tensors[first].variable != info.variable) ++first;
+    return fail(AOT_TUNE_ERROR_DTYPE,
+                "%s: tensor '%s' has dtype %s, but '%s' has %s; wanted one for all (%s)", op.name, info.name,
+                dtype_name(type).text, op.tensors[first].name, wanted.name, variable.name);
+  }
+  for (int32_t i = 0; i < variable.count; ++i) {
+    if (!is_dtype(type, variable.choices[i].code, variable.choices[i].bits)) continue;
+    chosen = i;
+    return AOT_TUNE_OK;
+  }
+  return wrong_dtype(op, info, *given[tensor]);
+}
+
 int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given,
                     View& view) noexcept {
   if (given.ndim != info.rank) {
     return fail(AOT_TUNE_ERROR_RANK, "%s: tensor '%s' has %d axes, wanted %d: %s", op.name, info.name,
                 static_cast<int>(given.ndim), static_cast<int>(info.rank), info.shape);
   }
-  if (given.dtype.code != info.code || given.dtype.bits != info.bits || given.dtype.lanes != 1) {
-    return fail(AOT_TUNE_ERROR_DTYPE, "%s: tensor '%s' has dtype %s, wanted %s", op.name, info.name,
-                dtype_name(given.dtype).text, info.dtype);
-  }
+  if (info.variable < 0 && !is_dtype(given.dtype, info.code, info.bits)) return wrong_dtype(op, info, given);
   if (given.shape == nullptr) {
     return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no shape: its pointer is NULL", op.name, info.name);
   }
@@ -188,14 +215,19 @@ bool interleaved_rows(const View& a, const View& b) noexcept {
 
 }  // namespace
 
-int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views) noexcept {
+int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
+                     int32_t* dtypes) noexcept {
   int first = -1;
+  for (int32_t i = 0; i < op.variable_count; ++i) dtypes[i] = -1;
   for (int i = 0; i < op.count; ++i) {
     const TensorInfo& info = op.tensors[i];
     if (given[i] == nullptr) {
       if (info.optional) continue;
       return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' is missing (NULL); wanted %s %s", op.name, info.name,
                   info.dtype, info.shape);
+    }
+    if (info.variable >= 0) {
+      if (int32_t status = read_variable(op, i, given, dtypes)) return status;
     }
     if (int32_t status = read_tensor(op, info, *given[i], views[i])) return status;
     if (first < 0) {
@@ -219,10 +251,11 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
       return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no data: its pointer is NULL", op.name,
                   info.name);
     }
-    if (reinterpret_cast<uintptr_t>(view.tensor.data) % (info.bits / 8u) != 0) {
+    const DLDataType& type = view.tensor.dtype;
+    if (reinterpret_cast<uintptr_t>(view.tensor.data) % (type.bits / 8u) != 0) {
       return fail(AOT_TUNE_ERROR_LAYOUT,
                   "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s", op.name,
-                  info.name, info.bits / 8, info.dtype);
+                  info.name, type.bits / 8, dtype_name(type).text);
     }
     if (!info.output) continue;
     if (self_overlap(view)) {
@@ -266,36 +299,6 @@ int64_t stride_class(const DLTensor& tensor) noexcept {
   int64_t code = tensor.ndim > 0 && tensor.strides[order[tensor.ndim - 1]] == 1;
   for (int i = 0; i < tensor.ndim; ++i) code = code * kMaxRank + order[i];
   return code;
-}
-
-int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
-                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
-  for (int32_t i = 0; i < count; ++i) {
-    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
-    *backend = backends[i];
-    *level = backends[i]->level(device.device_id);
-    return *level < 0 ? -*level : AOT_TUNE_OK;
-  }
-  return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensors are on %s, for which this library has no variants", op.name,
-              device_name(device).text);
-}
-
-int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
-                       const aot_tune_exec* exec, size_t size, void** memory) noexcept {
-  *memory = nullptr;
-  if (size == 0) return AOT_TUNE_OK;
-  if (exec == nullptr || exec->workspace == nullptr) {
-    return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
-  }
-  if (exec->workspace_size < size) {
-    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name,
-                exec->workspace_size, size);
-  }
-  if (reinterpret_cast<uintptr_t>(exec->workspace) % 64 != 0) {
-    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace is not aligned to 64 bytes", op.name);
-  }
-  *memory = exec->workspace;
-  return AOT_TUNE_OK;
 }
 
 }  // namespace aot_tune

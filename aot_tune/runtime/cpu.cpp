@@ -89,6 +89,6 @@ int32_t cpu_workspace(int32_t, void*, size_t size, void** memory) noexcept {
 }  // namespace
 
 extern const Backend backend_cpu;
-const Backend backend_cpu = {"cpu", kDLCPU, cpu_level, cpu_workspace};
+const Backend backend_cpu = {"cpu", kDLCPU, cpu_level, cpu_workspace, nullptr, nullptr, nullptr};
 
 }  // namespace aot_tune

@@ -23,8 +23,12 @@ const char* last_error() noexcept { return message; }
 
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
                       int32_t status) noexcept {
-  return fail(AOT_TUNE_ERROR_KERNEL, "%s: variant %s for %s: %s returned %d", op.name, variant.name,
-              variant.target, function, static_cast<int>(status));
+  const char* meaning = status == kUnavailable                 ? "something that it needs is not here"
+                        : variant.backend->describe != nullptr ? variant.backend->describe(status)
+                                                               : nullptr;
+  return fail(AOT_TUNE_ERROR_KERNEL, "%s: variant %s for %s: %s returned %d%s%s%s", op.name, variant.name,
+              variant.target, function, static_cast<int>(status), meaning != nullptr ? " (" : "",
+              meaning != nullptr ? meaning : "", meaning != nullptr ? ")" : "");
 }
 
 }  // namespace aot_tune

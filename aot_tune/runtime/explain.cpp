@@ -22,7 +22,8 @@ void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* 
   for (int i = 0; i < op.count; ++i) {
     if (given[i] == nullptr) continue;
     const View& view = views[i];
-    text.add("tensor: %s %s %s, strides (", op.tensors[i].name, op.tensors[i].dtype, op.tensors[i].shape);
+    text.add("tensor: %s %s %s, strides (", op.tensors[i].name, dtype_name(view.tensor.dtype).text,
+             op.tensors[i].shape);
     for (int axis = 0; axis < view.tensor.ndim; ++axis) {
       text.add("%s%" PRId64, axis == 0 ? "" : ", ", view.strides[axis]);
     }
@@ -30,9 +31,23 @@ void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* 
   }
 }
 
-void explain_choice(Text& text, const VariantInfo& variant, const char* why) noexcept {
-  text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nwhy: %s\n", variant.name, variant.target,
-           variant.kernel, variant.digest, why);
+void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,
+                    const char* why) noexcept {
+  text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nworkspace: %zu\n", variant.name, variant.target,
+           variant.kernel, variant.digest, workspace);
+  if (*note != '\0') text.add("note: %s\n", note);
+  text.add("why: %s\n", why);
+}
+
+void TextTrace::rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,
+                         const char* note) noexcept {
+  if (status == 0) {
+    text->add("rejected: %s: needs a workspace of %zu bytes, the caller's has %zu\n", variant.name, size,
+              limit);
+  } else {
+    text->add("rejected: %s: %s\n", variant.name,
+              *note != '\0' ? note : "something that it needs is not here");
+  }
 }
 
 }  // namespace aot_tune

@@ -2,6 +2,7 @@
 #ifndef AOT_TUNE_RUNTIME_RUNTIME_H_
 #define AOT_TUNE_RUNTIME_RUNTIME_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,12 +18,26 @@ constexpr int kMaxRank = 8;
 struct TensorInfo {
   const char* name;
   const char* shape;  // as declared, for messages: "[M, K]"
-  const char* dtype;
-  uint8_t code;
+  const char* dtype;  // for messages: "f32", of a variable all its choices: "f32, bf16 or f16"
+  uint8_t code;       // this and the next are of no meaning where a variable tells
   uint8_t bits;
   int8_t rank;
   bool output;
   bool optional;
+  int8_t variable;  // index of its dtype variable, or -1
+};
+
+struct DTypeInfo {
+  const char* name;
+  uint8_t code;
+  uint8_t bits;
+};
+
+// A dtype that all tensors of one variable share.
+struct VariableInfo {
+  const char* name;
+  const DTypeInfo* choices;
+  int32_t count;
 };
 
 struct AttributeInfo {
@@ -35,14 +50,25 @@ struct OperatorInfo {
   const char* name;
   const TensorInfo* tensors;
   int32_t count;
+  const VariableInfo* variables;
+  int32_t variable_count;
 };
+
+struct Backend;
 
 struct VariantInfo {
   const char* name;
   const char* target;
   const char* kernel;
   const char* digest;  // sha256 of the object that was measured and linked
+  const Backend* backend;
+  int32_t level;  // of devices: the lowest that runs it,
+  int32_t last;   // and the highest; 0 is no limit
 };
+
+// What a variant's functions return where something that it needs is not here, such as a vendor's library, or
+// that library cannot serve the call: the next variant is tried after `workspace` did.
+constexpr int32_t kUnavailable = -100;
 
 // ---- Errors
 // --------------------------------------------------------------------------------------------------------
@@ -69,8 +95,10 @@ struct View {
   bool empty;
 };
 
-// Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed.
-int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views) noexcept;
+// Checks presence, rank, dtype and device of each tensor and fills the views of those that are passed, and
+// for each dtype variable the index of its choice.
+int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
+                     int32_t* dtypes) noexcept;
 
 // Checks that there is data, aligned to its element size, and that no output shares memory with another
 // tensor or within itself.
@@ -94,8 +122,16 @@ int64_t stride_class(const DLTensor& tensor) noexcept;
 // ---- Backends
 // ------------------------------------------------------------------------------------------------------
 
+// What a backend changed in the thread for the time of a call.
+struct Scope {
+  void* previous;  // context of the thread
+  int32_t mode;    // of stream captures
+  bool switched;   // the context was changed
+};
+
 // What the library needs to know of a family of devices. Each family is one source file that defines
-// `const Backend backend_<family>`; generated code lists the families that a library has variants for.
+// `const Backend backend_<family>`; generated code lists the families that a library has variants for. The
+// last three may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -103,15 +139,138 @@ struct Backend {
   int32_t (*level)(int32_t device_id) noexcept;
   // Memory of at least `size` bytes for one call on this thread and stream, aligned to 64 bytes.
   int32_t (*workspace)(int32_t device_id, void* stream, size_t size, void** memory) noexcept;
+  // Makes the device the thread's and lets kernels load while a stream is captured; `leave` undoes both.
+  int32_t (*enter)(int32_t device_id, Scope* scope) noexcept;
+  void (*leave)(const Scope& scope) noexcept;
+  // What a status of a variant's functions means, or NULL.
+  const char* (*describe)(int32_t status) noexcept;
 };
 
 // The backend of a call's device and its level; all tensors have been checked to be on one device.
 int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
                      const DLDevice& device, const Backend** backend, int32_t* level) noexcept;
 
+// The error of a call that no generic variant of the device's family is for; `served` lists the dtypes of
+// those that there are.
+int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
+                   const char* served) noexcept __attribute__((cold));
+
+// The error of a device that is older than the generic variant; `targets` are those of the device's family.
+int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
+                const char* targets) noexcept __attribute__((cold));
+
+// Whether a device of the level runs the variant.
+inline bool runs_on(const VariantInfo& variant, int32_t level) noexcept {
+  return level >= variant.level && (variant.last == 0 || level <= variant.last);
+}
+
+// Bytes of workspace that a variant may have in a call.
+inline size_t workspace_limit(const aot_tune_exec* exec) noexcept {
+  return exec != nullptr && exec->workspace != nullptr ? exec->workspace_size : SIZE_MAX;
+}
+
 // The caller's workspace when there is one, else the backend's.
 int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
                        const aot_tune_exec* exec, size_t size, void** memory) noexcept;
+
+// The time in which a call runs a variant's functions.
+class Entered {
+ public:
+  Entered() = default;
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+  ~Entered() {
+    if (backend_ != nullptr) backend_->leave(scope_);
+  }
+  int32_t enter(const Backend& backend, int32_t device_id) noexcept {
+    if (backend.enter == nullptr) return AOT_TUNE_OK;
+    const int32_t status = backend.enter(device_id, &scope_);
+    if (status == AOT_TUNE_OK) backend_ = &backend;
+    return status;
+  }
+
+ private:
+  const Backend* backend_ = nullptr;
+  Scope scope_;
+};
+
+// Loads a variant's kernels on the thread's device unless that was done before; `loaded` has a bit per
+// device.
+int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), int32_t device_id,
+             std::atomic<uint64_t>& loaded) noexcept;
+
+using Preload = int32_t (*)(const Backend& backend, int32_t level, int32_t device_id);
+
+// Loads what the operators have for a device.
+int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevice& device,
+                    const Preload* operators, int32_t operator_count) noexcept;
+
+// ---- A variant named by AOT_TUNE_FORCE
+// -----------------------------------------------------------------------------
+
+// -1 before the variable was read, 0 without it, 1 with it or when AOT_TUNE_EXCLUDE is bad
+extern std::atomic<int32_t> force_state;
+bool read_force() noexcept;
+
+inline bool is_forced() noexcept {
+  const int32_t state = force_state.load(std::memory_order_relaxed);
+  return state < 0 ? read_force() : state != 0;
+}
+
+// AOT_TUNE_EXCLUDE: variants and kernels that are never chosen, unless AOT_TUNE_FORCE names them.
+extern std::atomic<int32_t> exclude_state;  // -1 before the variable was read, 0 without it, 1 with it
+bool read_exclude() noexcept;
+bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
+bool bad_exclude() noexcept;
+int32_t check_exclude(const OperatorInfo& op) noexcept;  // fails when the variable is bad
+
+template <typename Trace>
+bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {
+  const int32_t state = exclude_state.load(std::memory_order_relaxed);
+  if (state == 0 || (state < 0 && !read_exclude())) return true;
+  return trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
+}
+
+// Passed to the generated guards: keeps the first that fails.
+struct FirstRefusal {
+  const VariantInfo* variant = nullptr;
+  const char* condition = nullptr;
+  bool guard(bool value, const VariantInfo& which, const char* text) noexcept {
+    if (!value && variant == nullptr) {
+      variant = &which;
+      condition = text;
+    }
+    return value;
+  }
+};
+
+// The next variant after `previous` that is named, of the backend, or -1; negative of a status when the names
+// are bad.
+int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
+                    const Backend& backend, int32_t previous) noexcept;
+
+int32_t forced_refused(const OperatorInfo& op, const VariantInfo& variant, int32_t level,
+                       const char* condition) noexcept __attribute__((cold));
+
+// The first named variant that takes the call, into `variant`; -1 when none is named for it.
+template <typename Accepts>
+int32_t choose_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
+                      const Backend& backend, int32_t level, Accepts accepts, int* variant) noexcept {
+  FirstRefusal refusal;
+  int32_t named = -1;
+  *variant = -1;
+  for (int32_t i = -1; (i = next_forced(op, variants, count, backend, i)) != -1;) {
+    if (i < -1) return -i;
+    if (named < 0) named = i;
+    if (runs_on(variants[i], level) && accepts(i, refusal)) {
+      *variant = i;
+      return AOT_TUNE_OK;
+    }
+  }
+  if (named < 0) return AOT_TUNE_OK;
+  if (refusal.variant == nullptr) return forced_refused(op, variants[named], level, nullptr);
+  return forced_refused(op, *refusal.variant, level, refusal.condition);
+}
 
 // ---- Explaining a choice
 // -------------------------------------------------------------------------------------------
@@ -130,13 +289,19 @@ class Text {
   size_t used_ = 0;
 };
 
-// Passed to the generated choice: notes nothing.
+// Passed to the generated choice: notes nothing, and takes a variant without asking for its workspace.
 struct NoTrace {
   static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
+  template <typename Call>
+  static bool fits(const Call&, int) noexcept {
+    return true;
+  }
+  template <typename Call>
+  static void unfit(const Call&, int, int32_t, size_t, size_t) noexcept {}
 };
 
-// Passed to the generated choice: writes each branch that is taken and each guard that fails.
+// Passed to the generated choice: writes each branch that is taken and why a variant is not.
 struct TextTrace {
   Text* text;
   bool test(bool value, const char* when_true, const char* when_false) noexcept {
@@ -147,11 +312,51 @@ struct TextTrace {
     if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
     return value;
   }
+  template <typename Call>
+  void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {
+    char note[256] = "";
+    if (status != 0) call.note(variant, note, sizeof note);
+    rejected(call.info(variant), status, size, limit, note);
+  }
+  void rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,
+                const char* note) noexcept;
+};
+
+// Passed to the generated choice around another: takes only variants that can be had here with the workspace
+// that there is. `Need` tells status and size of a variant's workspace.
+template <typename Inner, typename Need>
+struct Fitting {
+  Inner& inner;
+  Need need;
+  size_t limit;
+  bool test(bool value, const char* when_true, const char* when_false) noexcept {
+    return inner.test(value, when_true, when_false);
+  }
+  bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
+    return inner.guard(value, variant, condition);
+  }
+  template <typename Call>
+  bool fits(const Call& call, int variant) noexcept {
+    size_t size = 0;
+    const int32_t status = need(call, variant, &size);
+    if (status == 0 && size <= limit) return true;
+    if (status != 0 && status != kUnavailable) return true;  // the call reports it
+    inner.unfit(call, variant, status, size, limit);
+    return false;
+  }
 };
 
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept;
-void explain_choice(Text& text, const VariantInfo& variant, const char* why) noexcept;
+void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,
+                    const char* why) noexcept;
+
+struct Name {
+  char text[40];
+};
+
+Name dtype_name(const DLDataType& type) noexcept;
+Name device_name(const DLDevice& device) noexcept;
 
 }  // namespace aot_tune
 

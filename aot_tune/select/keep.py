@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aot_tune.select.records import Costs
 
@@ -33,32 +33,62 @@ def choose_variants(
         byte_budget: bytes that the kept objects may take together; None is no limit.
     """
     rows = {p: c for p, c in costs.items() if c}
-    candidates = sorted({c for row in rows.values() for c in row})
     kept: list[str] = []
-    while rows and not _good_enough(rows, kept, limit):
-        affordable = [c for c in candidates if c not in kept and _fits([*kept, c], sizes, byte_budget)]
-        if not affordable:
-            break
-        before = _total(rows, kept)
-        best = min(affordable, key=lambda c: (_total(rows, [*kept, c]), c))
-        if _total(rows, [*kept, best]) >= before:
+    state = _State(rows)
+    while rows and not _good_enough(state.regrets, limit):
+        affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
+        best = min(affordable, key=lambda c: (state.after(c), c), default=None)
+        if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
             break
         kept.append(best)
+        state.add(best)
     for candidate in list(kept):
         rest = [c for c in kept if c != candidate]
-        if rest and _good_enough(rows, rest, limit):
+        if rest and _good_enough(_State(rows, rest).regrets, limit):
             kept = rest
     return kept
 
 
-def _good_enough(rows: Costs, kept: list[str], limit: float) -> bool:
-    regrets = [log_regret(row, frozenset(kept)) for row in rows.values()]
-    return sum(regrets) / len(regrets) <= math.log1p(limit) and max(regrets) <= math.log1p(3 * limit)
+class _State:
+    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem."""
+
+    def __init__(self, rows: Costs, kept: Sequence[str] = ()) -> None:
+        self.by: dict[str, dict[str, float]] = {}
+        for problem, row in rows.items():
+            best = min(row.values())
+            for candidate, time in row.items():
+                self.by.setdefault(candidate, {})[problem] = math.log(time / best)
+        self.regrets = dict.fromkeys(rows, math.inf)
+        self._total = self.total()
+        for candidate in kept:
+            self.add(candidate)
+
+    def add(self, candidate: str) -> None:
+        """Keep a candidate too."""
+        for problem, regret in self.by[candidate].items():
+            self.regrets[problem] = min(self.regrets[problem], regret)
+        self._total = self.total()
+
+    def total(self) -> tuple[int, float]:
+        """Problems that nothing serves, and the summed regret of the others."""
+        served = [r for r in self.regrets.values() if not math.isinf(r)]
+        return len(self.regrets) - len(served), math.fsum(served)
+
+    def after(self, candidate: str) -> tuple[int, float]:
+        """The total if a candidate were kept too."""
+        unserved, total = self._total
+        for problem, regret in self.by[candidate].items():
+            now = self.regrets[problem]
+            if math.isinf(now):
+                unserved, total = unserved - 1, total + regret
+            elif regret < now:
+                total += regret - now
+        return unserved, round(total, 12)
 
 
-def _total(rows: Costs, kept: list[str]) -> tuple[int, float]:
-    regrets = [log_regret(row, frozenset(kept)) for row in rows.values()]
-    return sum(math.isinf(r) for r in regrets), sum(r for r in regrets if not math.isinf(r))
+def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:
+    values = regrets.values()
+    return sum(values) / len(values) <= math.log1p(limit) and max(values) <= math.log1p(3 * limit)
 
 
 def _fits(kept: list[str], sizes: Mapping[str, int] | None, budget: int | None) -> bool:

@@ -6,10 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aot_tune.select.records import Costs, Node
 from aot_tune.spec import Facts
 
 __all__ = ["learn", "rank"]
+
+Matrix = NDArray[np.float64]
+Rows = NDArray[np.intp]
 
 _UNSERVED = math.log(100.0)
 """Counted for a variant that cannot serve a problem: far worse than any that can, but comparable."""
@@ -29,9 +35,9 @@ def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str], *, tole
         tolerance: log regret per problem that is not worth a split.
     """
     problems = sorted(p for p, row in costs.items() if any(c in row for c in kept))
-    regret = {p: {c: _regret(costs[p], c, kept) for c in kept} for p in problems}
-    learner = _Learner(regret, facts, tolerance)
-    learner.grow(problems)
+    regret = np.array([_regrets(costs[p], kept) for p in problems])
+    learner = _Learner(regret, _columns(problems, facts), list(kept), tolerance)
+    learner.grow(np.arange(len(problems)))
     return learner.nodes
 
 
@@ -53,20 +59,22 @@ class _Split:
 
 
 class _Learner:
-    """Grows a tree; `regret` is the log regret by problem and candidate."""
+    """Grows a tree; `regret` is the log regret [problem, candidate], `columns` the facts by name and problem.
 
-    def __init__(self, regret: Mapping[str, Mapping[str, float]], facts: Mapping[str, Facts], tolerance: float) -> None:
+    Problems are numbered in the order of their names.
+    """
+
+    def __init__(
+        self, regret: Matrix, columns: Mapping[str, NDArray[np.int64]], kept: list[str], tolerance: float
+    ) -> None:
         self.nodes: list[Node] = []
-        self._regret, self._facts, self._tolerance = regret, facts, tolerance
+        self._regret, self._columns, self._kept, self._tolerance = regret, columns, kept, tolerance
 
-    def grow(self, problems: list[str]) -> int:
+    def grow(self, problems: Rows) -> int:
         """Add the node of these problems and what is below it; returns its index."""
         index = len(self.nodes)
         self.nodes.append(Node())
-        totals: dict[str, float] = {}
-        for p in problems:
-            for c, regret in self._regret[p].items():
-                totals[c] = totals.get(c, 0.0) + regret
+        totals = dict(zip(self._kept, self._regret[problems].sum(axis=0).round(12).tolist(), strict=True))
         ranked = tuple(sorted(totals, key=lambda c: (totals[c], c)))
         split = self._choose(problems, totals[ranked[0]])
         if split is None:
@@ -77,7 +85,7 @@ class _Learner:
         self.nodes[index] = Node(fact=split.fact, threshold=split.threshold, below=below, above=above)
         return index
 
-    def _choose(self, problems: list[str], here: float) -> _Split | None:
+    def _choose(self, problems: Rows, here: float) -> _Split | None:
         worth = here - self._tolerance
         if here <= self._tolerance * len(problems):
             return None
@@ -89,47 +97,52 @@ class _Learner:
         total, i = min((t, i) for i, t in enumerate(totals))
         return splits[i] if total < worth else None
 
-    def _after_next(self, problems: list[str]) -> float:
+    def _after_next(self, problems: Rows) -> float:
         """The summed regret of problems after one more split, or none."""
         totals = [s.total for s in self._splits(problems)]
-        return min([*totals, _running_best(problems, self._regret)[-1]])
+        return min([*totals, float(self._regret[problems].sum(axis=0).min())])
 
-    def _sides(self, problems: list[str], split: _Split) -> tuple[list[str], list[str]]:
-        low = [p for p in problems if self._facts[p][split.fact] <= split.threshold]
-        high = [p for p in problems if self._facts[p][split.fact] > split.threshold]
-        return low, high
+    def _sides(self, problems: Rows, split: _Split) -> tuple[Rows, Rows]:
+        low = self._columns[split.fact][problems] <= split.threshold
+        return problems[low], problems[~low]
 
-    def _splits(self, problems: list[str]) -> Iterator[_Split]:
+    def _splits(self, problems: Rows) -> Iterator[_Split]:
         """All splits, by the name of the fact, then the threshold."""
-        for fact in sorted(f for f in self._facts[problems[0]] if not f.startswith("alignment.")):
-            ordered = sorted(problems, key=lambda p: (self._facts[p][fact], p))
-            values = [self._facts[p][fact] for p in ordered]
+        for fact, column in self._columns.items():
+            given = column[problems]
+            order = np.argsort(given, kind="stable")
+            values = given[order]
             if values[0] == values[-1]:
                 continue
-            prefix = _running_best(ordered, self._regret)
-            suffix = _running_best(ordered[::-1], self._regret)[::-1]
-            for i in range(1, len(ordered)):
-                low, high = values[i - 1], values[i]
-                if low == high or (fact.startswith("stride.") and not low <= 1 < high):
-                    continue  # of a stride, only whether it is 1 says something about other shapes
-                threshold = 1 if fact.startswith("stride.") else _between(low, high)
-                yield _Split(round(prefix[i - 1] + suffix[i], 12), fact, threshold)
+            regret = self._regret[problems[order]]
+            below = np.cumsum(regret, axis=0)
+            totals = (below[:-1].min(axis=1) + (below[-1] - below[:-1]).min(axis=1)).round(12)
+            for i in np.flatnonzero(values[:-1] != values[1:]).tolist():
+                low, high = int(values[i]), int(values[i + 1])
+                if fact.startswith("stride.") and not low <= 1 < high:
+                    continue
+                yield _Split(float(totals[i]), fact, 1 if fact.startswith("stride.") else _between(low, high))
 
 
-def _regret(row: Mapping[str, float], candidate: str, kept: Sequence[str]) -> float:
-    best = min(t for c, t in row.items() if c in kept)
-    return math.log(row[candidate] / best) if candidate in row else _UNSERVED
-
-
-def _running_best(ordered: Sequence[str], regret: Mapping[str, Mapping[str, float]]) -> list[float]:
-    """For each beginning of `ordered`, the summed regret of the candidate that is best for it as a whole."""
-    sums = dict.fromkeys(regret[ordered[0]], 0.0)
-    found = []
-    for p in ordered:
-        for c, value in regret[p].items():
-            sums[c] += value
-        found.append(min(sums.values()))
+def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, NDArray[np.int64]]:
+    """The facts that splits may ask for, in the order of their names; of those that split alike, the first."""
+    found: dict[str, NDArray[np.int64]] = {}
+    seen: set[bytes] = set()
+    for fact in sorted(f for f in facts[problems[0]] if not f.startswith("alignment.")) if problems else []:
+        values = np.array([facts[p][fact] for p in problems], dtype=np.int64)
+        # of a stride, only whether it is 1 says something about other shapes
+        told = (values > 1).tobytes() if fact.startswith("stride.") else values.tobytes()
+        if told not in seen and values.min() != values.max():
+            seen.add(told)
+            found[fact] = values
     return found
+
+
+def _regrets(row: Mapping[str, float], kept: Sequence[str]) -> list[float]:
+    """The log regret of each kept candidate on a problem."""
+    times = [row.get(c, math.inf) for c in kept]
+    best = min(times)
+    return [math.log(t / best) if t < math.inf else _UNSERVED for t in times]
 
 
 def _between(low: int, high: int) -> int:

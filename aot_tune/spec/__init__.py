@@ -13,6 +13,7 @@ from aot_tune.spec.expr import (
     ceildiv,
     dim,
     dims,
+    dtype_index,
     maximum,
     minimum,
     parameter,
@@ -20,7 +21,7 @@ from aot_tune.spec.expr import (
     stride,
     target,
 )
-from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter
+from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, table
 from aot_tune.spec.operator import Baseline, Call, Operator
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
 from aot_tune.spec.strides import canonical_strides, row_major
@@ -57,6 +58,7 @@ __all__ = [
     "dim",
     "dims",
     "dtype",
+    "dtype_index",
     "maximum",
     "minimum",
     "normal",
@@ -65,6 +67,7 @@ __all__ = [
     "problem",
     "row_major",
     "stride",
+    "table",
     "target",
     "uniform",
 ]

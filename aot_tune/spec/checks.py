@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.names import check_identifier
@@ -26,12 +27,15 @@ def check_operator(op: Operator) -> None:
     """
     where = f"operator {op.name!r}"
     _check_names(op, where)
+    _check_dtypes(op, where)
     _check_dims(op, where)
     _check_epilogue(op, where)
     _check_kernels(op, where)
-    if not op.workload:
+    by_family = op.workload if isinstance(op.workload, Mapping) else {"": op.workload}
+    if not any(by_family.values()):
         raise SpecError(f"{where}: its workload is empty", fix="list at least one problem worth tuning")
-    _check_problems(op, "workload", op.workload)
+    for family, problems in by_family.items():
+        _check_problems(op, f"workload for {family}" if family else "workload", problems)
     _check_problems(op, "checks", op.checks)
     if not isinstance(op.tolerance, (int, float)) or not 0 < op.tolerance < math.inf:
         raise SpecError(f"{where}: tolerance {op.tolerance!r} is not a positive number", fix="leave it out for 4.0")
@@ -66,6 +70,39 @@ def _check_names(op: Operator, where: str) -> None:
         raise SpecError(f"{where} has no output that is always written", fix="declare Tensor(..., output=True)")
 
 
+def _check_dtypes(op: Operator, where: str) -> None:
+    for variable, choices in op.dtypes.items():
+        check_identifier(variable, f"{where}: dtype variable")
+        if variable in op.dims or not choices or len(set(choices)) != len(choices):
+            raise SpecError(
+                f"{where}: dtype variable {variable!r} is a dim's name, has no choices or lists one twice: {choices}",
+                fix='write dtypes={"T": ("f32", "bf16")}',
+            )
+        for choice in choices:
+            dtype(choice, f"{where}: dtype variable {variable!r}")
+        bound = [t for t in op.inputs if t.dtype_name == variable and not t.optional]
+        if not bound:
+            raise SpecError(
+                f"{where}: dtype variable {variable!r} is bound by no tensor",
+                why="a call learns it from an input that is always passed",
+                fix=f"give an input the dtype {variable}, or remove the variable",
+            )
+    for tensor in op.tensors:
+        if tensor.dtype_name not in DTYPES and tensor.dtype_name not in op.dtypes:
+            raise SpecError(
+                f"{where}: tensor {tensor.name!r}: unknown dtype {tensor.dtype_name!r}",
+                fix=did_you_mean(tensor.dtype_name, [*DTYPES, *op.dtypes]),
+            )
+    for kernel in op.kernels:
+        for variable, choices in kernel.dtypes.items():
+            for choice in choices:
+                if choice not in op.dtypes.get(variable, ()):
+                    raise SpecError(
+                        f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is no dtype of the operator",
+                        fix=did_you_mean(choice, op.dtypes.get(variable, op.dtypes)),
+                    )
+
+
 def _check_dims(op: Operator, where: str) -> None:
     for name in op.dims:
         check_identifier(name, f"{where}: dim")
@@ -96,7 +133,7 @@ def _check_facts(expr: Expr, known: set[str], place: str) -> None:
 
 
 def _call_facts(op: Operator) -> set[str]:
-    facts = set(op.dims) | {f"attribute.{a.name}" for a in op.attributes}
+    facts = set(op.dims) | {f"attribute.{a.name}" for a in op.attributes} | {f"dtype.{v}" for v in op.dtypes}
     for tensor in op.tensors:
         facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
         facts |= {f"stride.{tensor.name}.{i}" for i in range(tensor.rank)}
@@ -132,12 +169,12 @@ def _check_kernels(op: Operator, where: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"{where} declares kernel {name!r} twice", fix="rename one")
-    generic = [k.name for k in op.kernels if k.generic]
-    if len(generic) != 1:
+    generic = [k for k in op.kernels if k.generic]
+    if not generic or len({k.backend for k in generic}) != len(generic):
         raise SpecError(
-            f"{where} has {len(generic)} generic kernels: {generic}",
+            f"{where} has {len(generic)} generic kernels: {[k.name for k in generic]}",
             why="one variant must answer every legal call",
-            fix="mark exactly one kernel with generic=True",
+            fix="mark exactly one kernel of each backend with generic=True",
         )
     known = _call_facts(op)
     arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
@@ -208,6 +245,12 @@ def check_problem(op: Operator, problem: Problem) -> None:
     for name in problem.dims:
         if name not in op.dims:
             raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+    for variable, name in problem.dtypes.items():
+        if name not in op.dtypes.get(variable, ()):
+            raise SpecError(
+                f"{where}: {variable}={name!r} is no dtype of the operator",
+                fix=did_you_mean(name, op.dtypes.get(variable, op.dtypes)),
+            )
     _check_problem_tensors(op, problem, where)
     choices = {a.name: a.choices for a in op.attributes}
     for name, value in problem.attributes.items():
@@ -232,6 +275,6 @@ def _check_problem_tensors(op: Operator, problem: Problem, where: str) -> None:
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
     for name, alignment in problem.alignment.items():
-        size = tensors[name].dtype.itemsize
+        size = op.dtype(problem, tensors[name]).itemsize
         if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
             raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")

@@ -11,33 +11,42 @@ __all__ = ["DTYPES", "DType", "dtype"]
 
 @dataclass(frozen=True)
 class DType:
-    """One element type. `code` and `bits` are DLPack's; `numpy` is empty where numpy has no such type."""
+    """One element type. `code` and `bits` are DLPack's; `c` and `cuda` are its names in the two languages.
+
+    `numpy` is empty where numpy has no such type, `cuda` where kernels for GPUs have no use for it.
+    """
 
     name: str
     code: int
     bits: int
     c: str
     numpy: str
+    cuda: str = ""
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return self.bits // 8
 
+    @property
+    def torch(self) -> str:
+        """The attribute of the module torch."""
+        return "bfloat16" if self.name == "bf16" else self.numpy
+
 
 # DLDataTypeCode of DLPack 1.x: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (
-        DType("f32", 2, 32, "float", "float32"),
-        DType("f64", 2, 64, "double", "float64"),
-        DType("f16", 2, 16, "_Float16", "float16"),
-        DType("bf16", 4, 16, "__bf16", ""),
-        DType("i8", 0, 8, "int8_t", "int8"),
-        DType("i32", 0, 32, "int32_t", "int32"),
-        DType("i64", 0, 64, "int64_t", "int64"),
-        DType("u8", 1, 8, "uint8_t", "uint8"),
-        DType("bool", 6, 8, "bool", "bool"),
+        DType("f32", 2, 32, "float", "float32", "float"),
+        DType("f64", 2, 64, "double", "float64", "double"),
+        DType("f16", 2, 16, "_Float16", "float16", "__half"),
+        DType("bf16", 4, 16, "__bf16", "", "__nv_bfloat16"),
+        DType("i8", 0, 8, "int8_t", "int8", "int8_t"),
+        DType("i32", 0, 32, "int32_t", "int32", "int32_t"),
+        DType("i64", 0, 64, "int64_t", "int64", "int64_t"),
+        DType("u8", 1, 8, "uint8_t", "uint8", "uint8_t"),
+        DType("bool", 6, 8, "bool", "bool", "bool"),
     )
 }
 

@@ -23,6 +23,7 @@ __all__ = [
     "ceildiv",
     "dim",
     "dims",
+    "dtype_index",
     "maximum",
     "minimum",
     "parameter",
@@ -245,6 +246,11 @@ def present(tensor: str) -> Expr:
 def attribute(name: str) -> Expr:
     """The index of an attribute's value among its choices."""
     return Expr("fact", value=f"attribute.{name}")
+
+
+def dtype_index(variable: str) -> Expr:
+    """The index of a dtype variable's value among its choices."""
+    return Expr("fact", value=f"dtype.{variable}")
 
 
 def parameter(name: str) -> Expr:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.names import check_identifier, check_template_path
+from aot_tune.spec.problem import Problem
 
-__all__ = ["Config", "ConfigValue", "Kernel", "Parameter"]
+__all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "table"]
 
 ConfigValue = int | bool | str
 Config = Mapping[str, ConfigValue]
@@ -51,15 +52,22 @@ class Kernel:
     Args:
         name: unique within the operator.
         template: path below a template root.
-        backend: the toolchain module that compiles it: `cxx`.
+        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`.
+        dtypes: choices of the operator's dtype variables that it serves, a candidate each; all where it says nothing.
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
         requires: over dims, strides, alignments, presence and attributes: calls for which the result is right. Dispatch
             guards them; `fact == constant` also makes the renderer print the constant.
         worthwhile: over the same facts: problems on which it is tried at all.
         pins: boolean parameter to the dims that are compiled in as constants when it is true.
-        generic: accepts every legal call; has one config, is built for the baseline target of its backend.
+        generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the
+            baseline target of its backend.
         order: configs to try first, best guess first; each gives some or all of the parameters.
+        follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only where it
+            was among the best in the second. For kernels that take long to compile.
+        algorithms: for a vendor's library: a problem as its module of `aot_tune.vendor` takes it (None: not this one),
+            whose algorithms are then tried beside the declared configs.
+        compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
     """
 
     name: str
@@ -72,6 +80,10 @@ class Kernel:
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     generic: bool = False
     order: tuple[Config, ...] = ()
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    follows: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    compile_seconds: float = 5.0
+    algorithms: Callable[[Problem], Mapping[str, object] | None] | None = None
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "kernel")
@@ -108,15 +120,20 @@ class Kernel:
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.
 
+        There is none where a constraint over the target alone says that the kernel is not for it.
+
         Raises:
-            SpecError: when the space is not empty but no config satisfies the constraints.
+            SpecError: when the kernel is for the target but no config satisfies the constraints.
         """
+        named = {f"target.{n}": v for n, v in target_facts.items()}
+        if not all(c.evaluate(named) for c in self.constraints if c.facts() and c.facts() <= named.keys()):
+            return
         found = False
         for values in itertools.product(*(p.values for p in self.parameters)):
             config = dict(zip((p.name for p in self.parameters), values, strict=True))
             facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
             facts |= {f"parameter.{n}": _enum_index(self, n, v) for n, v in config.items() if isinstance(v, str)}
-            facts |= {f"target.{n}": v for n, v in target_facts.items()}
+            facts |= named
             if all_of(self.constraints, facts):
                 found = True
                 yield config
@@ -126,6 +143,11 @@ class Kernel:
                 why="; ".join(c.key() for c in self.constraints) + f" under target facts {dict(target_facts)}",
                 fix="loosen a constraint or add parameter values",
             )
+
+
+def table(names: str, *rows: tuple[ConfigValue, ...]) -> tuple[Config, ...]:
+    """Configs as the rows of a table under the parameters' names: `table("ROWS WIDTH", (1, 128), (2, 64))`."""
+    return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
 
 
 def _enum_index(kernel: Kernel, name: str, value: str) -> int:

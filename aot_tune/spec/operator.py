@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.checks import check_operator
+from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Epilogue
 from aot_tune.spec.expr import Expr, as_expr
 from aot_tune.spec.kernel import Kernel
@@ -50,11 +55,12 @@ class Operator:
             in the dtype of the arrays it is given (float64 for the truth, the operator's own for the tolerance).
         flops: floating-point operations of a problem.
         epilogue: applied by `store_output` to one output.
-        workload: problems worth tuning.
+        workload: problems worth tuning: a tuple, or one by family of devices (`cpu`, `cuda`).
+        dtypes: dtype variables that tensors name, with their choices; the first is the default.
         checks: problems to verify beside those of the workload and the derived odd ones.
         tolerance: how many times the error of the same-dtype reference a result may be off.
         baselines: what users would call otherwise.
-        kernels: exactly one of them generic.
+        kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
     """
 
     name: str
@@ -62,22 +68,28 @@ class Operator:
     tensors: tuple[Tensor, ...]
     reference: Callable[[Any, Call], Mapping[str, Any]]
     flops: Expr
-    workload: tuple[Problem, ...]
+    workload: tuple[Problem, ...] | Mapping[str, tuple[Problem, ...]]
     kernels: tuple[Kernel, ...]
     scalars: tuple[Scalar, ...] = ()
     attributes: tuple[Attribute, ...] = ()
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
     tolerance: float = 4.0
     baselines: tuple[Baseline, ...] = ()
     documentation: str = ""
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _concrete: dict[tuple[str, ...], Operator] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "operator")
         object.__setattr__(self, "flops", as_expr(self.flops, f"operator {self.name!r}: flops"))
         check_operator(self)
         self._by_name.update({t.name: t for t in self.tensors})
+        given = self.workload if isinstance(self.workload, Mapping) else {"": self.workload}
+        self._workloads.update({f: tuple(self._without_defaults(p) for p in ps) for f, ps in given.items()})
+        object.__setattr__(self, "checks", tuple(self._without_defaults(p) for p in self.checks))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -90,9 +102,36 @@ class Operator:
         return tuple(t for t in self.tensors if t.output)
 
     @property
-    def generic(self) -> Kernel:
-        """The kernel that accepts every legal call."""
-        return next(k for k in self.kernels if k.generic)
+    def generics(self) -> tuple[Kernel, ...]:
+        """The kernels that accept every legal call, one per backend that has one."""
+        return tuple(k for k in self.kernels if k.generic)
+
+    def workload_for(self, family: str) -> tuple[Problem, ...]:
+        """Problems worth tuning on a family of devices."""
+        return self._workloads.get(family, self._workloads.get("", ()))
+
+    def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
+        """The dtypes that a kernel has candidates for: one dict of variable to dtype each."""
+        values = [kernel.dtypes.get(v, choices) for v, choices in self.dtypes.items()]
+        return [dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values)]
+
+    def concrete(self, dtypes: Mapping[str, str]) -> Operator:
+        """The operator with a dtype in place of each variable; a variable that is not given has its default."""
+        chosen = {v: dtypes.get(v, choices[0]) for v, choices in self.dtypes.items()}
+        key = tuple(chosen.values())
+        if key not in self._concrete:
+            one = copy.copy(self)
+            tensors = tuple(t.with_dtype(chosen[t.dtype_name]) if t.dtype_name in chosen else t for t in self.tensors)
+            object.__setattr__(one, "tensors", tensors)
+            object.__setattr__(one, "_by_name", {t.name: t for t in tensors})
+            object.__setattr__(one, "_concrete", {})
+            self._concrete[key] = one
+        return self._concrete[key]
+
+    def dtype(self, problem: Problem, tensor: Tensor) -> DType:
+        """The element type of a tensor on a problem."""
+        choices = self.dtypes.get(tensor.dtype_name)
+        return dtype(tensor.dtype_name if choices is None else problem.dtypes.get(tensor.dtype_name, choices[0]))
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name.
@@ -146,6 +185,8 @@ class Operator:
         for attribute in self.attributes:
             value = problem.attributes.get(attribute.name, attribute.choices[0])
             facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)
+        for variable, choices in self.dtypes.items():
+            facts[f"dtype.{variable}"] = choices.index(problem.dtypes.get(variable, choices[0]))
         return facts
 
     def compulsory_bytes(self, problem: Problem) -> int:
@@ -156,5 +197,10 @@ class Operator:
                 count = 1
                 for extent in self.shape(problem, tensor):
                     count *= extent
-                total += count * tensor.dtype.itemsize
+                total += count * self.dtype(problem, tensor).itemsize
         return total
+
+    def _without_defaults(self, problem: Problem) -> Problem:
+        """The problem without dtypes that are the defaults anyway, so that equal problems are equal data."""
+        stated = {v: d for v, d in problem.dtypes.items() if d != self.dtypes[v][0]}
+        return msgspec.structs.replace(problem, dtypes=stated) if stated != problem.dtypes else problem

@@ -1,4 +1,4 @@
-"""A problem: an operator at concrete dims, strides, alignment, optional tensors and attribute values."""
+"""A problem: an operator at concrete dims, dtypes, strides, alignment, optional tensors and attribute values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ DEFAULT_ALIGNMENT = 64
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Plain data; what is not stated is the default: row-major, aligned to 64 bytes, no optional tensor.
+    """Plain data; what is not stated is the default.
+
+    That is row-major, aligned to 64 bytes, no optional tensor, and the first choice of each dtype variable.
 
     `order` lists a tensor's axes from the slowest to the fastest; `strides` gives them outright, in elements.
     """
@@ -26,6 +28,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     present: tuple[str, ...] = ()
     attributes: dict[str, str] = {}
     alignment: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
 
     @property
     def id(self) -> str:
@@ -36,6 +39,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         parts += [f"+{t}" for t in sorted(self.present)]
         parts += [f"{a}={c}" for a, c in sorted(self.attributes.items())]
         parts += [f"{t}@{n}" for t, n in sorted(self.alignment.items())]
+        parts += [f"{v}={d}" for v, d in sorted(self.dtypes.items())]
         return " ".join(parts)
 
 
@@ -46,6 +50,7 @@ def problem(
     present: Sequence[str] = (),
     attributes: Mapping[str, str] | None = None,
     alignment: Mapping[str, int] | None = None,
+    dtypes: Mapping[str, str] | None = None,
     **dims: int,
 ) -> Problem:
     """Write a problem down: `problem(M=16, N=4096, K=4096, order={"b": (1, 0)})`.
@@ -63,4 +68,5 @@ def problem(
         present=tuple(sorted(present)),
         attributes=dict(sorted((attributes or {}).items())),
         alignment=dict(sorted((alignment or {}).items())),
+        dtypes=dict(sorted((dtypes or {}).items())),
     )

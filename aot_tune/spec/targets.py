@@ -11,10 +11,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A target such as `cpu-x86-64-v3`.
 
     `family` is the first word of the name, `level` orders the targets of a family (a device of level n runs all targets
-    up to n), `facts` are numbers that constraints and templates may use.
+    up to n, unless `last` says where that ends), `facts` are numbers that constraints and templates may use.
+
+    `last` is the highest level of a device that runs the target; 0 is no upper limit. An NVIDIA GPU runs the machine
+    code of its own generation only: `cuda-sm_80` ends at 89, `cuda-sm_90a` at 90.
     """
 
     name: str
     family: str
     level: int
     facts: dict[str, int] = {}
+    last: int = 0
+
+    def runs_on(self, level: int) -> bool:
+        """Whether a device of that level runs this target."""
+        return self.level <= level and (self.last == 0 or level <= self.last)

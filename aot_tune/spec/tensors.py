@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from aot_tune.errors import SpecError
-from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.names import check_identifier
 
 __all__ = ["Attribute", "Generator", "Scalar", "Tensor", "normal", "uniform"]
+
+
+_VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Tensor:
     Args:
         name: identifier; it is the argument's name in C and Python.
         shape: one expression per axis, such as `(M, K)`; its length is the rank.
-        dtype: element type.
+        dtype_name: element type, or the name of one of the operator's dtype variables, which begins with a capital.
         output: written by the operator, never read.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
@@ -63,7 +68,9 @@ class Tensor:
         if isinstance(shape, str):
             raise SpecError(f"tensor {name!r}: its shape is the text {shape!r}", fix=f'write dims("{shape}")')
         self.shape: tuple[Expr, ...] = tuple(as_expr(s, f"tensor {name!r}: an axis") for s in shape)
-        self.dtype = dtype(dtype_name, f"tensor {name!r}")
+        self.dtype_name = dtype_name
+        if not _VARIABLE.match(dtype_name):
+            dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold = output, optional, cold
         self.values = values or normal()
         if not self.shape:
@@ -73,6 +80,26 @@ class Tensor:
     def rank(self) -> int:
         """Number of axes."""
         return len(self.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type.
+
+        Raises:
+            SpecError: when it is a variable, which has a value only in `Operator.concrete`.
+        """
+        if self.dtype_name not in DTYPES:
+            raise SpecError(
+                f"tensor {self.name!r}: its dtype is the variable {self.dtype_name!r}",
+                fix="ask Operator.concrete(problem.dtypes) for it",
+            )
+        return DTYPES[self.dtype_name]
+
+    def with_dtype(self, name: str) -> Tensor:
+        """The same tensor with another element type."""
+        other = copy.copy(self)
+        other.dtype_name = name
+        return other
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ int main() {
   for (size_t i = 0; i < a.values.size(); ++i) a.values[i] = static_cast<float>(i % 17) / 16 - 0.5f;
   for (size_t i = 0; i < b.values.size(); ++i) b.values[i] = static_cast<float>(i % 13) / 12 - 0.5f;
 
-  const int32_t none = AOT_TUNE_GEMM_ACTIVATION_NONE;
-  if (aot_tune_gemm(&a.view, &b.view, nullptr, nullptr, &c.view, none, nullptr) != AOT_TUNE_OK) {
+  const int32_t none = AOT_TUNE_GEMM_ACTIVATION_NONE, ieee = AOT_TUNE_GEMM_MATH_IEEE;
+  if (aot_tune_gemm(&a.view, &b.view, nullptr, nullptr, &c.view, none, ieee, nullptr) != AOT_TUNE_OK) {
     std::fprintf(stderr, "%s\n", aot_tune_last_error());
     return 1;
   }
@@ -57,12 +57,13 @@ int main() {
   std::printf("16 x 100 x 256: greatest error %.2g\n", error);
 
   char text[4096];
-  aot_tune_gemm_explain(&a.view, &b.view, nullptr, nullptr, &c.view, none, text, sizeof text);
+  aot_tune_gemm_explain(&a.view, &b.view, nullptr, nullptr, &c.view, none, ieee, nullptr, text, sizeof text);
   std::fputs(text, stdout);
 
   // What does not fit is refused before anything is written.
   Matrix wrong(255, 100);
-  if (aot_tune_gemm(&a.view, &wrong.view, nullptr, nullptr, &c.view, none, nullptr) != AOT_TUNE_ERROR_SHAPE)
+  if (aot_tune_gemm(&a.view, &wrong.view, nullptr, nullptr, &c.view, none, ieee, nullptr) !=
+      AOT_TUNE_ERROR_SHAPE)
     return 1;
   std::printf("refused: %s\n", aot_tune_last_error());
   return error < 1e-3 ? 0 : 1;

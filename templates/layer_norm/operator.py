@@ -11,8 +11,10 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Problem,
     Scalar,
     Tensor,
+    alignment,
     dims,
     parameter,
     problem,
@@ -22,8 +24,22 @@ from aot_tune.spec import (
 
 R, D = dims("R D")
 
-# The kernels read and write whole vectors along the rows.
-UNIT_STRIDES = (stride("x", 1) == 1, stride("weight", 0) == 1, stride("bias", 0) == 1, stride("out", 1) == 1)
+CPU_DTYPES = {"T": ("f32",)}
+# The CPU kernels read and write whole vectors along the rows.
+UNIT_STRIDES = (
+    stride("x", 1) == 1,
+    stride("weight", 0) == 1,
+    stride("bias", 0) == 1,
+    stride("out", 1) == 1,
+)
+# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
+WHOLE_PIECES = (
+    *UNIT_STRIDES,
+    D % 8 == 0,
+    stride("x", 0) % 8 == 0,
+    stride("out", 0) % 8 == 0,
+    *(alignment(tensor) >= 16 for tensor in ("x", "weight", "bias", "out")),
+)
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
 BEYOND_L2 = (R * D >= 262144,)
 
@@ -38,9 +54,75 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
     """torch's norm through its `.out` form."""
     rows, width = call.x.shape[0], list(call.x.shape[-1:])
-    mean, rstd = torch.empty(rows, 1), torch.empty(rows, 1)
+    mean, rstd = (torch.empty(rows, 1, device=call.x.device) for _ in range(2))
     norm = torch.ops.aten.native_layer_norm.out
-    return lambda: norm(call.x, width, call.weight, call.bias, call.eps, out0=call.out, out1=mean, out2=rstd)
+    return lambda: norm(
+        call.x,
+        width,
+        call.weight,
+        call.bias,
+        call.eps,
+        out0=call.out,
+        out1=mean,
+        out2=rstd,
+    )
+
+
+def cpu_workload() -> tuple[Problem, ...]:
+    """BERT-base and a wider model."""
+    base = [problem(R=r, D=768) for r in (1, 16, 64, 256, 1024)]
+    return (
+        *base,
+        problem(R=256, D=4096),
+        problem(R=1024, D=4096),
+        problem(R=16384, D=768),
+    )
+
+
+def cuda_workload() -> tuple[Problem, ...]:
+    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32."""
+    rows = (1, 16, 64, 256, 1024, 4096, 16384)
+    found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for d in (1024, 3584, 4096, 8192) for r in rows]
+    found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in ((1, 1024), (4096, 1024), (16384, 4096))]
+    found += [problem(R=r, D=d) for r, d in ((1, 1024), (256, 1024), (4096, 1024), (16384, 4096))]
+    return tuple(found)
+
+
+CUDA_ROWS = Kernel(
+    "cuda_rows",
+    "layer_norm/cuda_rows.cu.j2",
+    backend="nvcc",
+    parameters=(
+        Parameter("VECTORS", (1, 2, 4)),
+        Parameter("BLOCK", (128, 256)),
+        Parameter("RESIDENT", (0, 512, 1024)),
+        Parameter("STREAM", (False, True)),
+    ),
+    constraints=(
+        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 1) & (parameter("RESIDENT") == 0)),
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        # As many threads as have room for two rows' pieces in their registers.
+        (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(D <= 8192,),
+    order=(
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "layer_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    CUDA_ROWS,
+)
 
 
 operator = Operator(
@@ -48,24 +130,24 @@ operator = Operator(
     documentation="out = (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.",
     dims=("R", "D"),
     tensors=(
-        Tensor("x", (R, D)),
-        Tensor("weight", (D,)),
-        Tensor("bias", (D,)),
-        Tensor("out", (R, D), output=True),
+        Tensor("x", (R, D), "T"),
+        Tensor("weight", (D,), "T"),
+        Tensor("bias", (D,), "T"),
+        Tensor("out", (R, D), "T", output=True),
     ),
     scalars=(Scalar("eps", "f32", 1e-5),),
     reference=reference,
     flops=7 * R * D,
-    workload=tuple(
-        problem(R=r, D=d)
-        for r, d in ((1, 768), (16, 768), (64, 768), (256, 768), (1024, 768), (256, 4096), (1024, 4096), (16384, 768))
-    ),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
+    checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),
     kernels=(
-        Kernel("generic", "layer_norm/generic.cpp.j2", generic=True),
+        Kernel("generic", "layer_norm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
         Kernel(
             "rows",
             "layer_norm/rows.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),
@@ -82,6 +164,7 @@ operator = Operator(
         Kernel(
             "streaming",
             "layer_norm/streaming.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),
@@ -96,5 +179,6 @@ operator = Operator(
             worthwhile=BEYOND_L2,
             order=({"ROWS": 1, "UNROLL": 4, "PREFETCH": 2048},),
         ),
+        *CUDA_KERNELS,
     ),
 )

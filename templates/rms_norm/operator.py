@@ -14,6 +14,7 @@ from aot_tune.spec import (
     Problem,
     Scalar,
     Tensor,
+    alignment,
     dims,
     parameter,
     present,
@@ -24,13 +25,21 @@ from aot_tune.spec import (
 
 R, D = dims("R D")
 
-# The kernels read and write whole vectors along the rows.
+CPU_DTYPES = {"T": ("f32",)}
+# The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
     stride("x", 1) == 1,
     stride("weight", 0) == 1,
     stride("residual", 1) == 1,
     stride("out", 1) == 1,
     stride("residual_out", 1) == 1,
+)
+# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
+WHOLE_PIECES = (
+    *UNIT_STRIDES,
+    D % 8 == 0,
+    *(stride(tensor, 0) % 8 == 0 for tensor in ("x", "residual", "out", "residual_out")),
+    *(alignment(tensor) >= 16 for tensor in ("x", "weight", "residual", "out", "residual_out")),
 )
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
 BEYOND_L2 = (R * D >= 262144,)
@@ -44,16 +53,81 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 
 
 def torch_rms_norm(torch: Any, call: Call) -> Callable[[], object]:
-    """torch's norm, then a copy into the output: it has no `.out` form."""
+    """torch's norm, then a copy into the output: it has no `.out` form. The residual is added before."""
     norm, width = torch.nn.functional.rms_norm, call.x.shape[-1:]
-    return lambda: call.out.copy_(norm(call.x, width, call.weight, call.eps))
+    if call.residual is None:
+        return lambda: call.out.copy_(norm(call.x, width, call.weight, call.eps))
+    total = torch.empty_like(call.x) if call.residual_out is None else call.residual_out
+    add = torch.add
+
+    def run() -> None:
+        add(call.x, call.residual, out=total)
+        call.out.copy_(norm(total, width, call.weight, call.eps))
+
+    return run
 
 
-def workload() -> tuple[Problem, ...]:
+def both_or_none(given: Problem) -> bool:
+    """Whether the sum is written where there is one, and only there."""
+    return ("residual" in given.present) == ("residual_out" in given.present)
+
+
+def cpu_workload() -> tuple[Problem, ...]:
     """Llama-3-8B's norm, plain and with the residual that its blocks add."""
     plain = [problem(R=r, D=4096) for r in (1, 16, 256, 1024, 4096)]
     fused = [problem(R=r, D=4096, present=["residual", "residual_out"]) for r in (1, 16, 64, 256, 1024, 2048)]
     return (*plain, *fused)
+
+
+def cuda_workload() -> tuple[Problem, ...]:
+    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584) and Llama-3-70B (8192); in bf16, a few in f16 and f32."""
+    fused = ["residual", "residual_out"]
+    rows = (1, 16, 64, 256, 1024, 4096, 16384)
+    bf16 = {"T": "bf16"}
+    found = [problem(R=r, D=d, dtypes=bf16) for d in (3584, 4096, 8192) for r in rows]
+    found += [problem(R=r, D=d, present=fused, dtypes=bf16) for d in (4096, 8192) for r in (1, 16, 256, 4096, 16384)]
+    found += [problem(R=r, D=4096, dtypes={"T": "f16"}) for r in (1, 256, 16384)]
+    found += [problem(R=r, D=4096) for r in (1, 256, 16384)]
+    found += [problem(R=r, D=4096, present=fused) for r in (16, 4096)]
+    return tuple(found)
+
+
+CUDA_ROWS = Kernel(
+    "cuda_rows",
+    "rms_norm/cuda_rows.cu.j2",
+    backend="nvcc",
+    parameters=(
+        Parameter("VECTORS", (1, 2, 4, 8)),
+        Parameter("BLOCK", (128, 256)),
+        Parameter("RESIDENT", (0, 512, 1024)),
+        Parameter("STREAM", (False, True)),
+    ),
+    constraints=(
+        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 1) & (parameter("RESIDENT") == 0)),
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        # As many threads as have room for two rows' pieces in their registers.
+        (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(D <= 32768,),
+    order=(
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 8, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    CUDA_ROWS,
+)
 
 
 operator = Operator(
@@ -61,22 +135,25 @@ operator = Operator(
     documentation="s = x + residual; residual_out = s; out = s / sqrt(mean(s^2) + eps) * weight, over the last dim.",
     dims=("R", "D"),
     tensors=(
-        Tensor("x", (R, D)),
-        Tensor("weight", (D,)),
-        Tensor("residual", (R, D), optional=True),
-        Tensor("out", (R, D), output=True),
-        Tensor("residual_out", (R, D), output=True, optional=True),
+        Tensor("x", (R, D), "T"),
+        Tensor("weight", (D,), "T"),
+        Tensor("residual", (R, D), "T", optional=True),
+        Tensor("out", (R, D), "T", output=True),
+        Tensor("residual_out", (R, D), "T", output=True, optional=True),
     ),
     scalars=(Scalar("eps", "f32", 1e-5),),
     reference=reference,
     flops=4 * R * D + present("residual") * R * D,
-    workload=workload(),
-    baselines=(Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=lambda p: "residual" not in p.present),),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
+    checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
+    baselines=(Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=both_or_none),),
     kernels=(
-        Kernel("generic", "rms_norm/generic.cpp.j2", generic=True),
+        Kernel("generic", "rms_norm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
         Kernel(
             "rows",
             "rms_norm/rows.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4, 8)),
@@ -89,6 +166,7 @@ operator = Operator(
         Kernel(
             "streaming",
             "rms_norm/streaming.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (4, 8)),
@@ -99,5 +177,6 @@ operator = Operator(
             worthwhile=BEYOND_L2,
             order=({"UNROLL": 4, "PREFETCH": 2048},),
         ),
+        *CUDA_KERNELS,
     ),
 )

@@ -11,7 +11,9 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Problem,
     Tensor,
+    alignment,
     dims,
     parameter,
     problem,
@@ -22,8 +24,16 @@ from aot_tune.spec.reference import activation
 
 R, D = dims("R D")
 
-# The kernels read and write whole vectors along the rows.
+CPU_DTYPES = {"T": ("f32",)}
+# The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("gate", 1) == 1, stride("up", 1) == 1, stride("out", 1) == 1)
+# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
+WHOLE_PIECES = (
+    *UNIT_STRIDES,
+    D % 8 == 0,
+    *(stride(tensor, 0) % 8 == 0 for tensor in ("gate", "up", "out")),
+    *(alignment(tensor) >= 16 for tensor in ("gate", "up", "out")),
+)
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
 BEYOND_L2 = (R * D >= 262144,)
 
@@ -44,20 +54,84 @@ def torch_silu_mul(torch: Any, call: Call) -> Callable[[], object]:
     return run
 
 
+def cuda_workload() -> tuple[Problem, ...]:
+    """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, a few in f16 and f32.
+
+    Where one product makes gate and up, they are the halves of its rows.
+    """
+    rows = (1, 16, 64, 256, 1024, 4096, 16384)
+    bf16 = {"T": "bf16"}
+    found = [problem(R=r, D=d, dtypes=bf16) for d in (3584, 4096, 14336, 18944) for r in rows]
+    for r in (1, 64, 4096):
+        halves = {"gate": (2 * 14336, 1), "up": (2 * 14336, 1)}
+        found.append(problem(R=r, D=14336, strides=halves, dtypes=bf16))
+    found += [problem(R=r, D=14336, dtypes={"T": "f16"}) for r in (1, 256, 4096)]
+    found += [problem(R=r, D=14336) for r in (1, 256, 4096)]
+    return tuple(found)
+
+
+CUDA_ROWS = Kernel(
+    "cuda_rows",
+    "silu_mul/cuda_rows.cu.j2",
+    backend="nvcc",
+    parameters=(
+        Parameter("VECTORS", (1, 2, 4)),
+        Parameter("BLOCK", (128, 256, 512)),
+        Parameter("RESIDENT", (0, 768, 1536)),
+        Parameter("STREAM", (False, True)),
+    ),
+    constraints=(
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        # As many threads as have room for two tiles' pieces in their registers.
+        (parameter("RESIDENT") == 0)
+        | ((parameter("VECTORS") * parameter("RESIDENT") == 3072) & (parameter("BLOCK") == 256)),
+        (parameter("VECTORS") <= 2) | (parameter("BLOCK") <= 256),
+        (parameter("STREAM") == 1) | (parameter("BLOCK") <= 256),
+    ),
+    requires=WHOLE_PIECES,
+    order=(
+        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 1536, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 768, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    CUDA_ROWS,
+)
+
+
 operator = Operator(
     name="silu_mul",
     documentation="out = silu(gate) * up, element by element.",
     dims=("R", "D"),
-    tensors=(Tensor("gate", (R, D)), Tensor("up", (R, D)), Tensor("out", (R, D), output=True)),
+    tensors=(
+        Tensor("gate", (R, D), "T"),
+        Tensor("up", (R, D), "T"),
+        Tensor("out", (R, D), "T", output=True),
+    ),
     reference=reference,
     flops=5 * R * D,
-    workload=tuple(problem(R=r, D=d) for r, d in ((1, 14336), (16, 14336), (64, 14336), (256, 14336), (1024, 14336))),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    workload={
+        "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
+        "cuda": cuda_workload(),
+    },
     baselines=(Baseline("torch.silu_mul", "torch", torch_silu_mul),),
     kernels=(
-        Kernel("generic", "silu_mul/generic.cpp.j2", generic=True),
+        Kernel("generic", "silu_mul/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
         Kernel(
             "rows",
             "silu_mul/rows.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (1, 2, 4)),
@@ -70,6 +144,7 @@ operator = Operator(
         Kernel(
             "streaming",
             "silu_mul/streaming.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),
@@ -85,5 +160,6 @@ operator = Operator(
             worthwhile=BEYOND_L2,
             order=({"UNROLL": 4, "PREFETCH": 0},),
         ),
+        *CUDA_KERNELS,
     ),
 )

@@ -11,7 +11,9 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Parameter,
+    Problem,
     Tensor,
+    alignment,
     dims,
     normal,
     parameter,
@@ -22,8 +24,18 @@ from aot_tune.spec import (
 
 R, D = dims("R D")
 
-# The kernels read and write whole vectors along the rows.
+CPU_DTYPES = {"T": ("f32",)}
+# The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("x", 1) == 1, stride("out", 1) == 1)
+# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
+WHOLE_PIECES = (
+    *UNIT_STRIDES,
+    D % 8 == 0,
+    stride("x", 0) % 8 == 0,
+    stride("out", 0) % 8 == 0,
+    alignment("x") >= 16,
+    alignment("out") >= 16,
+)
 # Elements: ordinary stores read the output first, which streaming ones do not; it shows where no cache holds it.
 WITHIN_REACH = (R * D < 4194304,)
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -41,34 +53,118 @@ def torch_softmax(torch: Any, call: Call) -> Callable[[], object]:
     return lambda: torch.softmax(call.x, -1, out=call.out)
 
 
+def cpu_workload() -> tuple[Problem, ...]:
+    """Attention rows, and the vocabularies of Llama 2 and 3."""
+    few = ((1, 1024), (1, 32000), (1, 128256), (16, 32000), (64, 128))
+    many = ((256, 1024), (192, 512), (1024, 1024), (1024, 4096), (8192, 1024))
+    return tuple(problem(R=r, D=d) for r, d in (*few, *many))
+
+
+def cuda_workload() -> tuple[Problem, ...]:
+    """Attention rows, and the vocabularies of Llama 2, Llama 3 and Qwen 2.5; in bf16, a few in f16 and f32."""
+    rows = (1, 16, 64, 256, 1024, 4096, 16384)
+    shapes = [(r, d) for d in (1024, 4096, 32000, 128256, 152064) for r in rows if r * d * 2 <= 1200000000]
+    found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in (*shapes, (8192, 4096))]
+    found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in ((1, 4096), (4096, 4096), (16, 128256))]
+    found += [problem(R=r, D=d) for r, d in ((64, 1024), (4096, 4096), (256, 32000), (1, 128256), (64, 128256))]
+    return tuple(found)
+
+
+CUDA_ROWS = Kernel(
+    "cuda_rows",
+    "softmax/cuda_rows.cu.j2",
+    backend="nvcc",
+    parameters=(
+        Parameter("VECTORS", (1, 2, 4, 8)),
+        Parameter("BLOCK", (128, 256)),
+        Parameter("RESIDENT", (0, 512, 1024)),
+        Parameter("STREAM", (False, True)),
+    ),
+    constraints=(
+        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 1) & (parameter("RESIDENT") == 0)),
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        # As many threads as have room for two rows' pieces in their registers.
+        (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(D <= 32768,),
+    order=(
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 8, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_LONG = Kernel(
+    "cuda_long",
+    "softmax/cuda_long.cu.j2",
+    backend="nvcc",
+    parameters=(Parameter("CLUSTER", (2, 4, 8)), Parameter("VECTORS", (2, 4, 8))),
+    constraints=(target("capability") >= 90,),
+    requires=WHOLE_PIECES,
+    worthwhile=(D >= 8192,),
+    order=(
+        {"CLUSTER": 8, "VECTORS": 4},
+        {"CLUSTER": 8, "VECTORS": 2},
+        {"CLUSTER": 8, "VECTORS": 8},
+        {"CLUSTER": 4, "VECTORS": 4},
+        {"CLUSTER": 4, "VECTORS": 8},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_SPLIT = Kernel(
+    "cuda_split",
+    "softmax/cuda_split.cu.j2",
+    backend="nvcc",
+    parameters=(Parameter("SPLIT", (4, 16, 64)), Parameter("VECTORS", (2, 4))),
+    requires=WHOLE_PIECES,
+    worthwhile=(D >= 16384,),
+    order=(
+        {"SPLIT": 16, "VECTORS": 4},
+        {"SPLIT": 64, "VECTORS": 2},
+        {"SPLIT": 4, "VECTORS": 4},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "softmax/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    CUDA_ROWS,
+    CUDA_LONG,
+    CUDA_SPLIT,
+)
+
+
 operator = Operator(
     name="softmax",
     documentation="out[r, :] = exp(x[r, :] - max) / sum: softmax over the last dim.",
     dims=("R", "D"),
-    tensors=(Tensor("x", (R, D), values=normal(4.0)), Tensor("out", (R, D), output=True)),
+    tensors=(
+        Tensor("x", (R, D), "T", values=normal(4.0)),
+        Tensor("out", (R, D), "T", output=True),
+    ),
     reference=reference,
     flops=5 * R * D,
-    workload=tuple(
-        problem(R=r, D=d)
-        for r, d in (
-            (1, 1024),
-            (1, 32000),
-            (1, 128256),
-            (16, 32000),
-            (64, 128),
-            (256, 1024),
-            (192, 512),
-            (1024, 1024),
-            (1024, 4096),
-            (8192, 1024),
-        )
-    ),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
+    checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),
     kernels=(
-        Kernel("generic", "softmax/generic.cpp.j2", generic=True),
+        Kernel("generic", "softmax/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
         Kernel(
             "rows",
             "softmax/rows.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2, 4)),
@@ -91,6 +187,7 @@ operator = Operator(
         Kernel(
             "streaming",
             "softmax/streaming.cpp.j2",
+            dtypes=CPU_DTYPES,
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),
@@ -108,5 +205,6 @@ operator = Operator(
                 {"UNROLL": 4, "METHOD": "recompute", "PREFETCH": 2048},
             ),
         ),
+        *CUDA_KERNELS,
     ),
 )

@@ -172,7 +172,8 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
     """Processes that only shake hands, so that a hundred of them start in seconds."""
     quick = (
         "import sys, os, json, struct; s = json.loads(sys.argv[1])\n"
-        "h = {'type': 'hello', 'pid': os.getpid(), 'abi': 1, 'python': '', 'device': {'a': 1}, 'sandbox': {}}\n"
+        f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'python': '', 'device': {{'a': 1}}}}\n"
+        "h['sandbox'] = {}\n"
         "h = json.dumps(h)\n"
         "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
         "os.read(s['requests'], 1000); os.abort()\n"

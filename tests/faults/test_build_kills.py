@@ -182,6 +182,7 @@ def test_sigterm_to_the_front_end_alone(project: Project) -> None:
 def test_a_shell_that_ends_leaves_its_job_running(project: Project) -> None:
     """`make &` in a script that ends is no reason to stop."""
     project.cmake()
+    before = descendants(os.getpid())
     log = project.folder / "log"
     script = f'cmake --build "{project.folder / "cmake"}" > "{log}" 2>&1 & exit 0'
     subprocess.run(["sh", "-c", script], env=project.environment(), check=True, start_new_session=True)
@@ -189,6 +190,6 @@ def test_a_shell_that_ends_leaves_its_job_running(project: Project) -> None:
     while "done in" not in (log.read_text() if log.exists() else "") and time.monotonic() < limit:
         time.sleep(0.1)
     assert "done in" in log.read_text()
-    wait_until_gone({}, 30)
+    wait_until_gone(before, 30)
     assert (project.folder / "cmake" / "libtiny.so").is_file()
     assert ROOT.is_dir()

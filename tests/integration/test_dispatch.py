@@ -35,8 +35,8 @@ def test_calls_of_the_workload_get_what_the_report_says(venv: Venv, ops: ModuleT
     _, operator = load_operators([package / "templates"], [name])[name]
     best: OperatorReport = [o for o in report.operators if o.operator == name][-1]
     picked = {row.problem: row.picked for row in best.problems}
-    assert set(picked) == {p.id for p in operator.workload}
-    for problem in operator.workload:
+    assert set(picked) == {p.id for p in operator.workload_for("cpu")}
+    for problem in operator.workload_for("cpu"):
         told = ops.explain(name, **tensors(operator, problem), **problem.attributes)
         assert told["variant"] == picked[problem.id], problem.id
         assert told["tuned"], problem.id

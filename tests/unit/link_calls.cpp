@@ -202,9 +202,17 @@ void workspaces() {
   if (std::getenv("AOT_TUNE_CPU_LEVEL") == nullptr) return;
   CHECK(size == 100);
   alignas(64) char memory[192] = {};
-  aot_tune_exec exec{nullptr, memory, 99};
+  aot_tune_exec exec{nullptr, memory, 99};  // too small for the first choice: the generic variant needs none
   call.exec = &exec;
-  FAILS(call, AOT_TUNE_ERROR_WORKSPACE, "gemm: the workspace has 99 bytes, wanted 100");
+  CHECK(call.run() == AOT_TUNE_OK);
+  CHECK(call.out.memory[0] == 7.5f && memory[0] == 0);
+  char text[4096];
+  CHECK(aot_tune_gemm_explain(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, &exec,
+                              text, sizeof text) == AOT_TUNE_OK);
+  CHECK(std::strstr(text, "rejected: small_2: needs a workspace of 100 bytes, the caller's has 99\n") !=
+        nullptr);
+  CHECK(std::strstr(text, "variant: plain\n") != nullptr);
+  for (float& v : call.out.memory) v = -1.0f;
   exec.workspace = memory + 32;
   exec.workspace_size = 128;
   FAILS(call, AOT_TUNE_ERROR_WORKSPACE, "the workspace is not aligned to 64 bytes");
@@ -218,8 +226,8 @@ void workspaces() {
 void explanations() {
   Gemm call;
   const auto explain = [&call](char* text, size_t size) {
-    return aot_tune_gemm_explain(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0, text,
-                                 size);
+    return aot_tune_gemm_explain(&call.a.tensor, &call.b.tensor, nullptr, nullptr, &call.out.tensor, 0,
+                                 nullptr, text, size);
   };
   std::vector<char> whole(4096);
   CHECK(explain(whole.data(), whole.size()) == AOT_TUNE_OK);

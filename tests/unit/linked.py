@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -271,8 +272,10 @@ class Built:
     module: Path
 
 
-def link_library(spec: LibrarySpec, folder: Path) -> Built:
-    """Generate and link as a package would be."""
+def link_library(
+    spec: LibrarySpec, folder: Path, *, includes: Sequence[str] = (), libraries: Sequence[str] = ()
+) -> Built:
+    """Generate and link as a package would be, for CUDA with the runtime's header and library."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
@@ -296,13 +299,15 @@ def link_library(spec: LibrarySpec, folder: Path) -> Built:
         "-Wl,--gc-sections",
         "-Wl,--build-id=none",
     ]
-    sources = sorted(str(p) for p in runtime.glob("*.cpp"))
+    sources = sorted(str(p) for p in (*runtime.glob("*.cpp"), *(runtime.glob("cuda/*.cpp") if includes else ())))
     subprocess.run(
         [
             *common,
+            *(f"-I{folder}" for folder in includes),
             made.dispatch,
             *sources,
             made.archive,
+            *libraries,
             f"-Wl,--version-script={made.library_exports}",
             f"-Wl,-soname,{library.name}",
             "-Wl,-z,defs",

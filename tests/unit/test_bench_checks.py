@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.inputs import storage_extent
 from aot_tune.library import bundled_templates, load_operator, operator_folders
-from aot_tune.spec import Expr, Operator, all_of, attribute, dim, present, stride
+from aot_tune.spec import Expr, Operator, all_of, attribute, dim, dtype_index, present, stride
 from aot_tune.spec.checks import check_problem
 
 FOLDERS = operator_folders([bundled_templates()])
@@ -108,3 +108,28 @@ def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> Non
     requires = (dim(name) >= least, dim(name) % multiple == 0)
     for check in derived_checks(GEMM, requires):
         assert all_of(requires, GEMM.facts(check.problem))
+
+
+def test_dtypes_are_those_that_a_kernel_is_for_and_the_least_alignment_is_theirs() -> None:
+    choices = GEMM.dtypes["T"]
+    for index, name in enumerate(choices):
+        checks = derived_checks(GEMM, (dtype_index("T") == index,))
+        assert len(checks) > 20
+        assert {c.problem.dtypes.get("T", choices[0]) for c in checks} == {name}
+        assert all(c.problem.dtypes == {} for c in checks) == (index == 0)
+        least = min(a for c in checks for a in c.problem.alignment.values())
+        assert least == (4 if name == "f32" else 2)
+
+
+def test_a_kernel_for_small_dims_is_checked_beside_long_other_dims() -> None:
+    found = derived_checks(GEMM, (dim("M") <= 16, dim("K") % 8 == 0))
+    assert any(c.problem.dims["M"] == 13 and c.problem.dims["N"] > 100 and c.problem.dims["K"] > 100 for c in found)
+
+
+def test_a_thinned_list_keeps_its_ends() -> None:
+    whole = derived_checks(GEMM)
+    thin = derived_checks(GEMM, most=10)
+    assert len(thin) == 10
+    assert (thin[0], thin[-1]) == (whole[0], whole[-1])
+    assert thin[-1].special
+    assert derived_checks(GEMM, most=1000) == whole

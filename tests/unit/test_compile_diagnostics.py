@@ -50,6 +50,70 @@ def test_known_causes_come_with_a_remedy(log: str, words: str) -> None:
     assert words in first_error(log, LINES)
 
 
+@pytest.mark.parametrize(
+    ("log", "want"),
+    [
+        (
+            (
+                'candidate.cu(2): error: identifier "lane" is undefined\n  x[0] = lane;\n         ^\n\n'
+                '1 error detected in the compilation of "candidate.cu".'
+            ),
+            'common/simd.h.j2:3: error: identifier "lane" is undefined',
+        ),
+        ("candidate.cu(3): error #20: no", "gemm/packed.cpp.j2:12: error #20: no"),
+        ("candidate.cu(3): catastrophic error: no", "gemm/packed.cpp.j2:12: catastrophic error: no"),
+        ("candidate.cu:1:10: fatal error: x.h: No such file", "gemm/packed.cpp.j2:10: fatal error: x.h: No such file"),
+        (
+            (
+                '/a b/include/cute/x.hpp(80): error: static assertion failed with "bad"\n'
+                "          detected during:\n"
+                '            instantiation of class "A<T> [with T=int]" at line 7\n'
+                '            instantiation of class "B<T> [with T=int]" at line 3 of candidate.cu\n'
+            ),
+            '/a b/include/cute/x.hpp:80: error: static assertion failed with "bad" (from gemm/packed.cpp.j2:12)',
+        ),
+        (
+            (
+                "ptxas info    : 0 bytes gmem\n"
+                "ptxas candidate.ptx, line 23; error   : Instruction 'wgmma.fence' not supported on .target 'sm_80'\n"
+                "ptxas fatal   : Ptx assembly aborted due to errors"
+            ),
+            "ptxas: error: Instruction 'wgmma.fence' not supported on .target 'sm_80'",
+        ),
+        (
+            f"ptxas error   : Entry function '{'k' * 500}' uses too much shared data (0x13880 bytes, 0xc000 max)",
+            f"ptxas: error: Entry function '{'k' * 80}...' uses too much shared data (0x13880 bytes, 0xc000 max)",
+        ),
+    ],
+)
+def test_forms_of_nvcc(log: str, want: str) -> None:
+    assert first_error(log, LINES) == want
+    assert is_lasting(log)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "AOT_TUNE_JOBS"),
+        ("ptxas fatal   : Memory allocation failure", "Memory allocation failure"),
+        (
+            "/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc versions later than 15",
+            "CUDAHOSTCXX",
+        ),
+        ("error: no CUTLASS headers found", "nvidia-cutlass"),
+    ],
+)
+def test_failures_of_nvcc_with_a_remedy(log: str, words: str) -> None:
+    assert words in first_error(log, LINES)
+
+
+def test_a_killed_nvcc_is_not_lasting() -> None:
+    assert not is_lasting("nvcc error   : 'cicc' died due to signal 9 (Kill signal)")
+    assert not is_lasting("ptxas fatal   : Memory allocation failure")
+    assert not is_lasting("nvcc fatal   : Could not open output file '/x'")
+    assert not is_lasting("ptxas info    : 0 bytes gmem, error count")
+
+
 def test_linker_and_silent_failures() -> None:
     assert "undefined reference to `f'" in first_error("ld: o.o: in function g\nld: undefined reference to `f'\nexit 1")
     assert "said nothing" in first_error("\n  \n")

@@ -46,6 +46,15 @@ def test_a_bad_number_names_variable_and_value(value: str, tmp_path: Path) -> No
     assert repr(value) in caught.value.what
 
 
+def test_compilers_that_need_much(tmp_path: Path) -> None:
+    """nvcc with CUTLASS: the line says how much each needs when that is what bounds the number."""
+    root = machine(tmp_path, memory_gib=20)
+    assert parallel_compiles({}, root=root, memory=4 * GIB).count == 5
+    assert "20.0 GiB free, 4.0 GiB each" in parallel_compiles({}, root=root, memory=4 * GIB).reason
+    assert "each" not in parallel_compiles({}, root=root).reason
+    assert parallel_compiles({"MAX_JOBS": "9"}, root=root, memory=4 * GIB).count == 9
+
+
 def test_cores_when_memory_is_ample(tmp_path: Path) -> None:
     assert parallel_compiles({}, root=machine(tmp_path)).count == 16
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 
 from aot_tune.bench.records import Measurement
 from aot_tune.database import (
+    Code,
     OperatorDatabase,
     check,
+    decode,
     encode,
     match_measurements,
     merge,
@@ -137,7 +139,7 @@ def here(database: OperatorDatabase, **changes: Any) -> Any:
         "device": DEVICE.digest,
         "policy": POLICY.digest,
         "contract": database.contract,
-        "objects": {c.id: c.object for c in database.candidates},
+        "objects": {c.id: c.code for c in database.candidates},
         "baselines": {"numpy": "2.4.6"},
     }
     return match_measurements(database, **(values | changes))
@@ -162,11 +164,11 @@ def test_another_machine_policy_or_operator_gives_nothing(change: dict[str, str]
 
 def test_another_object_is_refused_and_its_race_with_it() -> None:
     database = canonical_database(a_database())
-    objects = {c.id: c.object for c in database.candidates}
+    objects = {c.id: c.code for c in database.candidates}
     changed = database.candidates[0].id
-    if not objects[changed]:
+    if not objects[changed].object:
         changed = database.candidates[1].id
-    match = here(database, objects=objects | {changed: "rebuilt"})
+    match = here(database, objects=objects | {changed: Code("rebuilt")})
     assert match.reasons()["object"] == 2
     assert all(m.candidate != changed for m in match.usable)
     assert all(m.final is None and m.race is None and m.screen for m in match.usable if m.status == "ok")
@@ -206,3 +208,36 @@ def test_statuses_without_times_stay() -> None:
     failed = [m for m in merge(database, database).measurements if m.status == "crashed"]
     assert [(m.reason, m.ns) for m in failed] == [("SIGSEGV", None)]
     assert isinstance(failed[0], Measurement)
+
+
+def with_device(database: OperatorDatabase, device: str) -> OperatorDatabase:
+    """The same candidates with device code of that name, where they compiled."""
+    records = (msgspec.structs.replace(c, device=f"{device} {c.id}" if c.object else "") for c in database.candidates)
+    return msgspec.structs.replace(database, candidates=tuple(records))
+
+
+def test_device_code_decides_where_it_is_known() -> None:
+    database = canonical_database(with_device(a_database(), "same"))
+    codes = {c.id: c.code for c in database.candidates}
+    rebuilt = {name: Code(f"other {code.object}", code.device) for name, code in codes.items() if code.object}
+    assert here(database, objects=codes | rebuilt).usable == here(database).usable
+    changed = {name: Code(code.object, "other") for name, code in codes.items() if code.object}
+    assert here(database, objects=codes | changed).reasons()["object"] == len(changed) * 2
+
+
+def test_measurements_of_the_same_device_code_stay_under_the_newer_object() -> None:
+    older = with_device(a_database(), "same")
+    newer = keep(with_device(a_database(objects="new"), "same"), lambda m: m.problem.dims["M"] == 1)
+    merged = merge(older, newer)
+    assert len(merged.measurements) == len(canonical_database(older).measurements)
+    objects = {c.id: c.object for c in newer.candidates}
+    assert all(m.object == objects[m.candidate] for m in merged.measurements if m.object)
+    assert any(m.race for m in merged.measurements if m.problem.dims["M"] != 1)
+    assert len(merge(older, with_device(newer, "other")).measurements) < len(merged.measurements)
+
+
+def test_device_code_is_written_and_read() -> None:
+    database = canonical_database(with_device(a_database(), "same"))
+    assert b'"device":"same ' in encode(database)
+    assert decode(encode(database)) == canonical_database(database)
+    assert b'"device":"' not in encode(a_database())

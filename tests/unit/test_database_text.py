@@ -28,6 +28,7 @@ from aot_tune.database import (
     save_database,
     winners,
 )
+from aot_tune.database.format import SCHEMA
 from aot_tune.database.records import canonical_database, rounded, spread
 from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate
@@ -347,10 +348,11 @@ def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
     assert (read.policy["version"], read.policy["later"]) == (2, True)
 
 
-@pytest.mark.parametrize("schema", [0, 2, 99])
+@pytest.mark.parametrize("schema", [0, 1, 3, 99])
 def test_another_schema_is_not_read_at_all(small: OperatorDatabase, schema: int) -> None:
     first, rest = encode(small).split(b"\n", 1)
-    other = first.replace(b'"schema":1', f'"schema":{schema},"later":true'.encode()) + b"\n{not even json\n" + rest
+    now = f'"schema":{SCHEMA}'.encode()
+    other = first.replace(now, f'"schema":{schema},"later":true'.encode()) + b"\n{not even json\n" + rest
     with pytest.raises(DatabaseError, match=f"schema {schema}") as caught:
         decode(other, "gemm.jsonl")
     assert "aot-tune record" in caught.value.fix

@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import linked
+import linked_cuda
 import pytest
 
 from aot_tune.link import (
@@ -65,17 +66,41 @@ def golden_spec() -> LibrarySpec:
     return LibrarySpec(operators=(gemm, norm), tools={"cxx": "1.0"}, devices=({"name": "a cpu"},), policy={"rounds": 3})
 
 
-def rendered() -> dict[str, str]:
-    spec = golden_spec()
-    header = render_header(spec)
-    manifest = render_manifest(spec, {spec.header: header})
-    return {
-        "ops.h": header,
-        "dispatch.cpp": render_dispatch(spec, "{}\n"),
-        "module.cpp": render_module(spec),
-        "ops.pyi": render_stub(spec),
-        "manifest.json": manifest,
+def cuda_spec() -> LibrarySpec:
+    """One operator for CPUs in f32 and for CUDA in f32 and bf16."""
+    rows = [("plain_cpu", {"target": "cpu-x86-64", "generic": True}), *linked_cuda.LAYOUT.items()]
+    variants = {
+        name: LinkedVariant(
+            name=name,
+            symbol=f"aot_tune_{name}",
+            kernel=name.partition("_")[0],
+            target=str(row["target"]),
+            level=linked_cuda.level_of(str(row["target"])),
+            last=int(str(row.get("last", 0))),
+            dtypes={"T": str(row.get("dtype", "f32"))},
+            requires=row.get("requires", ()),  # type: ignore[arg-type]
+            generic=bool(row.get("generic")),
+            notes=bool(row.get("notes")),
+            object_path="",
+            object_digest=str(index) * 64,
+        )
+        for index, (name, row) in enumerate(rows)
     }
+    plain = variants.pop("plain_cpu")
+    return LibrarySpec(operators=(linked_cuda.table(plain, variants),), header="aot_tune/cuda_ops.h", module="cuda_ops")
+
+
+def rendered() -> dict[str, str]:
+    files = {}
+    for spec in (golden_spec(), cuda_spec()):
+        header, face = render_header(spec), spec.face
+        stem = "" if face == "ops" else "cuda_"
+        files[f"{face}.h"] = header
+        files[f"{stem}dispatch.cpp"] = render_dispatch(spec, "{}\n")
+        files[f"{stem}module.cpp"] = render_module(spec)
+        files[f"{face}.pyi"] = render_stub(spec)
+        files[f"{stem}manifest.json"] = render_manifest(spec, {spec.header: header})
+    return files
 
 
 @pytest.mark.parametrize("name", sorted(rendered()))

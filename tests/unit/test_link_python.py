@@ -275,6 +275,46 @@ def test_no_gradient_is_needed_under_no_grad(ops: ModuleType, x: Array, weight: 
         ops.rms_norm(torch.from_numpy(x), layer)
 
 
+def test_a_workspace_of_the_callers(built: linked.Built) -> None:
+    code = f"""
+import sys
+import numpy as np
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import linked
+ops = linked.load_module(linked.Path({str(built.module)!r}))
+a, b = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
+memory = np.zeros(64)
+memory = memory[-memory.ctypes.data % 64 // 8 :][:32]
+ops.gemm(a, b, workspace=memory)
+print(memory.tobytes().count(1), ops.explain("gemm", a, b, workspace=memory)["variant"])
+print(ops.explain("gemm", a, b, workspace=memory[:2])["variant"], ops.explain("gemm", a, b, workspace=99)["variant"])
+for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2]}}, {{"stream": "fast"}}):
+    try:
+        ops.gemm(a, b, **bad)
+    except ops.Error as error:
+        print(error)
+"""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    env = {**os.environ, "AOT_TUNE_CPU_LEVEL": "2", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["100 small_2", "plain plain"], done.stderr
+    wanted = (
+        "'workspace' is of type int",
+        "no argument 'device'",
+        "the workspace has gaps",
+        "stream is 'fast', wanted",
+    )
+    for line, part in zip(lines[2:], wanted, strict=True):
+        assert part in line
+
+
+def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
+    assert ops.preload("cpu") is None
+    with pytest.raises(ops.ArgumentValueError, match="this library has no variants for cuda:0"):
+        ops.preload("cuda:0")
+
+
 def test_nothing_leaks(ops: ModuleType, x: Array, weight: Array) -> None:
     torch_x, torch_weight, out = torch.from_numpy(x), torch.from_numpy(weight), np.empty_like(x)
 
@@ -352,9 +392,11 @@ def test_the_lock_is_released_for_long_calls(ops: ModuleType) -> None:
 
 
 def test_what_inspect_and_help_show(ops: ModuleType) -> None:
-    assert str(inspect.signature(ops.gemm)) == "(a, b, bias=None, residual=None, *, activation='none', out=None)"
+    assert str(inspect.signature(ops.gemm)) == (
+        "(a, b, bias=None, residual=None, *, activation='none', out=None, stream=None, workspace=None)"
+    )
     assert str(inspect.signature(ops.rms_norm)) == (
-        "(x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None)"
+        "(x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None, stream=None, workspace=None)"
     )
     assert "out: f32 [M, N], made when not passed." in ops.gemm.__doc__
     assert ops.operators == ("gemm", "rms_norm")

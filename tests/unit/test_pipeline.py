@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from aot_tune.bench import Measurement, Status
+from aot_tune.database import Code
 from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
+from aot_tune.pipeline.recorded import Known
+from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.pipeline.story import failures_of
-from aot_tune.pipeline.tune import _in_turn, _spread_out
+from aot_tune.pipeline.tune import _in_turn, _spread_out, _unknown
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
 
@@ -33,7 +38,7 @@ def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
         operator="scale", kernel=kernel, backend="cxx", target=TARGET.name, generic=kernel == "generic"
     )
     rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
-    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=digest)
+    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=Code(digest))
 
 
 def evidence(*entries: Entry) -> Evidence:
@@ -138,3 +143,14 @@ def test_under_a_budget_the_first_problems_are_from_all_over_the_workload() -> N
     assert _spread_out(8) == [0, 4, 2, 6, 1, 5, 3, 7]
     assert sorted(_spread_out(23)) == list(range(23))
     assert _spread_out(1) == [0]
+
+
+def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() -> None:
+    elsewhere = entry("fast", "", (N % 8 == 1,))  # has no record: no problem of the workload is for it
+    found = evidence(SMALL, elsewhere, GENERIC)
+    small, large = OPERATOR.workload
+    rows = [measured(SMALL, small, (1.0,)), measured(GENERIC, small, (2.0,)), measured(GENERIC, large, (2.0,))]
+    pairs = [(LoadedOperator(Path(), OPERATOR), found)]
+    assert _unknown(pairs, {"scale": Known(tuple(rows))}) == []
+    assert _unknown(pairs, {"scale": Known(tuple(rows[:2]))}) == [SMALL, GENERIC]
+    assert _unknown(pairs, {}) == [SMALL, GENERIC]

@@ -50,7 +50,7 @@ def render(root: Path, text: str, *, kernel: Kernel | None = None, epilogue: Epi
     (root / "generic.j2").write_text(text)
     (root / "k.j2").write_text(text)
     op = make_operator(*([kernel] if kernel else []), epilogue=epilogue)
-    used = kernel or op.generic
+    used = kernel or op.generics[0]
     config = next(used.configs(TARGET.facts))
     candidate = candidate_for(op, used, config, TARGET, op.workload[0])
     return Renderer([root]).render(op, candidate, TARGET).source
@@ -146,7 +146,7 @@ def test_each_rendered_line_knows_its_template_line(tmp_path: Path) -> None:
     )
     (tmp_path / "generic.j2").write_text(text)
     op = make_operator()
-    rendered = Renderer([tmp_path]).render(op, candidate_for(op, op.generic, {}, TARGET), TARGET)
+    rendered = Renderer([tmp_path]).render(op, candidate_for(op, op.generics[0], {}, TARGET), TARGET)
     where = dict(zip(rendered.source.split("\n"), rendered.lines, strict=True))
     assert where["// inner two"] == ("inner.j2", 2)
     assert where["// after"] == ("generic.j2", 3)

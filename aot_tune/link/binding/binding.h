@@ -19,13 +19,31 @@ constexpr int kMaxTensors = 16;
 constexpr int kMaxScalars = 8;
 constexpr int kMaxAttributes = 8;
 constexpr int kMaxDims = 16;
+constexpr int kMaxVariables = 4;
+
+struct DType {
+  const char* name;  // as numpy and the array API spell it: "float32"; empty where they have none
+  uint8_t code;
+  uint8_t bits;
+};
+
+struct DTypeChoice {
+  const char* name;  // ours: "f32"
+  DType type;
+};
+
+// A dtype that several tensors share, one of its choices in a call.
+struct DTypeVariable {
+  const char* name;
+  const DTypeChoice* choices;
+  int32_t count;
+};
 
 struct TensorArgument {
   const char* name;
-  const char* dtype;  // as numpy and the array API spell it: "float32"
+  DType type;  // of a variable its first choice
   int8_t rank;
-  uint8_t code;
-  uint8_t bits;
+  int8_t variable;  // index of its dtype variable, or -1
   bool output;
   bool optional;
 };
@@ -61,8 +79,10 @@ struct Operator {
   int attribute_count;
   const char* const* dims;
   int dim_count;
+  const DTypeVariable* variables;
+  int variable_count;
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
-  int32_t (*explain)(Tensors, const Scalar*, const int32_t*, char*, size_t);
+  int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
   // Reads the dims off the inputs; false when one has too few axes for that.
   bool (*bind)(Tensors, int64_t* dims);
@@ -75,6 +95,7 @@ struct Library {
   int operator_count;
   const char* (*last_error)();
   const char* (*manifest)();
+  int32_t (*preload)(int32_t device_type, int32_t device_id);
 };
 
 // Generated; one per module.
@@ -106,6 +127,10 @@ enum Word {
   kWordDevice,
   kWordDtype,
   kWordEmpty,
+  kWordDlpackDevice,
+  kWordStream,
+  kWordWorkspace,
+  kWordCudaStream,
   kWordCount
 };
 
@@ -122,7 +147,8 @@ struct State {
   PyObject* array_empty;
   PyObject* version_arguments;  // {"max_version": (1, 0)}
   PyObject* no_arguments;
-  PyObject* error;  // base of the three below
+  PyObject* current_stream;  // torch.cuda.current_stream once it was needed
+  PyObject* error;           // base of the three below
   PyObject* type_error;
   PyObject* value_error;
   PyObject* runtime_error;
@@ -154,15 +180,37 @@ struct Place {
 
 const TypeEntry* find_type(State* state, PyObject* object);
 
-// Fills `out`; false with a Python exception set when the object is no tensor that can be read.
-bool borrow(State* state, PyObject* object, const Place& place, Borrowed* out);
+// The stream that a call works on, known from the caller or from its first tensor on a GPU.
+struct Stream {
+  void* handle = nullptr;
+  bool known = false;
+};
+
+// Fills `out`, and `stream` where it is not known yet; false with a Python exception set when the object is
+// no tensor that can be read.
+bool borrow(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out);
+
+// A module that somebody has imported already, or NULL without an exception; borrowed.
+PyObject* imported(const char* name);
+
+// Whether numpy was imported, with its functions in the state.
+bool learn_numpy(State* state);
 
 // A new tensor of the framework that `like` belongs to, on its device; NULL with an exception set.
 PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const int64_t* extents);
+                   const DType& type, const int64_t* extents);
 
-// The stream that the framework of `object` works on; NULL on a CPU.
-bool current_stream(State* state, PyObject* object, const DLDevice& device, void** stream);
+// ---- Devices and streams
+// -------------------------------------------------------------------------------------------
+
+// All false with an exception set.
+bool parse_device(State* state, PyObject* value, DLDevice* device);
+bool parse_stream(State* state, PyObject* value, Stream* stream);
+
+// What to pass as `stream` to __dlpack__ of an object on that device; sets `stream` where it is not known.
+PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream);
+
+PyObject* preload(PyObject* module, PyObject* device);
 
 // ---- Calls
 // ---------------------------------------------------------------------------------------------------------

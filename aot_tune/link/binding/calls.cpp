@@ -14,7 +14,8 @@ struct Names {
   PyObject** scalars;
   PyObject** attributes;
   PyObject** dims;
-  PyObject** choices;
+  PyObject** variables;
+  PyObject** choices;  // of all attributes, then of all variables
 };
 
 Names names_of(State* state, int index) {
@@ -24,7 +25,8 @@ Names names_of(State* state, int index) {
   names.scalars = names.tensors + op.tensor_count;
   names.attributes = names.scalars + op.scalar_count;
   names.dims = names.attributes + op.attribute_count;
-  names.choices = names.dims + op.dim_count;
+  names.variables = names.dims + op.dim_count;
+  names.choices = names.variables + op.variable_count;
   return names;
 }
 
@@ -61,31 +63,63 @@ bool parse_scalar(const ScalarArgument& argument, PyObject* value, Scalar* out) 
   return PyErr_Occurred() == nullptr;
 }
 
-bool parse_attribute(State* state, const Operator& op, const AttributeArgument& argument,
-                     PyObject* const* choices, PyObject* value, int32_t* out) {
-  *out = PyUnicode_Check(value) ? find(choices, argument.count, value) : -1;
+// The index of a value among the choices of what `kind` and `name` say.
+bool parse_choice(State* state, const Operator& op, const char* kind, const char* name,
+                  PyObject* const* choices, int32_t count, PyObject* value, int32_t* out) {
+  *out = PyUnicode_Check(value) ? find(choices, count, value) : -1;
   if (*out >= 0) return true;
-  PyObject* known = PyTuple_New(argument.count);
-  for (int i = 0; known != nullptr && i < argument.count; ++i) {
+  PyObject* known = PyTuple_New(count);
+  for (int i = 0; known != nullptr && i < count; ++i) {
     Py_INCREF(choices[i]);
     PyTuple_SetItem(known, i, choices[i]);
   }
   if (known != nullptr) {
-    PyErr_Format(state->value_error, "%s: attribute '%s' is %R, wanted one of %R", op.name, argument.name,
-                 value, known);
+    PyErr_Format(state->value_error, "%s: %s '%s' is %R, wanted one of %R", op.name, kind, name, value,
+                 known);
   }
   Py_XDECREF(known);
   return false;
+}
+
+// The arguments that all operators have; NULL when it is none of them.
+PyObject** common_argument(State* state, PyObject* key, Parsed* out) {
+  PyObject* words[] = {state->words[kWordStream], state->words[kWordWorkspace], state->words[kWordDevice]};
+  PyObject** values[] = {&out->stream, &out->workspace, &out->device};
+  const int i = find(words, out->accept_dims ? 3 : 2, key);
+  return i >= 0 ? values[i] : nullptr;
+}
+
+void unknown_argument(State* state, int index, const Names& names, PyObject* key, bool accept_dims) {
+  const Operator& op = kLibrary.operators[index];
+  const int count = accept_dims ? op.dim_count + op.variable_count : 0;
+  PyObject* more = PyTuple_New(count);
+  for (int i = 0; more != nullptr && i < count; ++i) {
+    Py_INCREF(names.dims[i]);  // the dtype variables stand behind
+    PyTuple_SetItem(more, i, names.dims[i]);
+  }
+  if (more == nullptr) return;
+  if (accept_dims) {
+    PyErr_Format(state->type_error,
+                 "%s() has no argument %R; it is called as %s%s, or stated by %R, 'device' and 'workspace'",
+                 op.name, key, op.name, signature_of(index), more);
+  } else {
+    PyErr_Format(state->type_error, "%s() has no argument %R; it is called as %s%s", op.name, key, op.name,
+                 signature_of(index));
+  }
+  Py_DECREF(more);
 }
 
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out) {
   const Operator& op = kLibrary.operators[index];
   const Names names = names_of(state, index);
   const int named = op.tensor_count + op.scalar_count + op.attribute_count;
-  int i = find(names.tensors, named + (out->accept_dims ? op.dim_count : 0), key);
+  int i = find(names.tensors, named + (out->accept_dims ? op.dim_count + op.variable_count : 0), key);
   if (i < 0) {
-    PyErr_Format(state->type_error, "%s() has no argument %R; it is called as %s%s", op.name, key, op.name,
-                 signature_of(index));
+    if (PyObject** common = common_argument(state, key, out)) {
+      *common = value;
+      return true;
+    }
+    unknown_argument(state, index, names, key, out->accept_dims);
     return false;
   }
   if (i < op.tensor_count) {
@@ -99,14 +133,28 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
   i -= op.tensor_count;
   if (i < op.scalar_count) return parse_scalar(op.scalars[i], value, &out->scalars[i]);
   i -= op.scalar_count;
+  PyObject** choices = names.choices;
   if (i < op.attribute_count) {
-    PyObject** choices = names.choices;
+    const AttributeArgument& argument = op.attributes[i];
     for (int k = 0; k < i; ++k) choices += op.attributes[k].count;
-    return parse_attribute(state, op, op.attributes[i], choices, value, &out->attributes[i]);
+    return parse_choice(state, op, "attribute", argument.name, choices, argument.count, value,
+                        &out->attributes[i]);
   }
-  out->dims[i - op.attribute_count] = PyLong_AsLongLong(value);
-  out->dims_given += 1;
-  return PyErr_Occurred() == nullptr;
+  i -= op.attribute_count;
+  if (i < op.dim_count) {
+    out->dims[i] = PyLong_AsLongLong(value);
+    out->dims_given += 1;
+    if (PyErr_Occurred() == nullptr) return true;
+    PyObject* kind = PyErr_ExceptionMatches(PyExc_OverflowError) ? PyExc_OverflowError : state->type_error;
+    PyErr_Clear();
+    PyErr_Format(kind, "%s: dim '%U' is %R, wanted a whole number of 64 bits", op.name, names.dims[i], value);
+    return false;
+  }
+  i -= op.dim_count;
+  for (int k = 0; k < op.attribute_count; ++k) choices += op.attributes[k].count;
+  for (int k = 0; k < i; ++k) choices += op.variables[k].count;
+  return parse_choice(state, op, "dtype", op.variables[i].name, choices, op.variables[i].count, value,
+                      &out->dtypes[i]);
 }
 
 // The positional parameters are the inputs: first those that must be passed, then the optional ones.
@@ -130,8 +178,7 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
                       bool* bound) {
   int64_t dims[kMaxDims];
   *bound = false;
-  int first = 0;
-  while (first < op.tensor_count && tensors->given[first] == nullptr) ++first;
+  const int first = tensors->first();
   for (int i = 0; i < op.tensor_count; ++i) {
     if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
     if (!*bound && !(*bound = op.bind(tensors->given, dims))) return true;
@@ -144,8 +191,8 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
         return false;
       }
     }
-    tensors->made[i] =
-        allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i], extents);
+    tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
+                                type_of(op, i, tensors->given), extents);
     if (tensors->made[i] == nullptr) return false;
     if (!tensors->take(state, op, i, tensors->made[i])) return false;
   }
@@ -188,6 +235,21 @@ PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& t
 
 }  // namespace
 
+const DType& type_of(const Operator& op, int tensor, Tensors given) {
+  const TensorArgument& argument = op.tensors[tensor];
+  if (argument.variable < 0) return argument.type;
+  const DTypeVariable& variable = op.variables[argument.variable];
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (given[i] == nullptr || op.tensors[i].variable != argument.variable) continue;
+    for (int32_t k = 0; k < variable.count; ++k) {
+      const DType& type = variable.choices[k].type;
+      if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
+    }
+    break;  // of a dtype that the library refuses
+  }
+  return argument.type;
+}
+
 bool wants_allocation(const TensorArgument& argument, PyObject* value) {
   return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
 }
@@ -198,7 +260,9 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
   for (int i = 0; i < op.tensor_count; ++i) out->tensors[i] = nullptr;
   for (int i = 0; i < op.scalar_count; ++i) out->scalars[i] = op.scalars[i].value;
   for (int i = 0; i < op.attribute_count; ++i) out->attributes[i] = 0;
+  for (int i = 0; i < op.variable_count; ++i) out->dtypes[i] = 0;
   out->dims_given = 0;
+  out->stream = out->workspace = out->device = nullptr;
   if (!parse_positional(state, index, arguments, count, out)) return false;
   const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
   for (Py_ssize_t i = 0; i < named; ++i) {
@@ -212,14 +276,18 @@ CallTensors::~CallTensors() {
     if (given[i] != nullptr) held[i].release();
     Py_XDECREF(made[i]);
   }
+  if (has_workspace) workspace.release();
+}
+
+int CallTensors::first() const {
+  int i = 0;
+  while (i < count && given[i] == nullptr) ++i;
+  return i;
 }
 
 bool CallTensors::take(State* state, const Operator& op, int i, PyObject* object) {
-  held[i].keep = nullptr;
-  held[i].managed = nullptr;
-  held[i].read_only = false;
   given[i] = &held[i].tensor;
-  if (!borrow(state, object, {&op, op.tensors[i].name}, &held[i])) return false;
+  if (!borrow(state, object, {&op, op.tensors[i].name}, &stream, &held[i])) return false;
   if (op.tensors[i].output && held[i].read_only) {
     PyErr_Format(state->value_error, "%s: output '%s' is read-only; wanted a tensor that can be written",
                  op.name, op.tensors[i].name);
@@ -229,6 +297,7 @@ bool CallTensors::take(State* state, const Operator& op, int i, PyObject* object
 }
 
 bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
+  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &stream)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
     PyObject* object = parsed.tensors[i];
     if (object == nullptr && !op.tensors[i].optional && !op.tensors[i].output) {
@@ -244,6 +313,33 @@ bool CallTensors::take_given(State* state, const Operator& op, const Parsed& par
   return true;
 }
 
+bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec) {
+  if (object == nullptr || object == Py_None) return true;
+  has_workspace = true;
+  if (!borrow(state, object, {&op, "workspace"}, &stream, &workspace)) return false;
+  const DLTensor& tensor = workspace.tensor;
+  int64_t bytes = tensor.dtype.bits * tensor.dtype.lanes / 8;
+  bool dense = tensor.ndim <= kMaxRank;
+  for (int axis = tensor.ndim - 1; dense && axis >= 0; --axis) {
+    const int64_t step = bytes * 8 / (tensor.dtype.bits * tensor.dtype.lanes);
+    dense = tensor.strides == nullptr || tensor.shape[axis] == 1 || tensor.strides[axis] == step;
+    bytes *= tensor.shape[axis];
+  }
+  const int other = first();
+  const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
+                                       tensor.device.device_id == given[other]->device.device_id);
+  if (!dense || !here || workspace.read_only) {
+    PyErr_Format(state->value_error, "%s: the workspace %s", op.name,
+                 !here    ? "is on another device than the tensors"
+                 : !dense ? "has gaps; wanted a contiguous tensor"
+                          : "is read-only");
+    return false;
+  }
+  exec->workspace = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  exec->workspace_size = static_cast<size_t>(bytes);
+  return true;
+}
+
 PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
                PyObject* keywords) {
   State* state = state_of(module);
@@ -255,12 +351,8 @@ PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize
   bool bound = false;
   if (!allocate_outputs(state, op, parsed, &tensors, &bound)) return nullptr;
   aot_tune_exec exec{nullptr, nullptr, 0};
-  int first = 0;
-  while (first < op.tensor_count && tensors.given[first] == nullptr) ++first;
-  if (first < op.tensor_count && tensors.given[first]->device.device_type != kDLCPU &&
-      !current_stream(state, parsed.tensors[first], tensors.given[first]->device, &exec.stream)) {
-    return nullptr;
-  }
+  if (!tensors.take_workspace(state, op, parsed.workspace, &exec)) return nullptr;
+  exec.stream = tensors.stream.handle;
   int32_t status;
   if (element_count(op, tensors) > kReleaseElements) {
     PyThreadState* thread = PyEval_SaveThread();

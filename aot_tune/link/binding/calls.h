@@ -7,12 +7,16 @@
 namespace aot_tune::python {
 
 struct Parsed {
-  bool accept_dims = false;  // dims by keyword, for questions about a problem
+  bool accept_dims = false;  // dims, dtypes and a device by keyword, for questions about a problem
   PyObject* tensors[kMaxTensors];
   Scalar scalars[kMaxScalars];
   int32_t attributes[kMaxAttributes];
   int64_t dims[kMaxDims];
   int dims_given;
+  int32_t dtypes[kMaxVariables];  // of a stated problem
+  PyObject* stream;               // this and the next: NULL or None when not given
+  PyObject* workspace;
+  PyObject* device;
 };
 
 // The tensors of one call: borrowed from the arguments, or made for outputs that were not passed.
@@ -31,14 +35,26 @@ struct CallTensors {
   bool take(State* state, const Operator& op, int index, PyObject* object);
   bool take_given(State* state, const Operator& op, const Parsed& parsed);
 
+  // The memory of an object as the call's workspace; false with an exception set.
+  bool take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec);
+
+  // The first tensor that is there, as an index; `count` when there is none.
+  int first() const;
+
   int count;
+  Stream stream;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
   Borrowed held[kMaxTensors];
+  Borrowed workspace;
+  bool has_workspace = false;
 };
 
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out);
+
+// The dtype of a tensor in a call, that of its variable taken from the tensors that are there.
+const DType& type_of(const Operator& op, int tensor, Tensors given);
 
 // Whether an output that got `value` from the caller is to be made: optional ones only when asked for by
 // True.

@@ -7,16 +7,28 @@
 namespace aot_tune::python {
 namespace {
 
-constexpr const char* kWords[kWordCount] = {
-    "__dlpack_c_exchange_api__", "__array_struct__", "__dlpack__", "max_version", "requires_grad", "is_neg",
-    "__array_namespace__",       "device",           "dtype",      "empty"};
+constexpr const char* kWords[kWordCount] = {"__dlpack_c_exchange_api__",
+                                            "__array_struct__",
+                                            "__dlpack__",
+                                            "max_version",
+                                            "requires_grad",
+                                            "is_neg",
+                                            "__array_namespace__",
+                                            "device",
+                                            "dtype",
+                                            "empty",
+                                            "__dlpack_device__",
+                                            "stream",
+                                            "workspace",
+                                            "__cuda_stream__"};
 
 bool make_names(State* state) {
   int total = 0;
   for (int i = 0; i < kLibrary.operator_count; ++i) {
     const Operator& op = kLibrary.operators[i];
-    total += op.tensor_count + op.scalar_count + op.attribute_count + op.dim_count;
+    total += op.tensor_count + op.scalar_count + op.attribute_count + op.dim_count + op.variable_count;
     for (int k = 0; k < op.attribute_count; ++k) total += op.attributes[k].count;
+    for (int k = 0; k < op.variable_count; ++k) total += op.variables[k].count;
   }
   state->names = static_cast<PyObject**>(PyMem_Calloc(static_cast<size_t>(total), sizeof(PyObject*)));
   state->first_name =
@@ -34,8 +46,12 @@ bool make_names(State* state) {
     for (int k = 0; k < op.scalar_count; ++k) made &= add(op.scalars[k].name);
     for (int k = 0; k < op.attribute_count; ++k) made &= add(op.attributes[k].name);
     for (int k = 0; k < op.dim_count; ++k) made &= add(op.dims[k]);
+    for (int k = 0; k < op.variable_count; ++k) made &= add(op.variables[k].name);
     for (int k = 0; k < op.attribute_count; ++k) {
       for (int32_t c = 0; c < op.attributes[k].count; ++c) made &= add(op.attributes[k].choices[c]);
+    }
+    for (int k = 0; k < op.variable_count; ++k) {
+      for (int32_t c = 0; c < op.variables[k].count; ++c) made &= add(op.variables[k].choices[c].name);
     }
   }
   return made;
@@ -97,9 +113,9 @@ void each_object(State* state, Visit visit) {
   for (PyObject*& word : state->words) visit(word);
   for (int i = 0; i < state->name_count; ++i) visit(state->names[i]);
   for (TypeEntry& entry : state->types) visit(entry.type);
-  for (PyObject** object :
-       {&state->array_type, &state->array_empty, &state->version_arguments, &state->no_arguments,
-        &state->error, &state->type_error, &state->value_error, &state->runtime_error}) {
+  for (PyObject** object : {&state->array_type, &state->array_empty, &state->version_arguments,
+                            &state->no_arguments, &state->current_stream, &state->error, &state->type_error,
+                            &state->value_error, &state->runtime_error}) {
     visit(*object);
   }
 }
@@ -144,7 +160,7 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 4];
+PyMethodDef methods[kMaxMethods + 5];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -188,12 +204,18 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
   methods[count + 1] = {
       "explain", as_method(explain), kFast,
       "explain(operator, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
-      "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True."};
+      "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes "
+      "as T='bf16', its device as device='cuda:0'; workspace is a "
+      "tensor or a number of bytes."};
   methods[count + 2] = {
       "manifest", manifest, METH_NOARGS,
       "manifest()\n--\n\nWhat the library holds: operators, variants with the digests of their "
       "objects, decision tables, tools."};
-  methods[count + 3] = {nullptr, nullptr, 0, nullptr};
+  methods[count + 3] = {
+      "preload", preload, METH_O,
+      "preload($module, device)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
+      "torch.device), so that no later call does."};
+  methods[count + 4] = {nullptr, nullptr, 0, nullptr};
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);

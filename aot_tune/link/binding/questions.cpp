@@ -13,9 +13,9 @@ struct Imagined {
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];
 
-  void make(const TensorArgument& argument, const DLDevice& device) {
+  void make(const TensorArgument& argument, const DType& type, const DLDevice& device) {
     alignas(64) static char address[64];
-    tensor = {address, device, argument.rank, {argument.code, argument.bits, 1}, shape, strides, 0};
+    tensor = {address, device, argument.rank, {type.code, type.bits, 1}, shape, strides, 0};
     int64_t step = 1;
     for (int axis = argument.rank - 1; axis >= 0; --axis) {
       strides[axis] = step;
@@ -49,6 +49,8 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
                  parsed.dims_given, op.dim_count);
     return false;
   }
+  DLDevice device = {kDLCPU, 0};
+  if (parsed.device != nullptr && !parse_device(state, parsed.device, &device)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
     PyObject* value = parsed.tensors[i];
     if (value != nullptr && value != Py_True && value != Py_False && value != Py_None) {
@@ -58,7 +60,10 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
     }
     if (op.tensors[i].optional && value != Py_True) continue;
     op.shape(i, parsed.dims, imagined[i].shape);
-    imagined[i].make(op.tensors[i], {kDLCPU, 0});
+    const int8_t variable = op.tensors[i].variable;
+    const DType& type =
+        variable < 0 ? op.tensors[i].type : op.variables[variable].choices[parsed.dtypes[variable]].type;
+    imagined[i].make(op.tensors[i], type, device);
     tensors->given[i] = &imagined[i].tensor;
   }
   return true;
@@ -67,8 +72,7 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
 bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagined, CallTensors* tensors,
                      const DLTensor** given) {
   int64_t dims[kMaxDims];
-  int first = 0;
-  while (first < op.tensor_count && tensors->given[first] == nullptr) ++first;
+  const int first = tensors->first();
   const bool bound = op.bind(tensors->given, dims);
   for (int i = 0; i < op.tensor_count; ++i) {
     given[i] = tensors->given[i];
@@ -76,7 +80,7 @@ bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagine
       continue;
     if (!bound) continue;
     op.shape(i, dims, imagined[i].shape);
-    imagined[i].make(op.tensors[i], tensors->given[first]->device);
+    imagined[i].make(op.tensors[i], type_of(op, i, tensors->given), tensors->given[first]->device);
     given[i] = &imagined[i].tensor;
   }
   return bound;
@@ -112,7 +116,15 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
     if (!tensors.take_given(state, op, parsed)) return nullptr;
     imagine_outputs(op, parsed, imagined, &tensors, given);
   }
-  return ask(state, op, given, parsed.scalars, parsed.attributes);
+  aot_tune_exec exec{nullptr, nullptr, 0};
+  if (parsed.workspace != nullptr && PyLong_Check(parsed.workspace)) {
+    exec.workspace = reinterpret_cast<void*>(64);  // only its size is asked for
+    exec.workspace_size = PyLong_AsSize_t(parsed.workspace);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  } else if (!tensors.take_workspace(state, op, parsed.workspace, &exec)) {
+    return nullptr;
+  }
+  return ask(state, op, given, parsed.scalars, parsed.attributes, exec);
 }
 
 bool add_to_list(PyObject* dict, const char* key, PyObject* value) {
@@ -146,9 +158,11 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
   const char* text = colon + 2;
   const size_t size = length - key - 2;
   if (is_key(line, key, "dim")) return add_to_dict(dict, "dims", text, size, true);
+  if (is_key(line, key, "dtype")) return add_to_dict(dict, "dtypes", text, size, false);
   if (is_key(line, key, "attribute")) return add_to_dict(dict, "attributes", text, size, false);
-  PyObject* value = is_key(line, key, "tuned")
-                        ? PyBool_FromLong(is_key(text, size, "yes"))
+  PyObject* value = is_key(line, key, "tuned") ? PyBool_FromLong(is_key(text, size, "yes"))
+                    : is_key(line, key, "workspace")
+                        ? PyLong_FromLongLong(std::strtoll(text, nullptr, 10))
                         : PyUnicode_FromStringAndSize(text, static_cast<Py_ssize_t>(size));
   if (value == nullptr) return false;
   bool added;
@@ -166,8 +180,8 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
 }
 
 PyObject* to_dict(const char* text) {
-  PyObject* dict =
-      Py_BuildValue("{s:{},s:{},s:[],s:[],s:[]}", "dims", "attributes", "tensors", "path", "rejected");
+  PyObject* dict = Py_BuildValue("{s:{},s:{},s:{},s:[],s:[],s:[]}", "dims", "dtypes", "attributes", "tensors",
+                                 "path", "rejected");
   while (dict != nullptr && *text != '\0') {
     const char* end = std::strchr(text, '\n');
     const size_t length = end != nullptr ? static_cast<size_t>(end - text) : std::strlen(text);
@@ -181,11 +195,11 @@ PyObject* to_dict(const char* text) {
 
 PyObject* explain(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
   const auto ask = [](State* state, const Operator& op, Tensors tensors, const Scalar* scalars,
-                      const int32_t* attributes) -> PyObject* {
+                      const int32_t* attributes, const aot_tune_exec& exec) -> PyObject* {
     constexpr size_t kSize = 1 << 16;
     auto* buffer = static_cast<char*>(PyMem_Malloc(kSize));
     if (buffer == nullptr) return PyErr_NoMemory();
-    const int32_t status = op.explain(tensors, scalars, attributes, buffer, kSize);
+    const int32_t status = op.explain(tensors, scalars, attributes, &exec, buffer, kSize);
     PyObject* result = status == AOT_TUNE_OK ? to_dict(buffer) : raise_status(state, status);
     PyMem_Free(buffer);
     return result;
@@ -195,7 +209,7 @@ PyObject* explain(PyObject* module, PyObject* const* arguments, Py_ssize_t count
 
 PyObject* is_tuned(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
   const auto ask = [](State* state, const Operator& op, Tensors tensors, const Scalar* scalars,
-                      const int32_t* attributes) -> PyObject* {
+                      const int32_t* attributes, const aot_tune_exec&) -> PyObject* {
     int32_t tuned = 0;
     const int32_t status = op.is_tuned(tensors, scalars, attributes, &tuned);
     return status == AOT_TUNE_OK ? PyBool_FromLong(tuned) : raise_status(state, status);

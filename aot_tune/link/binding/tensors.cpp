@@ -7,27 +7,6 @@
 namespace aot_tune::python {
 namespace {
 
-// A module that somebody has imported already, or NULL without an exception.
-PyObject* imported(const char* name) {
-  PyObject* modules = PyImport_GetModuleDict();                               // borrowed
-  return modules != nullptr ? PyDict_GetItemString(modules, name) : nullptr;  // borrowed
-}
-
-bool learn_numpy(State* state) {
-  if (state->array_type != nullptr) return true;
-  PyObject* numpy = imported("numpy");
-  if (numpy == nullptr) return false;
-  state->array_type = PyObject_GetAttrString(numpy, "ndarray");
-  state->array_empty = PyObject_GetAttrString(numpy, "empty");
-  if (state->array_type == nullptr || state->array_empty == nullptr) {
-    PyErr_Clear();
-    Py_CLEAR(state->array_type);
-    Py_CLEAR(state->array_empty);
-    return false;
-  }
-  return true;
-}
-
 const ExchangeApi* exchange_api(State* state, PyObject* type) {
   PyObject* capsule = PyObject_GetAttr(type, state->words[kWordExchange]);
   if (capsule == nullptr) {
@@ -128,7 +107,7 @@ bool check_flags(State* state, PyObject* object, const Place& place, const Borro
 }
 
 bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
-                     Borrowed* out) {
+                     Stream* stream, Borrowed* out) {
   if (entry.api->view_from_object != nullptr) {
     if (entry.api->view_from_object(object, &out->tensor) != 0) return cannot_read(state, place);
   } else {
@@ -137,6 +116,12 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     out->read_only = (out->managed->flags & kReadOnly) != 0;
   }
   copy_layout(out);
+  const DLDevice& device = out->tensor.device;
+  if (device.device_type != kDLCPU && !stream->known) {
+    if (entry.api->current_stream(device.device_type, device.device_id, &stream->handle) != 0)
+      return cannot_read(state, place);
+    stream->known = true;
+  }
   return !entry.differentiable || check_flags(state, object, place, *out);
 }
 
@@ -179,7 +164,51 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
   return wrong == nullptr;
 }
 
-bool borrow_dlpack(State* state, PyObject* object, const Place& place, Borrowed* out) {
+// Where an object of another framework is; the CPU when it does not tell.
+bool dlpack_device(State* state, PyObject* object, DLDevice* device) {
+  *device = {kDLCPU, 0};
+  PyObject* pair = PyObject_CallMethodObjArgs(object, state->words[kWordDlpackDevice], nullptr);
+  if (pair == nullptr) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
+    PyErr_Clear();
+    return true;
+  }
+  PyObject* type = PySequence_GetItem(pair, 0);
+  PyObject* id = PySequence_GetItem(pair, 1);
+  PyObject* number = type != nullptr ? PyNumber_Index(type) : nullptr;  // numpy's and torch's are enums
+  if (number != nullptr && id != nullptr) {
+    *device = {static_cast<DLDeviceType>(PyLong_AsLong(number)), static_cast<int32_t>(PyLong_AsLong(id))};
+  }
+  for (PyObject* part : {pair, type, id, number}) Py_XDECREF(part);
+  return PyErr_Occurred() == nullptr;
+}
+
+// Calls `__dlpack__` so that the tensor's data is there for work on the call's stream.
+PyObject* export_capsule(State* state, PyObject* object, PyObject* method, Stream* stream) {
+  DLDevice device;
+  if (!dlpack_device(state, object, &device)) return nullptr;
+  const bool on_gpu = device.device_type == kDLCUDA || device.device_type == kDLROCM;
+  PyObject* number = on_gpu ? stream_argument(state, object, device, stream) : nullptr;
+  PyObject* named = on_gpu ? PyDict_Copy(state->version_arguments) : state->version_arguments;
+  if (!on_gpu) Py_INCREF(named);
+  if (named == nullptr ||
+      (on_gpu && (number == nullptr || PyDict_SetItem(named, state->words[kWordStream], number) != 0))) {
+    Py_XDECREF(named);
+    Py_XDECREF(number);
+    return nullptr;
+  }
+  PyObject* capsule = PyObject_Call(method, state->no_arguments, named);
+  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {  // a producer without max_version
+    PyErr_Clear();
+    if (on_gpu) PyDict_DelItem(named, state->words[kWordMaxVersion]);
+    capsule = PyObject_Call(method, state->no_arguments, on_gpu ? named : nullptr);
+  }
+  Py_DECREF(named);
+  Py_XDECREF(number);
+  return capsule;
+}
+
+bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out) {
   PyObject* method = PyObject_GetAttr(object, state->words[kWordDlpack]);
   if (method == nullptr) {
     PyErr_Clear();
@@ -190,12 +219,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Borrowed*
     Py_XDECREF(type);
     return false;
   }
-  PyObject* capsule = PyObject_Call(method, state->no_arguments, state->version_arguments);
-  if (capsule == nullptr &&
-      PyErr_ExceptionMatches(PyExc_TypeError)) {  // an older producer without max_version
-    PyErr_Clear();
-    capsule = PyObject_CallObject(method, nullptr);
-  }
+  PyObject* capsule = export_capsule(state, object, method, stream);
   Py_DECREF(method);
   if (capsule == nullptr) return cannot_read(state, place);
   out->keep = capsule;  // it frees the tensor, since it is not renamed as used
@@ -217,59 +241,27 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Borrowed*
   return true;
 }
 
-void set_error(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
-
-PyObject* shape_tuple(const TensorArgument& argument, const int64_t* extents) {
-  PyObject* shape = PyTuple_New(argument.rank);
-  for (int i = 0; shape != nullptr && i < argument.rank; ++i) {
-    PyObject* extent = PyLong_FromLongLong(extents[i]);
-    if (extent == nullptr || PyTuple_SetItem(shape, i, extent) != 0) Py_CLEAR(shape);
-  }
-  return shape;
-}
-
-PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const TensorArgument& argument,
-                            const int64_t* extents) {
-  int64_t shape[kMaxRank];
-  for (int i = 0; i < argument.rank; ++i) shape[i] = extents[i];
-  DLTensor prototype{};
-  prototype.device = device;
-  prototype.ndim = argument.rank;
-  prototype.dtype = {argument.code, argument.bits, 1};
-  prototype.shape = shape;
-  Managed* managed = nullptr;
-  void* object = nullptr;
-  if (entry.api->allocate(&prototype, &managed, nullptr, set_error) != 0) return nullptr;
-  if (entry.api->object_from_managed(managed, &object) != 0) return nullptr;
-  return static_cast<PyObject*>(object);
-}
-
-// Through the array API standard where the object has it, else a numpy array.
-PyObject* allocate_other(State* state, PyObject* like, const TensorArgument& argument, PyObject* shape) {
-  PyObject* space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
-  if (space == nullptr) {
-    PyErr_Clear();
-    PyObject* numpy = PyImport_ImportModule("numpy");
-    Py_XDECREF(numpy);
-    if (numpy == nullptr || !learn_numpy(state)) return nullptr;
-    return PyObject_CallFunction(state->array_empty, "Os", shape, argument.dtype);
-  }
-  PyObject* empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
-  PyObject* type = PyObject_GetAttrString(space, argument.dtype);
-  PyObject* device = PyObject_GetAttr(like, state->words[kWordDevice]);
-  PyObject* arguments = empty != nullptr ? PyTuple_Pack(1, shape) : nullptr;
-  PyObject* named = type != nullptr && device != nullptr ? PyDict_New() : nullptr;
-  PyObject* result = nullptr;
-  if (arguments != nullptr && named != nullptr &&
-      PyDict_SetItem(named, state->words[kWordDtype], type) == 0 &&
-      PyDict_SetItem(named, state->words[kWordDevice], device) == 0) {
-    result = PyObject_Call(empty, arguments, named);
-  }
-  for (PyObject* object : {space, empty, type, device, arguments, named}) Py_XDECREF(object);
-  return result;
-}
-
 }  // namespace
+
+PyObject* imported(const char* name) {
+  PyObject* modules = PyImport_GetModuleDict();                               // borrowed
+  return modules != nullptr ? PyDict_GetItemString(modules, name) : nullptr;  // borrowed
+}
+
+bool learn_numpy(State* state) {
+  if (state->array_type != nullptr) return true;
+  PyObject* numpy = imported("numpy");
+  if (numpy == nullptr) return false;
+  state->array_type = PyObject_GetAttrString(numpy, "ndarray");
+  state->array_empty = PyObject_GetAttrString(numpy, "empty");
+  if (state->array_type == nullptr || state->array_empty == nullptr) {
+    PyErr_Clear();
+    Py_CLEAR(state->array_type);
+    Py_CLEAR(state->array_empty);
+    return false;
+  }
+  return true;
+}
 
 void Borrowed::release() {
   if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
@@ -296,43 +288,19 @@ const TypeEntry* find_type(State* state, PyObject* object) {
   return &slot;
 }
 
-bool borrow(State* state, PyObject* object, const Place& place, Borrowed* out) {
+bool borrow(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out) {
+  out->keep = nullptr;
+  out->managed = nullptr;
+  out->read_only = false;
   const TypeEntry entry = *find_type(state, object);
   switch (entry.kind) {
     case Kind::kExchange:
-      return borrow_exchange(state, object, entry, place, out);
+      return borrow_exchange(state, object, entry, place, stream, out);
     case Kind::kArrayStruct:
       return borrow_array(state, object, place, out);
     default:
-      return borrow_dlpack(state, object, place, out);
+      return borrow_dlpack(state, object, place, stream, out);
   }
-}
-
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
-                   const int64_t* extents) {
-  const TypeEntry entry = *find_type(state, like);
-  if (entry.kind == Kind::kExchange) return allocate_exchange(entry, device, argument, extents);
-  if (argument.dtype[0] == '\0') {  // numpy and the array API have no such type
-    PyErr_Format(state->type_error,
-                 "output '%s' cannot be made for arrays of this kind; pass %s=", argument.name,
-                 argument.name);
-    return nullptr;
-  }
-  PyObject* shape = shape_tuple(argument, extents);
-  if (shape == nullptr) return nullptr;
-  PyObject* result = entry.kind == Kind::kArrayStruct
-                         ? PyObject_CallFunction(state->array_empty, "Os", shape, argument.dtype)
-                         : allocate_other(state, like, argument, shape);
-  Py_DECREF(shape);
-  return result;
-}
-
-bool current_stream(State* state, PyObject* object, const DLDevice& device, void** stream) {
-  *stream = nullptr;
-  if (device.device_type == kDLCPU) return true;
-  const TypeEntry entry = *find_type(state, object);
-  if (entry.kind != Kind::kExchange) return true;
-  return entry.api->current_stream(device.device_type, device.device_id, stream) == 0;
 }
 
 }  // namespace aot_tune::python

@@ -67,8 +67,8 @@ typedef struct {
 /* How a call is carried out. A NULL pointer to it means: default stream, workspace of the library's own. */
 typedef struct aot_tune_exec {
   void* stream;    /* the device's stream; ignored on a CPU */
-  void* workspace; /* at least as large as <function>_workspace says, aligned to 64 bytes; NULL: the library's
-                    */
+  void* workspace; /* memory of the device, aligned to 64 bytes; NULL: the library's own. The variant that
+                      <function>_workspace tells the need of runs when it fits, else the next best one */
   size_t workspace_size; /* bytes */
 } aot_tune_exec;
 #endif
@@ -76,19 +76,19 @@ typedef struct aot_tune_exec {
 /* What functions return. Nothing is written to an output when a call fails before a kernel runs. */
 typedef enum {
   AOT_TUNE_OK = 0,
-  AOT_TUNE_ERROR_NULL = 1,   /* a tensor that must be passed is NULL, or has no data */
-  AOT_TUNE_ERROR_RANK = 2,   /* wrong number of axes */
-  AOT_TUNE_ERROR_DTYPE = 3,  /* wrong element type */
-  AOT_TUNE_ERROR_DEVICE = 4, /* on a device that the library has nothing for, or not all on one device */
-  AOT_TUNE_ERROR_SHAPE = 5,  /* an extent that does not fit the others, or is out of range */
-  AOT_TUNE_ERROR_LAYOUT =
-      6, /* elements not aligned to their size, or an output with elements that share memory */
-  AOT_TUNE_ERROR_OVERLAP = 7,     /* an output shares memory with another tensor */
-  AOT_TUNE_ERROR_ATTRIBUTE = 8,   /* an attribute's value is not one of its choices */
-  AOT_TUNE_ERROR_WORKSPACE = 9,   /* the workspace given is too small or not aligned to 64 bytes */
-  AOT_TUNE_ERROR_MEMORY = 10,     /* no memory for the library's own workspace */
-  AOT_TUNE_ERROR_KERNEL = 11,     /* the kernel reported a failure; outputs are undefined */
-  AOT_TUNE_ERROR_ENVIRONMENT = 12 /* an environment variable that the library reads has a bad value */
+  AOT_TUNE_ERROR_NULL = 1,    /* a tensor that must be passed is NULL, or has no data */
+  AOT_TUNE_ERROR_RANK = 2,    /* wrong number of axes */
+  AOT_TUNE_ERROR_DTYPE = 3,   /* wrong element type */
+  AOT_TUNE_ERROR_DEVICE = 4,  /* on a device that the library has nothing for, or not all on one device */
+  AOT_TUNE_ERROR_SHAPE = 5,   /* an extent that does not fit the others, or is out of range */
+  AOT_TUNE_ERROR_LAYOUT = 6,  /* elements not aligned to their size, or elements of an output share memory */
+  AOT_TUNE_ERROR_OVERLAP = 7, /* an output shares memory with another tensor */
+  AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* an attribute's value is not one of its choices */
+  AOT_TUNE_ERROR_WORKSPACE = 9,    /* the workspace given is too small or not aligned to 64 bytes */
+  AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */
+  AOT_TUNE_ERROR_KERNEL = 11,      /* the kernel reported a failure; outputs are undefined */
+  AOT_TUNE_ERROR_ENVIRONMENT = 12, /* an environment variable that the library reads has a bad value */
+  AOT_TUNE_ERROR_DRIVER = 13       /* the device's driver is missing, too old, or not working */
 } aot_tune_status;
 
 #ifdef __cplusplus

@@ -36,31 +36,36 @@ namespace {
 namespace operator_gemm {
 
 constexpr TensorInfo kTensors[] = {
-    {"a", "[M, K]", "f32", 2, 32, 2, false, false},
-    {"b", "[K, N]", "f32", 2, 32, 2, false, false},
-    {"bias", "[N]", "f32", 2, 32, 1, false, true},
-    {"residual", "[M, N]", "f32", 2, 32, 2, false, true},
-    {"out", "[M, N]", "f32", 2, 32, 2, true, false},
+    {"a", "[M, K]", "f32", 2, 32, 2, false, false, -1},
+    {"b", "[K, N]", "f32", 2, 32, 2, false, false, -1},
+    {"bias", "[N]", "f32", 2, 32, 1, false, true, -1},
+    {"residual", "[M, N]", "f32", 2, 32, 2, false, true, -1},
+    {"out", "[M, N]", "f32", 2, 32, 2, true, false, -1},
 };
-constexpr OperatorInfo kOperator = {"gemm", kTensors, 5};
+constexpr OperatorInfo kOperator = {"gemm", kTensors, 5, nullptr, 0};
 constexpr const char* kChoices_activation[] = {"none", "relu"};
 constexpr AttributeInfo kAttribute_activation = {"activation", kChoices_activation, 2};
 const Backend* const kBackends[] = {&backend_cpu};
 
-struct Variant {
-  VariantInfo info;
+const VariantInfo kInfo[] = {
+    {"plain", "cpu-x86-64", "plain", "1111111111111111111111111111111111111111111111111111111111111111", &backend_cpu, 1, 0},
+    {"packed", "cpu-x86-64-v4", "packed", "2222222222222222222222222222222222222222222222222222222222222222", &backend_cpu, 4, 0},
+};
+
+struct Functions {
   int32_t (*workspace)(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t*);
   int32_t (*launch)(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, void*, size_t, void*);
 };
-const Variant kVariants[] = {
-    {{"plain", "cpu-x86-64", "plain", "1111111111111111111111111111111111111111111111111111111111111111"}, aot_tune_plain_workspace, aot_tune_plain_launch},
-    {{"packed", "cpu-x86-64-v4", "packed", "2222222222222222222222222222222222222222222222222222222222222222"}, aot_tune_packed_workspace, aot_tune_packed_launch},
+const Functions kFunctions[] = {
+    {aot_tune_plain_workspace, aot_tune_plain_launch},
+    {aot_tune_packed_workspace, aot_tune_packed_launch},
 };
 
 struct Call {
   View view[5];
   const Backend* backend;
   int32_t level;
+  int generic;  // the variant that answers when no other does
   bool empty;   // no output has an element
   bool hollow;  // some output has elements, but not every input
   const DLTensor* t_a;
@@ -72,42 +77,56 @@ struct Call {
   int64_t d_N;
   int64_t d_K;
   int32_t v_activation;
+  const DLDevice& device() const { return view[0].tensor.device; }
+  static const VariantInfo& info(int variant) { return kInfo[variant]; }
+  // What a variant says of the call, for people.
+  void note(int variant, char* buffer, size_t size) const;
 };
 
-// Checks a call and fills it in; `data` is false where no memory is touched.
-int32_t read(Call& c, bool data, const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
-  const DLTensor* const given[] = {a, b, bias, residual, out};
-  if (int32_t status = read_tensors(kOperator, given, c.view)) return status;
-  c.d_M = a->shape[0];
-  c.d_N = b->shape[1];
-  c.d_K = a->shape[1];
-  if (b->shape[0] != c.d_K)
-    return wrong_extent(kOperator, 1, 0, b->shape[0], c.d_K, "K");
-  if (bias != nullptr && bias->shape[0] != c.d_N)
-    return wrong_extent(kOperator, 2, 0, bias->shape[0], c.d_N, "N");
-  if (residual != nullptr && residual->shape[0] != c.d_M)
-    return wrong_extent(kOperator, 3, 0, residual->shape[0], c.d_M, "M");
-  if (residual != nullptr && residual->shape[1] != c.d_N)
-    return wrong_extent(kOperator, 3, 1, residual->shape[1], c.d_N, "N");
-  if (out->shape[0] != c.d_M)
-    return wrong_extent(kOperator, 4, 0, out->shape[0], c.d_M, "M");
-  if (out->shape[1] != c.d_N)
-    return wrong_extent(kOperator, 4, 1, out->shape[1], c.d_N, "N");
+int generic_of(const Call& c);
+
+// Checks a call and fills it in; `data_` is false where no memory is touched.
+int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
+  const DLTensor* const given_[] = {a, b, bias, residual, out};
+  if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  c_.d_M = a->shape[0];
+  c_.d_N = b->shape[1];
+  c_.d_K = a->shape[1];
+  if (b->shape[0] != c_.d_K)
+    return wrong_extent(kOperator, 1, 0, b->shape[0], c_.d_K, "K");
+  if (bias != nullptr && bias->shape[0] != c_.d_N)
+    return wrong_extent(kOperator, 2, 0, bias->shape[0], c_.d_N, "N");
+  if (residual != nullptr && residual->shape[0] != c_.d_M)
+    return wrong_extent(kOperator, 3, 0, residual->shape[0], c_.d_M, "M");
+  if (residual != nullptr && residual->shape[1] != c_.d_N)
+    return wrong_extent(kOperator, 3, 1, residual->shape[1], c_.d_N, "N");
+  if (out->shape[0] != c_.d_M)
+    return wrong_extent(kOperator, 4, 0, out->shape[0], c_.d_M, "M");
+  if (out->shape[1] != c_.d_N)
+    return wrong_extent(kOperator, 4, 1, out->shape[1], c_.d_N, "N");
   if (activation < 0 || activation >= 2)
     return wrong_attribute(kOperator, kAttribute_activation, activation);
-  c.empty = c.view[4].empty;
-  c.hollow = !c.empty && (c.view[0].empty || c.view[1].empty || (bias != nullptr && c.view[2].empty) || (residual != nullptr && c.view[3].empty));
-  if (data && !c.empty) {
-    if (int32_t status = check_memory(kOperator, given, c.view)) return status;
+  c_.empty = c_.view[4].empty;
+  c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (bias != nullptr && c_.view[2].empty) || (residual != nullptr && c_.view[3].empty));
+  if (data_ && !c_.empty) {
+    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
-  c.t_a = &c.view[0].tensor;
-  c.t_b = &c.view[1].tensor;
-  c.t_bias = bias ? &c.view[2].tensor : nullptr;
-  c.t_residual = residual ? &c.view[3].tensor : nullptr;
-  c.t_out = &c.view[4].tensor;
-  c.v_activation = activation;
-  const DLDevice& device = c.view[0].tensor.device;
-  return find_backend(kOperator, kBackends, 1, device, &c.backend, &c.level);
+  c_.t_a = &c_.view[0].tensor;
+  c_.t_b = &c_.view[1].tensor;
+  c_.t_bias = bias ? &c_.view[2].tensor : nullptr;
+  c_.t_residual = residual ? &c_.view[3].tensor : nullptr;
+  c_.t_out = &c_.view[4].tensor;
+  c_.v_activation = activation;
+  if (int32_t status = find_backend(kOperator, kBackends, 1, c_.device(), &c_.backend, &c_.level))
+    return status;
+  c_.generic = generic_of(c_);
+  return AOT_TUNE_OK;
+}
+
+template <typename Trace>
+bool accepts_1(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((c.t_b->strides[1] == INT64_C(1)) != 0, kInfo[1], "(stride.b.1 == 1)");
 }
 
 // cpu-x86-64-v4
@@ -116,24 +135,33 @@ int choose_0(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
   if (trace.test(alignment_of(c.t_bias != nullptr ? c.t_bias->data : nullptr) <= INT64_C(16), "alignment.bias <= 16", "alignment.bias > 16")) {
-    return 0;
+    if (trace.fits(c, 0)) return 0;
+    return -1;
   } else {
-    if (trace.guard((c.t_b->strides[1] == INT64_C(1)) != 0, kVariants[1].info, "(stride.b.1 == 1)")) return 1;
-    return 0;
+    if (allowed(kOperator, kInfo[1], trace) && accepts_1(c, trace) && trace.fits(c, 1)) return 1;
+    if (trace.fits(c, 0)) return 0;
+    return -1;
   }
 }
 
-// The table of the highest target that the call's device runs, or -1.
-int table_of(const Call& c) {
-  if (c.backend == &backend_cpu && c.level >= 4) return 0;
+// The generic variant for the call's device and dtypes, or -1.
+int generic_of(const Call& c) {
   (void)c;
+  return 0;
+}
+
+// The table of the most specific target that a device runs, or -1.
+int table_for(const Backend* backend, int32_t level) {
+  (void)backend;
+  (void)level;
+  if (backend == &backend_cpu && level >= 4) return 0;
   return -1;
 }
 
 template <typename Trace>
 int choose(const Call& c, Trace& trace) {
   int choice = -1;
-  switch (c.hollow ? -1 : table_of(c)) {
+  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
     case 0:
       choice = choose_0(c, trace);
       break;
@@ -141,37 +169,19 @@ int choose(const Call& c, Trace& trace) {
       (void)trace;
       break;
   }
-  if (choice >= 0) return choice;
-  return 0;
+  return choice >= 0 ? choice : c.generic;
 }
 
-int is_tuned(const Call& c);
-
-void explain(const Call& c, Text& text) {
-  text.add("operator: %s\n", kOperator.name);
-  text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
-  text.add("dim: M=%lld\n", static_cast<long long>(c.d_M));
-  text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
-  text.add("dim: K=%lld\n", static_cast<long long>(c.d_K));
-  const DLTensor* const given[] = {c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out};
-  explain_tensors(text, kOperator, given, c.view);
-  text.add("attribute: activation=%s\n", kChoices_activation[c.v_activation]);
-  if (c.empty) {
-    text.add("why: no output has elements, so nothing runs\n");
-    return;
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  (void)c;
+  (void)trace;
+  switch (variant) {
+    case 1:
+      return accepts_1(c, trace);
+    default:
+      return true;
   }
-  const int table = c.hollow ? -1 : table_of(c);
-  constexpr const char* kTargets[] = {"cpu-x86-64-v4"};
-  if (table >= 0) text.add("table: %s\n", kTargets[table]);
-  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
-  TextTrace trace{&text};
-  const int choice = choose(c, trace);
-  const bool generic = choice == 0;
-  const char* why = !generic     ? "first of the variants ranked for such calls whose guards hold"
-                    : c.hollow   ? "generic: an input has no elements"
-                    : table < 0  ? "generic: no tuned variants for this level of the device"
-                                 : "generic: no variant ranked for such calls accepts this one";
-  explain_choice(text, kVariants[choice].info, why);
 }
 
 struct Tuned {
@@ -187,7 +197,7 @@ int is_tuned(const Call& c) {
   if (c.empty || c.hollow) return 0;
   const Tuned* rows = nullptr;
   int count = 0;
-  switch (table_of(c)) {
+  switch (table_for(c.backend, c.level)) {
     case 0:
       rows = kTuned_0;
       count = 1;
@@ -208,6 +218,96 @@ int is_tuned(const Call& c) {
   return 0;
 }
 
+// Bytes of workspace that a variant needs.
+int32_t need(const Call& c, int variant, size_t* size) {
+  *size = 0;
+  return kFunctions[variant].workspace(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, size);
+}
+
+void Call::note(int variant, char* buffer, size_t size) const {
+  (void)variant;
+  (void)buffer;
+  (void)size;
+}
+
+// The variant that AOT_TUNE_FORCE names for the call, or -1.
+int32_t forced(const Call& c, int* variant) {
+  const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
+  return choose_forced(kOperator, kInfo, 2, *c.backend, c.level, takes, variant);
+}
+
+// The first ranked variant that can be had here and whose workspace fits, else the generic one.
+template <typename Trace>
+int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, size_t* size) {
+  Fitting<Trace, decltype(&need)> fitting{trace, &need, limit};
+  *variant = choose(c, fitting);
+  return need(c, *variant, size);
+}
+
+// The variant of a call and its workspace.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {
+  *variant = -1;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, variant)) return status;
+  }
+  const bool named = *variant >= 0;
+  NoTrace trace;
+  if (!named) *variant = choose(c, trace);
+  int32_t status = need(c, *variant, size);
+  if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
+    status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+}
+
+int32_t run(const Call& c, const aot_tune_exec* exec) {
+  int variant;
+  size_t size;
+  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+  void* memory;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
+  void* stream = exec != nullptr ? exec->stream : nullptr;
+  const int32_t status = kFunctions[variant].launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, memory, size, stream);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+}
+
+int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
+  text.add("operator: %s\n", kOperator.name);
+  text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
+  text.add("dim: M=%lld\n", static_cast<long long>(c.d_M));
+  text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
+  text.add("dim: K=%lld\n", static_cast<long long>(c.d_K));
+  const DLTensor* const given[] = {c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out};
+  explain_tensors(text, kOperator, given, c.view);
+  text.add("attribute: activation=%s\n", kChoices_activation[c.v_activation]);
+  if (c.empty) {
+    text.add("why: no output has elements, so nothing runs\n");
+    return AOT_TUNE_OK;
+  }
+  const int table = c.hollow ? -1 : table_for(c.backend, c.level);
+  constexpr const char* kTargets[] = {"cpu-x86-64-v4"};
+  if (table >= 0) text.add("table: %s\n", kTargets[table]);
+  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
+  int choice = -1;
+  size_t size = 0;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, &choice)) return status;
+  }
+  const bool named = choice >= 0;
+  TextTrace trace{&text};
+  const int32_t status = named ? need(c, choice, &size)
+                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
+  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
+                    : c.hollow            ? "generic: an input has no elements"
+                    : table < 0           ? "generic: no tuned variants for this level of the device"
+                                          : "generic: no variant ranked for such calls accepts this one";
+  char note[256] = "";
+  c.note(choice, note, sizeof note);
+  explain_choice(text, kInfo[choice], size, note, why);
+  return AOT_TUNE_OK;
+}
+
 }  // namespace operator_gemm
 }  // namespace
 
@@ -215,16 +315,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTens
   operator_gemm::Call call_;
   int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const operator_gemm::Variant& variant_ = operator_gemm::kVariants[operator_gemm::choose(call_, trace_)];
-  size_t size_ = 0;
-  status_ = variant_.workspace(call_.t_a, call_.t_b, call_.t_bias, call_.t_residual, call_.t_out, call_.v_activation, &size_);
-  if (status_ != 0) return kernel_failed(operator_gemm::kOperator, variant_.info, "workspace", status_);
-  void* memory_;
-  status_ = take_workspace(operator_gemm::kOperator, *call_.backend, call_.view[0].tensor.device, exec, size_, &memory_);
-  if (status_ != AOT_TUNE_OK) return status_;
-  status_ = variant_.launch(call_.t_a, call_.t_b, call_.t_bias, call_.t_residual, call_.t_out, call_.v_activation, memory_, size_, exec != nullptr ? exec->stream : nullptr);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed(operator_gemm::kOperator, variant_.info, "launch", status_);
+  return operator_gemm::run(call_, exec);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t* workspace_size) {
@@ -232,19 +323,16 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, co
   *workspace_size = 0;
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const operator_gemm::Variant& variant_ = operator_gemm::kVariants[operator_gemm::choose(call_, trace_)];
-  status_ = variant_.workspace(call_.t_a, call_.t_b, call_.t_bias, call_.t_residual, call_.t_out, call_.v_activation, workspace_size);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed(operator_gemm::kOperator, variant_.info, "workspace", status_);
+  int variant_;
+  return operator_gemm::serve(call_, nullptr, &variant_, workspace_size);
 }
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, char* buffer, size_t size) {
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_gemm::Call call_;
   Text text_(buffer, size);
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK) return status_;
-  operator_gemm::explain(call_, text_);
-  return AOT_TUNE_OK;
+  return operator_gemm::explain(call_, exec, text_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_is_tuned(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, int32_t* tuned) {
@@ -263,28 +351,32 @@ namespace {
 namespace operator_rms_norm {
 
 constexpr TensorInfo kTensors[] = {
-    {"x", "[M, N]", "f32", 2, 32, 2, false, false},
-    {"weight", "[N]", "f32", 2, 32, 1, false, false},
-    {"residual", "[M, N]", "f32", 2, 32, 2, false, true},
-    {"out", "[M, N]", "f32", 2, 32, 2, true, false},
-    {"residual_out", "[M, N]", "f32", 2, 32, 2, true, true},
+    {"x", "[M, N]", "f32", 2, 32, 2, false, false, -1},
+    {"weight", "[N]", "f32", 2, 32, 1, false, false, -1},
+    {"residual", "[M, N]", "f32", 2, 32, 2, false, true, -1},
+    {"out", "[M, N]", "f32", 2, 32, 2, true, false, -1},
+    {"residual_out", "[M, N]", "f32", 2, 32, 2, true, true, -1},
 };
-constexpr OperatorInfo kOperator = {"rms_norm", kTensors, 5};
+constexpr OperatorInfo kOperator = {"rms_norm", kTensors, 5, nullptr, 0};
 const Backend* const kBackends[] = {&backend_cpu};
 
-struct Variant {
-  VariantInfo info;
+const VariantInfo kInfo[] = {
+    {"norm", "cpu-x86-64", "norm", "3333333333333333333333333333333333333333333333333333333333333333", &backend_cpu, 1, 0},
+};
+
+struct Functions {
   int32_t (*workspace)(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t*);
   int32_t (*launch)(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, void*, size_t, void*);
 };
-const Variant kVariants[] = {
-    {{"norm", "cpu-x86-64", "norm", "3333333333333333333333333333333333333333333333333333333333333333"}, aot_tune_norm_workspace, aot_tune_norm_launch},
+const Functions kFunctions[] = {
+    {aot_tune_norm_workspace, aot_tune_norm_launch},
 };
 
 struct Call {
   View view[5];
   const Backend* backend;
   int32_t level;
+  int generic;  // the variant that answers when no other does
   bool empty;   // no output has an element
   bool hollow;  // some output has elements, but not every input
   const DLTensor* t_x;
@@ -295,84 +387,83 @@ struct Call {
   int64_t d_M;
   int64_t d_N;
   float v_eps;
+  const DLDevice& device() const { return view[0].tensor.device; }
+  static const VariantInfo& info(int variant) { return kInfo[variant]; }
+  // What a variant says of the call, for people.
+  void note(int variant, char* buffer, size_t size) const;
 };
 
-// Checks a call and fills it in; `data` is false where no memory is touched.
-int32_t read(Call& c, bool data, const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
-  const DLTensor* const given[] = {x, weight, residual, out, residual_out};
-  if (int32_t status = read_tensors(kOperator, given, c.view)) return status;
-  c.d_M = x->shape[0];
-  c.d_N = x->shape[1];
-  if (weight->shape[0] != c.d_N)
-    return wrong_extent(kOperator, 1, 0, weight->shape[0], c.d_N, "N");
-  if (residual != nullptr && residual->shape[0] != c.d_M)
-    return wrong_extent(kOperator, 2, 0, residual->shape[0], c.d_M, "M");
-  if (residual != nullptr && residual->shape[1] != c.d_N)
-    return wrong_extent(kOperator, 2, 1, residual->shape[1], c.d_N, "N");
-  if (out->shape[0] != c.d_M)
-    return wrong_extent(kOperator, 3, 0, out->shape[0], c.d_M, "M");
-  if (out->shape[1] != c.d_N)
-    return wrong_extent(kOperator, 3, 1, out->shape[1], c.d_N, "N");
-  if (residual_out != nullptr && residual_out->shape[0] != c.d_M)
-    return wrong_extent(kOperator, 4, 0, residual_out->shape[0], c.d_M, "M");
-  if (residual_out != nullptr && residual_out->shape[1] != c.d_N)
-    return wrong_extent(kOperator, 4, 1, residual_out->shape[1], c.d_N, "N");
-  c.empty = c.view[3].empty && (residual_out == nullptr || c.view[4].empty);
-  c.hollow = !c.empty && (c.view[0].empty || c.view[1].empty || (residual != nullptr && c.view[2].empty));
-  if (data && !c.empty) {
-    if (int32_t status = check_memory(kOperator, given, c.view)) return status;
+int generic_of(const Call& c);
+
+// Checks a call and fills it in; `data_` is false where no memory is touched.
+int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
+  const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
+  if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  c_.d_M = x->shape[0];
+  c_.d_N = x->shape[1];
+  if (weight->shape[0] != c_.d_N)
+    return wrong_extent(kOperator, 1, 0, weight->shape[0], c_.d_N, "N");
+  if (residual != nullptr && residual->shape[0] != c_.d_M)
+    return wrong_extent(kOperator, 2, 0, residual->shape[0], c_.d_M, "M");
+  if (residual != nullptr && residual->shape[1] != c_.d_N)
+    return wrong_extent(kOperator, 2, 1, residual->shape[1], c_.d_N, "N");
+  if (out->shape[0] != c_.d_M)
+    return wrong_extent(kOperator, 3, 0, out->shape[0], c_.d_M, "M");
+  if (out->shape[1] != c_.d_N)
+    return wrong_extent(kOperator, 3, 1, out->shape[1], c_.d_N, "N");
+  if (residual_out != nullptr && residual_out->shape[0] != c_.d_M)
+    return wrong_extent(kOperator, 4, 0, residual_out->shape[0], c_.d_M, "M");
+  if (residual_out != nullptr && residual_out->shape[1] != c_.d_N)
+    return wrong_extent(kOperator, 4, 1, residual_out->shape[1], c_.d_N, "N");
+  c_.empty = c_.view[3].empty && (residual_out == nullptr || c_.view[4].empty);
+  c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (residual != nullptr && c_.view[2].empty));
+  if (data_ && !c_.empty) {
+    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
-  c.t_x = &c.view[0].tensor;
-  c.t_weight = &c.view[1].tensor;
-  c.t_residual = residual ? &c.view[2].tensor : nullptr;
-  c.t_out = &c.view[3].tensor;
-  c.t_residual_out = residual_out ? &c.view[4].tensor : nullptr;
-  c.v_eps = eps;
-  const DLDevice& device = c.view[0].tensor.device;
-  return find_backend(kOperator, kBackends, 1, device, &c.backend, &c.level);
+  c_.t_x = &c_.view[0].tensor;
+  c_.t_weight = &c_.view[1].tensor;
+  c_.t_residual = residual ? &c_.view[2].tensor : nullptr;
+  c_.t_out = &c_.view[3].tensor;
+  c_.t_residual_out = residual_out ? &c_.view[4].tensor : nullptr;
+  c_.v_eps = eps;
+  if (int32_t status = find_backend(kOperator, kBackends, 1, c_.device(), &c_.backend, &c_.level))
+    return status;
+  c_.generic = generic_of(c_);
+  return AOT_TUNE_OK;
 }
 
-// The table of the highest target that the call's device runs, or -1.
-int table_of(const Call& c) {
+// The generic variant for the call's device and dtypes, or -1.
+int generic_of(const Call& c) {
   (void)c;
+  return 0;
+}
+
+// The table of the most specific target that a device runs, or -1.
+int table_for(const Backend* backend, int32_t level) {
+  (void)backend;
+  (void)level;
   return -1;
 }
 
 template <typename Trace>
 int choose(const Call& c, Trace& trace) {
   int choice = -1;
-  switch (c.hollow ? -1 : table_of(c)) {
+  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
     default:
       (void)trace;
       break;
   }
-  if (choice >= 0) return choice;
-  return 0;
+  return choice >= 0 ? choice : c.generic;
 }
 
-int is_tuned(const Call& c);
-
-void explain(const Call& c, Text& text) {
-  text.add("operator: %s\n", kOperator.name);
-  text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
-  text.add("dim: M=%lld\n", static_cast<long long>(c.d_M));
-  text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
-  const DLTensor* const given[] = {c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out};
-  explain_tensors(text, kOperator, given, c.view);
-  if (c.empty) {
-    text.add("why: no output has elements, so nothing runs\n");
-    return;
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  (void)c;
+  (void)trace;
+  switch (variant) {
+    default:
+      return true;
   }
-  const int table = c.hollow ? -1 : table_of(c);
-  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
-  TextTrace trace{&text};
-  const int choice = choose(c, trace);
-  const bool generic = choice == 0;
-  const char* why = !generic     ? "first of the variants ranked for such calls whose guards hold"
-                    : c.hollow   ? "generic: an input has no elements"
-                    : table < 0  ? "generic: no tuned variants for this level of the device"
-                                 : "generic: no variant ranked for such calls accepts this one";
-  explain_choice(text, kVariants[choice].info, why);
 }
 
 struct Tuned {
@@ -385,7 +476,7 @@ int is_tuned(const Call& c) {
   if (c.empty || c.hollow) return 0;
   const Tuned* rows = nullptr;
   int count = 0;
-  switch (table_of(c)) {
+  switch (table_for(c.backend, c.level)) {
     default:
       break;
   }
@@ -402,6 +493,92 @@ int is_tuned(const Call& c) {
   return 0;
 }
 
+// Bytes of workspace that a variant needs.
+int32_t need(const Call& c, int variant, size_t* size) {
+  *size = 0;
+  return kFunctions[variant].workspace(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, size);
+}
+
+void Call::note(int variant, char* buffer, size_t size) const {
+  (void)variant;
+  (void)buffer;
+  (void)size;
+}
+
+// The variant that AOT_TUNE_FORCE names for the call, or -1.
+int32_t forced(const Call& c, int* variant) {
+  const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
+  return choose_forced(kOperator, kInfo, 1, *c.backend, c.level, takes, variant);
+}
+
+// The first ranked variant that can be had here and whose workspace fits, else the generic one.
+template <typename Trace>
+int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, size_t* size) {
+  Fitting<Trace, decltype(&need)> fitting{trace, &need, limit};
+  *variant = choose(c, fitting);
+  return need(c, *variant, size);
+}
+
+// The variant of a call and its workspace.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {
+  *variant = -1;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, variant)) return status;
+  }
+  const bool named = *variant >= 0;
+  NoTrace trace;
+  if (!named) *variant = choose(c, trace);
+  int32_t status = need(c, *variant, size);
+  if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
+    status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+}
+
+int32_t run(const Call& c, const aot_tune_exec* exec) {
+  int variant;
+  size_t size;
+  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+  void* memory;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
+  void* stream = exec != nullptr ? exec->stream : nullptr;
+  const int32_t status = kFunctions[variant].launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, memory, size, stream);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+}
+
+int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
+  text.add("operator: %s\n", kOperator.name);
+  text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
+  text.add("dim: M=%lld\n", static_cast<long long>(c.d_M));
+  text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
+  const DLTensor* const given[] = {c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out};
+  explain_tensors(text, kOperator, given, c.view);
+  if (c.empty) {
+    text.add("why: no output has elements, so nothing runs\n");
+    return AOT_TUNE_OK;
+  }
+  const int table = c.hollow ? -1 : table_for(c.backend, c.level);
+  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
+  int choice = -1;
+  size_t size = 0;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, &choice)) return status;
+  }
+  const bool named = choice >= 0;
+  TextTrace trace{&text};
+  const int32_t status = named ? need(c, choice, &size)
+                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
+  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
+                    : c.hollow            ? "generic: an input has no elements"
+                    : table < 0           ? "generic: no tuned variants for this level of the device"
+                                          : "generic: no variant ranked for such calls accepts this one";
+  char note[256] = "";
+  c.note(choice, note, sizeof note);
+  explain_choice(text, kInfo[choice], size, note, why);
+  return AOT_TUNE_OK;
+}
+
 }  // namespace operator_rms_norm
 }  // namespace
 
@@ -409,16 +586,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DL
   operator_rms_norm::Call call_;
   int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const operator_rms_norm::Variant& variant_ = operator_rms_norm::kVariants[operator_rms_norm::choose(call_, trace_)];
-  size_t size_ = 0;
-  status_ = variant_.workspace(call_.t_x, call_.t_weight, call_.t_residual, call_.t_out, call_.t_residual_out, call_.v_eps, &size_);
-  if (status_ != 0) return kernel_failed(operator_rms_norm::kOperator, variant_.info, "workspace", status_);
-  void* memory_;
-  status_ = take_workspace(operator_rms_norm::kOperator, *call_.backend, call_.view[0].tensor.device, exec, size_, &memory_);
-  if (status_ != AOT_TUNE_OK) return status_;
-  status_ = variant_.launch(call_.t_x, call_.t_weight, call_.t_residual, call_.t_out, call_.t_residual_out, call_.v_eps, memory_, size_, exec != nullptr ? exec->stream : nullptr);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed(operator_rms_norm::kOperator, variant_.info, "launch", status_);
+  return operator_rms_norm::run(call_, exec);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t* workspace_size) {
@@ -426,19 +594,16 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x
   *workspace_size = 0;
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  NoTrace trace_;
-  const operator_rms_norm::Variant& variant_ = operator_rms_norm::kVariants[operator_rms_norm::choose(call_, trace_)];
-  status_ = variant_.workspace(call_.t_x, call_.t_weight, call_.t_residual, call_.t_out, call_.t_residual_out, call_.v_eps, workspace_size);
-  return status_ == 0 ? AOT_TUNE_OK : kernel_failed(operator_rms_norm::kOperator, variant_.info, "workspace", status_);
+  int variant_;
+  return operator_rms_norm::serve(call_, nullptr, &variant_, workspace_size);
 }
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, char* buffer, size_t size) {
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_rms_norm::Call call_;
   Text text_(buffer, size);
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK) return status_;
-  operator_rms_norm::explain(call_, text_);
-  return AOT_TUNE_OK;
+  return operator_rms_norm::explain(call_, exec, text_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, int32_t* tuned) {
@@ -448,4 +613,10 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x,
   if (status_ != AOT_TUNE_OK) return status_;
   *tuned = operator_rms_norm::is_tuned(call_);
   return AOT_TUNE_OK;
+}
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_preload(int32_t device_type, int32_t device_id) {
+  static const Backend* const backends[] = {&backend_cpu};
+  const DLDevice device = {static_cast<DLDeviceType>(device_type), device_id};
+  return preload_all(backends, 1, device, nullptr, 0);
 }

@@ -12,11 +12,11 @@ PyObject* call_gemm(PyObject* module, PyObject* const* arguments, Py_ssize_t cou
 }
 
 constexpr TensorArgument kTensors_gemm[] = {
-    {"a", "float32", 2, 2, 32, false, false},
-    {"b", "float32", 2, 2, 32, false, false},
-    {"bias", "float32", 1, 2, 32, false, true},
-    {"residual", "float32", 2, 2, 32, false, true},
-    {"out", "float32", 2, 2, 32, true, false},
+    {"a", {"float32", 2, 32}, 2, -1, false, false},
+    {"b", {"float32", 2, 32}, 2, -1, false, false},
+    {"bias", {"float32", 2, 32}, 1, -1, false, true},
+    {"residual", {"float32", 2, 32}, 2, -1, false, true},
+    {"out", {"float32", 2, 32}, 2, -1, true, false},
 };
 constexpr const char* kChoices_gemm_activation[] = {"none", "relu"};
 constexpr AttributeArgument kAttributes_gemm[] = {{"activation", kChoices_gemm_activation, 2}};
@@ -28,10 +28,11 @@ struct Functions_gemm {
     (void)c;
     return aot_tune_gemm(t[0], t[1], t[2], t[3], t[4], c[0], exec);
   }
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, char* buffer, size_t size) {
+  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
+                         size_t size) {
     (void)s;
     (void)c;
-    return aot_tune_gemm_explain(t[0], t[1], t[2], t[3], t[4], c[0], buffer, size);
+    return aot_tune_gemm_explain(t[0], t[1], t[2], t[3], t[4], c[0], exec, buffer, size);
   }
   static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {
     (void)s;
@@ -83,11 +84,11 @@ PyObject* call_rms_norm(PyObject* module, PyObject* const* arguments, Py_ssize_t
 }
 
 constexpr TensorArgument kTensors_rms_norm[] = {
-    {"x", "float32", 2, 2, 32, false, false},
-    {"weight", "float32", 1, 2, 32, false, false},
-    {"residual", "float32", 2, 2, 32, false, true},
-    {"out", "float32", 2, 2, 32, true, false},
-    {"residual_out", "float32", 2, 2, 32, true, true},
+    {"x", {"float32", 2, 32}, 2, -1, false, false},
+    {"weight", {"float32", 2, 32}, 1, -1, false, false},
+    {"residual", {"float32", 2, 32}, 2, -1, false, true},
+    {"out", {"float32", 2, 32}, 2, -1, true, false},
+    {"residual_out", {"float32", 2, 32}, 2, -1, true, true},
 };
 const ScalarArgument kScalars_rms_norm[] = {{"eps", ScalarArgument::kF32, {static_cast<float>(1e-05)}}};
 constexpr const char* kDims_rms_norm[] = {"M", "N"};
@@ -98,10 +99,11 @@ struct Functions_rms_norm {
     (void)c;
     return aot_tune_rms_norm(t[0], t[1], t[2], t[3], t[4], s[0].f32, exec);
   }
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, char* buffer, size_t size) {
+  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
+                         size_t size) {
     (void)s;
     (void)c;
-    return aot_tune_rms_norm_explain(t[0], t[1], t[2], t[3], t[4], s[0].f32, buffer, size);
+    return aot_tune_rms_norm_explain(t[0], t[1], t[2], t[3], t[4], s[0].f32, exec, buffer, size);
   }
   static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {
     (void)s;
@@ -145,14 +147,14 @@ struct Functions_rms_norm {
 };
 
 constexpr Operator kOperators[] = {
-    {"gemm", kTensors_gemm, 5, nullptr, 0, kAttributes_gemm, 1, kDims_gemm, 3, Functions_gemm::call, Functions_gemm::explain, Functions_gemm::is_tuned, Functions_gemm::bind, Functions_gemm::shape},
-    {"rms_norm", kTensors_rms_norm, 5, kScalars_rms_norm, 1, nullptr, 0, kDims_rms_norm, 2, Functions_rms_norm::call, Functions_rms_norm::explain, Functions_rms_norm::is_tuned, Functions_rms_norm::bind, Functions_rms_norm::shape},
+    {"gemm", kTensors_gemm, 5, nullptr, 0, kAttributes_gemm, 1, kDims_gemm, 3, nullptr, 0, Functions_gemm::call, Functions_gemm::explain, Functions_gemm::is_tuned, Functions_gemm::bind, Functions_gemm::shape},
+    {"rms_norm", kTensors_rms_norm, 5, kScalars_rms_norm, 1, nullptr, 0, kDims_rms_norm, 2, nullptr, 0, Functions_rms_norm::call, Functions_rms_norm::explain, Functions_rms_norm::is_tuned, Functions_rms_norm::bind, Functions_rms_norm::shape},
 };
 
 }  // namespace
 
 const Library kLibrary = {"ops", kOperators, 2, aot_tune_last_error,
-                          aot_tune_manifest};
+                          aot_tune_manifest, aot_tune_preload};
 
 }  // namespace aot_tune::python
 
@@ -163,8 +165,8 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_ops(void) {
     return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
   };
   static PyMethodDef methods[] = {
-    {"gemm", method(call_gemm), METH_FASTCALL | METH_KEYWORDS, "gemm($module, a, b, bias=None, residual=None, *, activation='none', out=None)\012--\012\012out = activation(a @ b + bias) + residual.\012\012a: f32 [M, K].\012b: f32 [K, N].\012bias: f32 [N], may be left out.\012residual: f32 [M, N], may be left out.\012out: f32 [M, N], made when not passed.\012activation: one of none, relu.\012\012Returns the output."},
-    {"rms_norm", method(call_rms_norm), METH_FASTCALL | METH_KEYWORDS, "rms_norm($module, x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None)\012--\012\012out = (x + residual) / rms(x + residual) * weight.\012\012x: f32 [M, N].\012weight: f32 [N].\012residual: f32 [M, N], may be left out.\012out: f32 [M, N], made when not passed.\012residual_out: f32 [M, N], written when passed; True makes a new one.\012\012Returns the output; a tuple when several are written."},
+    {"gemm", method(call_gemm), METH_FASTCALL | METH_KEYWORDS, "gemm($module, a, b, bias=None, residual=None, *, activation='none', out=None, stream=None, workspace=None)\012--\012\012out = activation(a @ b + bias) + residual.\012\012a: f32 [M, K].\012b: f32 [K, N].\012bias: f32 [N], may be left out.\012residual: f32 [M, N], may be left out.\012out: f32 [M, N], made when not passed.\012activation: one of none, relu.\012stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.\012workspace: memory of the device for the call, any tensor; the library's own when not passed.\012\012Returns the output."},
+    {"rms_norm", method(call_rms_norm), METH_FASTCALL | METH_KEYWORDS, "rms_norm($module, x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None, stream=None, workspace=None)\012--\012\012out = (x + residual) / rms(x + residual) * weight.\012\012x: f32 [M, N].\012weight: f32 [N].\012residual: f32 [M, N], may be left out.\012out: f32 [M, N], made when not passed.\012residual_out: f32 [M, N], written when passed; True makes a new one.\012stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.\012workspace: memory of the device for the call, any tensor; the library's own when not passed.\012\012Returns the output; a tuple when several are written."},
   };
   return make_module("Kernels chosen by measurement when this package was built: gemm, rms_norm.", methods);
 }

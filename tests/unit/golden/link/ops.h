@@ -19,6 +19,10 @@ const char* aot_tune_last_error(void);
 /* What the library holds, as JSON: operators, variants with the digests of their objects, decision tables, tools. */
 const char* aot_tune_manifest(void);
 
+/* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
+ * needed for correctness: else kernels load at their first call, also while a stream is captured. */
+int32_t aot_tune_preload(int32_t device_type, int32_t device_id);
+
 /* out = activation(a @ b + bias) + residual.
  *
  * a: f32 [M, K], input
@@ -40,8 +44,8 @@ int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTe
 
 /* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
 int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
-                              const DLTensor* residual, const DLTensor* out, int32_t activation, char* buffer,
-                              size_t size);
+                              const DLTensor* residual, const DLTensor* out, int32_t activation,
+                              const aot_tune_exec* exec, char* buffer, size_t size);
 
 /* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */
 int32_t aot_tune_gemm_is_tuned(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
@@ -70,8 +74,8 @@ int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, c
 
 /* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
 int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
-                                  const DLTensor* out, const DLTensor* residual_out, float eps, char* buffer,
-                                  size_t size);
+                                  const DLTensor* out, const DLTensor* residual_out, float eps,
+                                  const aot_tune_exec* exec, char* buffer, size_t size);
 
 /* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */
 int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,

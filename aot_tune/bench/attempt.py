@@ -1,0 +1,65 @@
+"""A measurement in the making: what its phases took, and what its answers come to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from aot_tune.bench import messages
+from aot_tune.bench.records import WORKER_FAULT, Measurement, Prepared, Status
+
+if TYPE_CHECKING:
+    from aot_tune.bench.bench import Bench
+
+__all__ = ["Phases", "Run", "failure_of"]
+
+
+class Phases(dict[str, float]):
+    """Seconds by phase."""
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Add what the block takes to a phase."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + time.monotonic() - begin
+
+
+class Run:
+    """A measurement in the making."""
+
+    def __init__(self, bench: Bench, prepared: Prepared, candidate: str, digest: str, phases: Phases) -> None:
+        self.bench, self.prepared, self.candidate, self.digest = bench, prepared, candidate, digest
+        self.phases = phases
+
+    def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
+        """A measurement with this status."""
+        return self.bench.measurement(
+            self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
+        )
+
+    def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
+        """A measurement with times, if they can be true and the candidate did not leak."""
+        policy = self.bench.policy
+        status, reason = timing.status, timing.reason
+        floor = self.bench.floor_ns(self.prepared)
+        if status == "ok" and timing.samples and min(timing.samples) < floor:
+            fastest = min(timing.samples)
+            status = "suspicious"
+            reason = f"{fastest:.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
+        elif status == "ok" and not any(timing.samples):
+            status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
+        elif status == "ok" and timing.leak > policy.leak_bytes:
+            status, reason = "oom", f"grows by {timing.leak} bytes per call"
+        return self.ended(status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts)
+
+
+def failure_of(reply: messages.Reply) -> tuple[Status, str]:
+    """The status and the reason of a reply that is not the one that was asked for."""
+    if isinstance(reply, messages.Failure):
+        return reply.status, reply.reason
+    return "failed", f"{WORKER_FAULT}an answer of the wrong kind: {reply!r:.200}"

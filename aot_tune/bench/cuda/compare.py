@@ -1,0 +1,78 @@
+"""Compares outputs with true values where they are: one number comes back unless something is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aot_tune.bench.cuda.truth import Limits, torch_dtype
+from aot_tune.bench.reference import Bounds
+from aot_tune.spec import Tensor
+
+__all__ = ["FAR_OFF", "Expected"]
+
+FAR_OFF = 1e30
+"""The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
+
+
+class Expected:
+    """True values of one output, in float32 for narrower outputs, and the reciprocal of what each may be off by."""
+
+    def __init__(self, tensor: Tensor, values: Any, limits: Limits) -> None:
+        self.tensor, self.bounds, self.undefined = tensor, limits.bounds, limits.undefined
+        dtype = torch_dtype(tensor)
+        allowed = (values.abs() * self.bounds.relative).add_(self.bounds.absolute + 5e-324)
+        narrow = dtype.is_floating_point and dtype.itemsize < 4
+        self.values = values.to(torch.float32) if narrow else values
+        self._scale = allowed.reciprocal_().to(self.values.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of both."""
+        return int(self.values.numel() * self.values.element_size() * 2)
+
+    def worst(self, got: Any) -> Any:
+        """The largest error in tolerances, as a tensor; NaN when there are NaN or infinities to look at."""
+        if not got.numel() or self.undefined:
+            return torch.zeros((), dtype=torch.float64, device=got.device)
+        error = torch.sub(got, self.values) if got.dtype.is_floating_point else got.to(self.values.dtype) - self.values
+        return torch.linalg.vector_norm(error.mul_(self._scale), float("inf")).to(torch.float64)
+
+    def judge(self, got: Any) -> tuple[str, float]:
+        """What is wrong with the worst element, empty when nothing is, and the largest error in tolerances."""
+        return compare(self.tensor.name, got, self.values.to(torch.float64), self.bounds, _highest(self.tensor))
+
+
+def _highest(tensor: Tensor) -> float:
+    dtype = torch_dtype(tensor)
+    return float(torch.finfo(dtype).max) if dtype.is_floating_point else float("inf")
+
+
+def compare(name: str, got: Any, exact: Any, bounds: Bounds, highest: float) -> tuple[str, float]:
+    """Compare element by element; NaN and infinities must be where the truth has them.
+
+    Overflow to infinity is right where the truth is beyond `highest`. Returns as `Expected.judge` does.
+    """
+    value = got.to(torch.float64)
+    if not value.numel():
+        return "", 0.0
+    ratio = (value - exact).abs() / (exact.abs() * bounds.relative + (bounds.absolute + 5e-324))
+    overflow = (exact.abs() > highest) & torch.isinf(value) & (torch.sign(exact) == torch.sign(value))
+    fine = (torch.isnan(value) & torch.isnan(exact)) | (value == exact) | overflow
+    ratio = torch.where(torch.isfinite(ratio), ratio, torch.where(fine, 0.0, FAR_OFF))
+    worst, place = (x.item() for x in ratio.flatten().max(dim=0))
+    wrong = int((ratio > 1).sum())
+    if not wrong:
+        return "", float(worst)
+    index: list[int] = []
+    rest = int(place)
+    for extent in reversed(got.shape):
+        index.insert(0, rest % extent)
+        rest //= extent
+    want = float(exact[tuple(index)])
+    allowed = bounds.absolute + bounds.relative * abs(want)
+    return (
+        f"{name}[{', '.join(map(str, index))}]: got {float(value[tuple(index)])!r}, want {want!r}, "
+        f"tolerance {allowed:.3g}; {wrong} of {value.numel()} elements are wrong"
+    ), float(worst)

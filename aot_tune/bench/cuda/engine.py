@@ -1,0 +1,301 @@
+"""What differs between a GPU and the host for a session: streams, faults, recording calls and playing them on a clock.
+
+`GpuEngine` is the real one; `HostEngine` runs the same session on the host's tensors, for tests without a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+__all__ = [
+    "Call",
+    "CaptureError",
+    "Engine",
+    "FaultError",
+    "GpuEngine",
+    "HostEngine",
+    "Play",
+    "Recorded",
+    "ReturnedError",
+]
+
+Play = Callable[[], None]
+"""Makes recorded calls once more."""
+
+Call = Callable[[], int]
+
+_FAULTS = {
+    700: "illegal memory access",
+    702: "kernel stopped by the driver's time limit",
+    710: "device-side assertion",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "invalid address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+    721: "contained error",
+}
+"""What a kernel can do that spoils its context for good."""
+
+_OUT_OF_MEMORY = 2
+_CAPTURE_GLOBAL = 0
+
+
+class FaultError(Exception):
+    """The context is unusable from here on. `by_kernel` says that a kernel did it, and not the machine."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{_FAULTS.get(code, text)} ({code})")
+        self.by_kernel = code in _FAULTS
+
+
+class CaptureError(Exception):
+    """Calls cannot be captured in a graph."""
+
+
+class ReturnedError(Exception):
+    """A call returned an error."""
+
+
+class Engine(Protocol):
+    """One device's stream.
+
+    `dlpack` is DLPack's type and number of the device; `stream` is what candidates are passed; `last_busy` is when it
+    was last kept busy, on the monotonic clock.
+    """
+
+    device: torch.device
+    dlpack: tuple[int, int]
+    stream: int | None
+    last_busy: float
+
+    def guard(self) -> Any:
+        """A context manager: torch's work goes to the stream."""
+
+    def check(self) -> None:
+        """Wait until all work is done.
+
+        Raises:
+            FaultError: when the context is unusable.
+        """
+
+    def forget(self) -> None:
+        """Clear an error that a failed launch left behind."""
+
+    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
+        """Calls to play together; those of a `framework` may allocate.
+
+        Raises:
+            CaptureError: when they cannot be captured; `plain` takes them then.
+        """
+
+    def plain(self, calls: Sequence[Call]) -> Recorded:
+        """The same without a graph."""
+
+    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+        """ns of each of `count` plays in a row, after one that is not timed when `warm`.
+
+        Raises:
+            FaultError: as `check` does.
+            ReturnedError: when a call returns an error.
+        """
+
+    def empty(self) -> Call:
+        """A call of a kernel that does nothing."""
+
+
+class Recorded:
+    """Calls that can be played again. `nodes` is how much work a graph holds; None without a graph."""
+
+    def __init__(self, play: Play, nodes: int | None = None, close: Callable[[], None] = lambda: None) -> None:
+        self.play, self.nodes, self.close = play, nodes, close
+
+
+def _one_by_one(calls: Sequence[Call]) -> Recorded:
+    def play() -> None:
+        for call in calls:
+            code = call()
+            if code:
+                raise ReturnedError(f"launch returned {code}")
+
+    return Recorded(play)
+
+
+class HostEngine:
+    """See `Engine`: the host's tensors and clock."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.dlpack = (1, 0)
+        self.stream: int | None = None
+        self.last_busy = -math.inf
+
+    def guard(self) -> Any:
+        """No stream."""
+        return torch.no_grad()
+
+    def check(self) -> None:
+        """Nothing is left to wait for."""
+
+    def forget(self) -> None:
+        """Nothing is left behind."""
+
+    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:  # noqa: ARG002
+        """One by one."""
+        return _one_by_one(calls)
+
+    def plain(self, calls: Sequence[Call]) -> Recorded:
+        """One by one."""
+        return _one_by_one(calls)
+
+    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+        """On the monotonic clock."""
+        if warm:
+            play()
+        times = [time.perf_counter_ns()]
+        for _ in range(count):
+            play()
+            times.append(time.perf_counter_ns())
+        return [float(b - a) for a, b in itertools.pairwise(times)]
+
+    def empty(self) -> Call:
+        """A Python function."""
+        return lambda: 0
+
+
+class GpuEngine:
+    """See `Engine`. Makes the CUDA context; candidates, torch and this share its runtime library and stream.
+
+    Raises:
+        FaultError: when the device cannot be used.
+    """
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", 0)
+        self.dlpack = (2, 0)
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        self._runtime = _runtime()
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.stream: int | None = int(self._stream.cuda_stream)
+        self._handle = ctypes.c_void_p(self.stream)
+        self.last_busy = -math.inf
+        self._events: list[Any] = []
+
+    def guard(self) -> Any:
+        """torch's work goes to the stream."""
+        return torch.cuda.stream(self._stream)
+
+    def check(self) -> None:
+        """Wait for the stream."""
+        code = self._runtime.cudaStreamSynchronize(self._handle)
+        if code:
+            raise FaultError(code, self._text(code))
+
+    def forget(self) -> None:
+        """Clear the last error."""
+        self._runtime.cudaGetLastError()
+
+    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
+        """Capture a graph, in the mode that forbids what a launch must not do."""
+        if framework:
+            return self._record_framework(calls)
+        runtime, graph, executable = self._runtime, ctypes.c_void_p(), ctypes.c_void_p()
+        code = runtime.cudaStreamBeginCapture(self._handle, ctypes.c_int(_CAPTURE_GLOBAL))
+        returned = 0
+        for call in calls:
+            returned = call()
+            if returned:
+                break
+        ended = runtime.cudaStreamEndCapture(self._handle, ctypes.byref(graph))
+        code = code or returned or ended
+        if not code:
+            code = runtime.cudaGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        nodes = ctypes.c_size_t(0)
+        if graph.value:
+            runtime.cudaGraphGetNodes(graph, None, ctypes.byref(nodes))
+            runtime.cudaGraphDestroy(graph)
+        if code:
+            self.forget()
+            self.check()
+            raise CaptureError(f"{self._text(code)} ({code})")
+
+        def play() -> None:
+            code = runtime.cudaGraphLaunch(executable, self._handle)
+            if code:
+                raise FaultError(code, self._text(code))
+
+        def close() -> None:
+            runtime.cudaGraphExecDestroy(executable)
+
+        return Recorded(play, int(nodes.value), close)
+
+    def _record_framework(self, calls: Sequence[Call]) -> Recorded:
+        """Capture a graph through torch, which keeps the memory that the calls allocate for it."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            graph.capture_begin(capture_error_mode="global")
+            for call in calls:
+                call()
+            graph.capture_end()
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                graph.capture_end()
+            self.forget()
+            self.check()
+            raise CaptureError(str(error).partition("\n")[0]) from error
+        return Recorded(graph.replay, None, graph.reset)
+
+    def plain(self, calls: Sequence[Call]) -> Recorded:
+        """On the stream, one by one."""
+        return _one_by_one(calls)
+
+    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+        """With events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
+        while len(self._events) <= count:
+            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        events = self._events
+        if warm:
+            play()
+        events[0].record(self._stream)
+        for number in range(count):
+            play()
+            events[number + 1].record(self._stream)
+        self.check()
+        return [1e6 * events[i].elapsed_time(events[i + 1]) for i in range(count)]
+
+    def empty(self) -> Call:
+        """torch's kernel that spins for no clock at all."""
+
+        def call() -> int:
+            torch.cuda._sleep(0)  # type: ignore[no-untyped-call]
+            return 0
+
+        return call
+
+    def _text(self, code: int) -> str:
+        if code in _FAULTS:
+            return _FAULTS[code]
+        function = self._runtime.cudaGetErrorString
+        function.restype = ctypes.c_char_p
+        text: bytes = function(ctypes.c_int(code)) or b"error"
+        return text.decode(errors="replace")
+
+
+def _runtime() -> Any:
+    """The CUDA runtime library that torch has loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        found = re.search(r"(/\S.*libcudart[^/]*\.so[^/]*)$", line)
+        if found:
+            return ctypes.CDLL(found.group(1))
+    raise RuntimeError("torch has loaded no libcudart: this torch is built without CUDA")

@@ -1,0 +1,140 @@
+"""Watches a GPU from the bench's process: waits while others use it, and says when samples were spoiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from aot_tune.bench.cuda.nvml import BUSY_CLOCKS, GPU_IDLE, POWER_CAP, SLOWED, Gpu
+from aot_tune.bench.records import Device, DeviceState
+from aot_tune.errors import WorkerError
+
+__all__ = ["GpuMonitor"]
+
+_IDLE_SECONDS, _IDLE_STEP = 10.0, 0.5
+_BUSY_PERCENT = 5
+_LEAST_CLOCK = 0.8
+_RECOVERY_SECONDS = 5.0
+_COUNT_SECONDS = 1.0
+_MOST_RECOVERIES = 12
+"""In a whole bench: a GPU that stays slow is measured as it is."""
+
+
+class GpuMonitor:
+    """See `family.Monitor`. `gpu` is None where there is no NVML; `sleep` is the tests'."""
+
+    def __init__(
+        self,
+        device: Device,
+        log: Callable[[str], None],
+        gpu: Gpu | None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._device, self._log, self._gpu, self._sleep = device, log, gpu, sleep
+        self._expected = (gpu.max_sm_mhz() or 0) if gpu is not None else 0
+        self._in_a_row = self._recoveries = 0
+        self._others, self._counted = 0, -_COUNT_SECONDS
+        self._told: set[str] = set()
+
+    def begin(self) -> None:
+        """Refuse a GPU that serves no second process; wait for one that is busy, then go on."""
+        if self._gpu is None:
+            self._say("NVML is not here: clocks, temperature and other processes of the GPU are not watched")
+            return
+        mode = self._gpu.compute_mode()
+        if mode:
+            prohibited = mode == 2
+            raise WorkerError(
+                f"{self._device.name} ({self._device.unit}) is in compute mode "
+                f"{'prohibited' if prohibited else 'exclusive'}",
+                why="no process may use it"
+                if prohibited
+                else "candidates and the frameworks they are compared with are two processes on it",
+                fix=f"`nvidia-smi -i {self._device.unit} -c DEFAULT` as administrator, or leave it out of "
+                "CUDA_VISIBLE_DEVICES",
+            )
+        waited = 0.0
+        while (others := self._busy(self._gpu)) >= 0:
+            if waited >= _IDLE_SECONDS:
+                self._say(
+                    f"noisy: {self._device.name} is still busy after {_IDLE_SECONDS:.0f} s, with {others} other "
+                    "processes; measuring all the same"
+                )
+                return
+            if not waited:
+                self._say(f"{self._device.name} is busy, {others} other processes use it: waiting")
+            self._sleep(_IDLE_STEP)
+            waited += _IDLE_STEP
+
+    @staticmethod
+    def _busy(gpu: Gpu) -> int:
+        """How many other processes there are on a GPU that computes; -1 when it is idle."""
+        percent = gpu.utilization()
+        others = len(gpu.processes())
+        busy = percent >= _BUSY_PERCENT if percent is not None else others > 0
+        return others if busy else -1
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:
+        """Clocks, temperature, power, reasons, and how many processes beside `workers` have a context."""
+        gpu = self._gpu
+        if gpu is None:
+            return None
+        return DeviceState(
+            sm_mhz=gpu.sm_mhz() or 0,
+            memory_mhz=gpu.memory_mhz() or 0,
+            celsius=gpu.celsius() or 0,
+            watts=round((gpu.milliwatts() or 0) / 1000, 1),
+            reasons=gpu.reasons() or 0,
+            others=self._count(gpu, workers),
+        )
+
+    def _count(self, gpu: Gpu, workers: Sequence[int]) -> int:
+        """Other processes on the GPU; NVML takes its time to list them, so the answer is kept for a second."""
+        if time.monotonic() - self._counted >= _COUNT_SECONDS:
+            self._others, self._counted = _others(gpu.processes(), workers), time.monotonic()
+        return self._others
+
+    def spoiled(self, state: DeviceState | None) -> str:
+        """Thermal and hardware slowdowns, and clocks that fell for no stated reason.
+
+        What lasts is accepted in the end, and then a clock that stays low is what is expected from there on.
+        """
+        why = self._why(state) if state is not None else ""
+        if not why or state is None:
+            self._in_a_row = 0
+            return ""
+        self._in_a_row += 1
+        if self._in_a_row > 3 or self._recoveries >= _MOST_RECOVERIES:
+            self._say(f"noisy: {self._device.name}: {why}, which does not pass; its times are kept")
+            if "clock" in why:
+                self._expected = state.sm_mhz
+            self._in_a_row = 0
+            return ""
+        return why
+
+    def _why(self, state: DeviceState) -> str:
+        for bit, name in SLOWED.items():
+            if state.reasons & bit:
+                return f"{name} at {state.celsius} C, {state.sm_mhz} MHz"
+        low = 0 < state.sm_mhz < _LEAST_CLOCK * self._expected
+        if low and not state.reasons & (POWER_CAP | GPU_IDLE | BUSY_CLOCKS):
+            return f"a clock of {state.sm_mhz} MHz, {self._expected} are expected"
+        return ""
+
+    def recover(self) -> None:
+        """Let the GPU cool down."""
+        self._recoveries += 1
+        self._sleep(_RECOVERY_SECONDS)
+
+    def _say(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._log(line)
+
+
+def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
+    """Processes that are not the bench's; only counted where NVML numbers them as no container does."""
+    known = set(pids) & set(workers)
+    if known or not workers:
+        return len(set(pids) - set(workers))
+    return max(len(set(pids)) - len(workers), 0)

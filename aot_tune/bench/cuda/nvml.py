@@ -1,0 +1,120 @@
+"""NVML through ctypes: clocks, temperature, power, throttle reasons and processes of one GPU, from any process.
+
+The bench's own process may load this library, which makes no context on a GPU; it never loads libcuda.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+__all__ = ["BUSY_CLOCKS", "GPU_IDLE", "POWER_CAP", "SLOWED", "Gpu", "open_gpu"]
+
+# Numbers of nvml.h. Bits of the clock event reasons:
+GPU_IDLE, BUSY_CLOCKS, POWER_CAP = 0x1, 0x2, 0x4
+SLOWED = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "thermal slowdown", 0x80: "power brake"}
+"""Reasons for which samples are not kept. The software power cap (0x4) is how a GPU runs, and is kept."""
+
+_SM, _MEMORY = 1, 2
+_CORE_TEMPERATURE = 0
+_MOST_PROCESSES = 64
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Gpu:
+    """One GPU; each question is answered with None, or an empty list, where this NVML does not answer it."""
+
+    def __init__(self, library: Any, handle: ctypes.c_void_p) -> None:
+        self._library, self._handle = library, handle
+
+    def sm_mhz(self) -> int | None:
+        """The multiprocessors' clock now."""
+        return self._number("nvmlDeviceGetClockInfo", _SM)
+
+    def memory_mhz(self) -> int | None:
+        """The memory's clock now."""
+        return self._number("nvmlDeviceGetClockInfo", _MEMORY)
+
+    def max_sm_mhz(self) -> int | None:
+        """The multiprocessors' highest clock."""
+        return self._number("nvmlDeviceGetMaxClockInfo", _SM)
+
+    def memory_rate(self) -> float:
+        """Peak bytes per ns of the memory, which moves data twice a clock; 0 where NVML does not tell."""
+        clock, width = self._number("nvmlDeviceGetMaxClockInfo", _MEMORY), self._number("nvmlDeviceGetMemoryBusWidth")
+        return 2.0 * (clock or 0) * 1e-3 * (width or 0) / 8
+
+    def celsius(self) -> int | None:
+        """Temperature."""
+        return self._number("nvmlDeviceGetTemperature", _CORE_TEMPERATURE)
+
+    def milliwatts(self) -> int | None:
+        """Power drawn."""
+        return self._number("nvmlDeviceGetPowerUsage")
+
+    def reasons(self) -> int | None:
+        """Bits that say what holds the clocks down."""
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            found = self._number(name, kind=ctypes.c_ulonglong)
+            if found is not None:
+                return found
+        return None
+
+    def utilization(self) -> int | None:
+        """Percent of the time in which kernels ran lately."""
+        value = _Utilization()
+        return int(value.gpu) if self._ask("nvmlDeviceGetUtilizationRates", ctypes.byref(value)) else None
+
+    def processes(self) -> list[int]:
+        """Processes with a compute context."""
+        count, rows = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
+        if not self._ask("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), rows):
+            return []
+        return [int(rows[i].pid) for i in range(min(count.value, _MOST_PROCESSES))]
+
+    def compute_mode(self) -> int | None:
+        """0 default, 1 and 3 exclusive, 2 prohibited."""
+        return self._number("nvmlDeviceGetComputeMode")
+
+    def _number(self, name: str, *arguments: int, kind: Any = ctypes.c_uint) -> int | None:
+        value = kind(0)
+        numbers = [ctypes.c_uint(a) for a in arguments]
+        return int(value.value) if self._ask(name, *numbers, ctypes.byref(value)) else None
+
+    def _ask(self, name: str, *arguments: Any) -> bool:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            return False
+        return bool(function(self._handle, *arguments) == 0)
+
+
+def open_gpu(unit: str, library: str = "libnvidia-ml.so.1") -> Gpu | None:
+    """The GPU of a UUID, or the one that a MIG name is a slice of; None where NVML is not, or does not know it."""
+    try:
+        loaded = ctypes.CDLL(library)
+        if loaded.nvmlInit_v2() != 0:
+            return None
+        handle = ctypes.c_void_p()
+        if loaded.nvmlDeviceGetHandleByUUID(unit.encode(), ctypes.byref(handle)) != 0:
+            return None
+        if unit.startswith("MIG-"):
+            parent = ctypes.c_void_p()
+            if loaded.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, ctypes.byref(parent)) != 0:
+                return None
+            handle = parent
+    except (OSError, AttributeError):
+        return None
+    return Gpu(loaded, handle)

@@ -1,0 +1,384 @@
+"""The worker's side of the CUDA family: keeps problems and loaded candidates, carries out one request at a time.
+
+torch is imported when a session is made, the GPU is touched by the first request that needs it: until then a spare
+worker holds nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aot_tune.bench import messages, sandbox, timing
+from aot_tune.bench.cuda.baselines import TorchBaseline, prepare_baseline
+from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, HostEngine, ReturnedError
+from aot_tune.bench.cuda.state import ProblemState
+from aot_tune.bench.cuda.timing import Sampler, measure_empty
+from aot_tune.bench.cuda.truth import input_digests, write_limits
+from aot_tune.bench.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
+from aot_tune.bench.family import Emit, Role
+from aot_tune.bench.objects import LaunchError, Loaded, LoadError
+from aot_tune.bench.records import WORKER_FAULT, Device, Policy, Status
+from aot_tune.library import load_operator
+from aot_tune.spec import Operator
+
+__all__ = ["CudaSession", "make_session"]
+
+_KEPT_RESULTS = 8
+"""Outputs that were right are kept of so many candidates, to compare with after timed calls."""
+
+_SINGLE_NS = 50_000.0
+"""A single call that is waited for takes at most so much longer than one of many."""
+
+_HOST_BYTES = 4 << 30
+"""The driver takes host memory for what it maps and compiles while a candidate runs; it is not charged for that."""
+
+
+def make_session(policy: Policy, role: Role, device: Device) -> CudaSession:
+    """The session of a worker on a GPU; on the host's own memory and clock for the unit `host`, which tests have."""
+    return CudaSession(policy, role, device, HostEngine if device.unit == "host" else GpuEngine)
+
+
+_SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
+"""Share of the GPU's memory that a worker may take; both hold buffers at the same time."""
+
+
+class CudaSession:
+    """See `family.Session`. `connect` touches the device; tests hand in another engine."""
+
+    def __init__(self, policy: Policy, role: Role, device: Device, connect: Callable[[], Engine]) -> None:
+        self._policy, self._role, self._device, self._connect = policy, role, device, connect
+        self._operators: dict[str, Operator] = {}
+        self._named: dict[str, messages.Work] = {}
+        self._states: OrderedDict[str, ProblemState] = OrderedDict()
+        self._loaded: dict[str, Loaded] = {}
+        self._ready: dict[tuple[str, str], tuple[Runner, Sampler]] = {}
+        self._baselines: dict[str, TorchBaseline] = {}
+        self._accepted: OrderedDict[tuple[str, str], Bits] = OrderedDict()
+        self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
+        self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
+            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
+            messages.Work: self._work,
+            messages.Prepare: self._prepare,
+            messages.Reference: self._reference,
+            messages.Load: self._load,
+            messages.Unload: self._unload,
+            messages.Verify: self._verify,
+            messages.Bench: self._bench,
+            messages.Baseline: self._baseline,
+            messages.Turn: self._turn,
+        }
+        memory = int(device.identity.get("memory_gib", 8)) << 30
+        self._most = memory // (3 if role == "candidate" else 6)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        timing.quiet_collector()
+
+    def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
+        """Answer one request. A fault of the device is this worker's last word."""
+        action = self._actions[type(request)]
+        if isinstance(request, (messages.Ping, messages.Work)):
+            return action(request, emit)
+        try:
+            try:
+                return self._act(action, request, emit)
+            except torch.OutOfMemoryError:
+                self.clean()
+                return self._act(action, request, emit)
+        except FaultError as fault:
+            return _last_word(fault)
+        except torch.OutOfMemoryError as error:
+            self.clean()
+            return messages.Failure(kind="OutOfMemoryError", reason=str(error).partition("\n")[0], status="oom")
+        except Exception:  # whatever it was: when the device is at fault, that is what has to be told
+            try:
+                self._engine.check()
+            except FaultError as fault:
+                return _last_word(fault)
+            raise
+
+    def _act(
+        self, action: Callable[[Any, Emit], messages.Reply], request: messages.Request, emit: Emit
+    ) -> messages.Reply:
+        engine = self._engine
+        with engine.guard():
+            reply = action(request, emit)
+            engine.check()
+        return reply
+
+    def clean(self) -> None:
+        """Lift the memory limit after a failure, and let go of what is not in use."""
+        sandbox.memory_limit(None)
+        for ready in self._ready.values():
+            ready[1].close()
+        self._ready.clear()
+        self._accepted.clear()
+        for state in self._states.values():
+            state.close()
+        if "_engine" in self.__dict__ and self._engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """The device, touched now and known to work: memory, a kernel, a comparison."""
+        try:
+            engine = self._connect()
+            with engine.guard():
+                numbers = torch.arange(4096, device=engine.device, dtype=torch.float32)
+                right = bool((numbers * 2 + 1).sum().item() == 4096.0 * 4096.0)
+        except FaultError:
+            raise
+        except Exception as error:
+            raise FaultError(0, f"{WORKER_FAULT}{_unusable(str(error))}") from error
+        if not right:
+            raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
+        if engine.device.type == "cuda":
+            self._check_device(engine)
+            # What torch keeps of freed memory would be missing in the other worker.
+            torch.cuda.set_per_process_memory_fraction(_SHARES[self._role], engine.device)
+        return engine
+
+    def _check_device(self, engine: Engine) -> None:
+        seen = torch.cuda.get_device_properties(engine.device)
+        wanted = (self._device.identity.get("name"), self._device.identity.get("sm_count"))
+        if (seen.name, seen.multi_processor_count) != wanted:
+            found = f"{seen.name} with {seen.multi_processor_count} multiprocessors"
+            raise FaultError(0, f"{WORKER_FAULT}this is another device: {found}, wanted {wanted}")
+
+    @cached_property
+    def _workspaces(self) -> Workspaces:
+        return Workspaces(self._engine, self._policy)
+
+    @cached_property
+    def _overhead(self) -> float:
+        return measure_empty(self._engine)
+
+    def _operator(self, folder: str) -> Operator:
+        if folder not in self._operators:
+            self._operators[folder] = load_operator(Path(folder))
+        return self._operators[folder]
+
+    def _state(self, key: str) -> ProblemState:
+        self._states.move_to_end(key)
+        return self._states[key]
+
+    @contextmanager
+    def _confined(self) -> Iterator[None]:
+        """What runs inside may take only so much of the host's memory beyond what is held now."""
+        sandbox.memory_limit(self._policy.memory_bytes + _HOST_BYTES)
+        try:
+            yield
+        finally:
+            sandbox.memory_limit(None)
+
+    def _work(self, request: messages.Work, _emit: Emit) -> messages.Reply:
+        self._named[request.key] = request
+        return messages.Done()
+
+    def _known(self, key: str) -> ProblemState:
+        if key not in self._states:
+            work = self._named[key]
+            self._states[key] = ProblemState(
+                self._engine,
+                self._operator(work.operator_folder),
+                work.check,
+                Path(work.folder),
+                self._policy,
+                int(self._device.identity.get("l2_bytes", 0)),
+            )
+        return self._state(key)
+
+    def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
+        self._warm([request.key])
+        self._known(request.key).rotation()
+        return messages.Done()
+
+    def _warm(self, keys: Sequence[str]) -> None:
+        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
+        for key in keys:
+            state = self._known(key)
+            if self._role == "candidate":
+                state.exact()
+            _ = state.expected
+        held = sum(s.bytes for s in self._states.values())
+        used = {*keys, *(k for _, k in self._ready)}
+        for key, state in list(self._states.items()):
+            if held <= self._most:
+                break
+            if key not in used:
+                held -= state.bytes
+                state.close()
+
+    def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
+        begin = time.monotonic()
+        operator = self._operator(request.operator_folder).concrete(request.check.problem.dtypes)
+        write_limits(operator, request.check, Path(request.folder), self._policy.seed, self._engine.device)
+        digests = input_digests(operator, request.check, self._policy.seed)
+        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
+
+    def _load(self, request: messages.Load, emit: Emit) -> messages.Reply:
+        emit(_progress("load"))
+        try:
+            with self._confined():
+                loaded = Loaded(Path(request.path), request.symbol)
+                loaded.preload()
+        except (LoadError, LaunchError) as error:
+            self._engine.forget()
+            return messages.Failure(kind="LoadError", reason=error.what)
+        self._loaded[request.handle] = loaded
+        return messages.Done()
+
+    def _unload(self, request: messages.Unload, _emit: Emit) -> messages.Reply:
+        for pair in [p for p in self._ready if p[0] == request.handle]:
+            self._ready.pop(pair)[1].close()
+        for kept in (self._accepted, self._runs):
+            for pair in [p for p in kept if p[0] == request.handle]:
+                del kept[pair]
+        loaded = self._loaded.pop(request.handle, None)
+        if loaded is not None:
+            loaded.close()
+        baseline = self._baselines.pop(request.handle, None)
+        if baseline is not None:
+            baseline.close()
+        return messages.Done()
+
+    def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
+        loaded = self._loaded[request.handle]
+        self._warm(request.keys)
+        worst, bitwise = 0.0, None
+        runs: tuple[float, ...] = ()
+        single = len(request.keys) == 1
+        for key in request.keys:
+            state = self._known(key)
+            emit(_progress(state.check.problem.id))
+            try:
+                with self._confined():
+                    verdict = verify(self._engine, loaded, self._workspaces, state, repeat=single and not request.quick)
+            except WorkspaceError as error:
+                return messages.Checked(status="skipped", reason=str(error))
+            if single:
+                self._accept(request.handle, key, verdict.bits)
+                self._runs[request.handle, key] = verdict.runs
+            worst, runs = max(worst, verdict.error), verdict.runs
+            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
+            if verdict.status != "ok":
+                return messages.Checked(
+                    status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=runs
+                )
+        return messages.Checked(status="ok", error=worst, bitwise=bitwise, runs=runs)
+
+    def _accept(self, handle: str, key: str, bits: Bits) -> None:
+        self._accepted[handle, key] = bits
+        self._accepted.move_to_end((handle, key))
+        while len(self._accepted) > _KEPT_RESULTS:
+            self._accepted.popitem(last=False)
+
+    def _make_ready(self, handle: str, key: str) -> tuple[Runner, Sampler]:
+        if (handle, key) not in self._ready:
+            sets = self._known(key).rotation()
+            runner = Runner(self._engine, self._loaded[handle], self._workspaces, sets)
+            sampler = Sampler(self._engine, runner.calls, self._policy.sample_ns)
+            self._ready[handle, key] = runner, sampler
+        return self._ready[handle, key]
+
+    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
+        emit(_progress("timed calls"))
+        state = self._known(request.key)
+        runs = self._runs.pop((request.handle, request.key), ())
+        hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + _SINGLE_NS
+        if len(runs) > 1 and min(runs) > hopeless:  # the calls that were verified are times enough
+            self._accepted.pop((request.handle, request.key), None)
+            return messages.Timed(samples=runs)
+        try:
+            overhead = self._overhead
+            with self._confined():
+                runner, sampler = self._make_ready(request.handle, request.key)
+                runner.first.poison()
+                samples = sampler.screen(self._policy, request.best_ns)
+        except (LaunchError, ReturnedError) as error:
+            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+        except WorkspaceError as error:
+            return messages.Timed(samples=(), status="skipped", reason=str(error))
+        fault = self._fault(runner, state, self._accepted.pop((request.handle, request.key), {}))
+        sampler.close()
+        del self._ready[request.handle, request.key]
+        return messages.Timed(
+            samples=tuple(samples),
+            overhead=overhead,
+            status="wrong-result" if fault else "ok",
+            reason=f"{fault} (after {sampler.made} timed calls)" if fault else sampler.note,
+        )
+
+    def _fault(self, runner: Runner, state: ProblemState, bits: Bits) -> str:
+        """What is wrong after timed calls; bits that were right before are right again."""
+        fault, _ = inspect(state, runner.first, runner.workspace, bits)
+        if fault:
+            runner.first.restore()
+            if runner.workspace is not None:
+                runner.workspace.heal()
+        return fault
+
+    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
+        self._warm([request.key])
+        prepared = prepare_baseline(self._engine, self._known(request.key), request.name, self._policy.sample_ns)
+        if isinstance(prepared, str):
+            return messages.Empty(reason=prepared)
+        self._baselines[request.handle] = prepared
+        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
+
+    def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
+        warm = bool(request.warm)
+        if request.handle in self._baselines:
+            return messages.Timed(samples=(self._baselines[request.handle].sampler.sample(warm),))
+        emit(_progress("timed calls of a race"))
+        try:
+            with self._confined():
+                runner, sampler = self._make_ready(request.handle, request.key)
+                if request.fresh:
+                    runner.first.poison()
+                sample = sampler.sample(warm)
+        except (LaunchError, ReturnedError) as error:
+            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+        fault = ""
+        if request.fresh:
+            bits = self._accepted.get((request.handle, request.key), {})
+            fault = self._fault(runner, self._known(request.key), bits)
+        return messages.Timed(
+            samples=(sample,),
+            overhead=self._overhead,
+            status="wrong-result" if fault else "ok",
+            reason=f"{fault} (after a race)" if fault else sampler.note,
+        )
+
+
+def _progress(place: str) -> messages.Progress:
+    return messages.Progress(place=place, resident_bytes=timing.resident_bytes())
+
+
+def _last_word(fault: FaultError) -> messages.Failure:
+    status: Status = "crashed" if fault.by_kernel else "failed"
+    reason = str(fault) if fault.by_kernel or str(fault).startswith(WORKER_FAULT) else f"{WORKER_FAULT}{fault}"
+    return messages.Failure(kind="FaultError", reason=reason, status=status, last=True)
+
+
+def _unusable(said: str) -> str:
+    first = said.partition("\n")[0]
+    hints = {
+        "busy or unavailable": "another process has it to itself: end that, or set its compute mode to default",
+        "prohibited": "set its compute mode to default with `nvidia-smi -c DEFAULT`",
+        "out of memory": "other processes hold its memory: end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
+        "driver version is insufficient": "update the driver, or install a torch built for an older CUDA",
+        "no CUDA": "install a torch built for CUDA",
+    }
+    hint = next((h for text, h in hints.items() if text in said), "check with `nvidia-smi`")
+    return f"the GPU cannot be used: {first}; {hint}"

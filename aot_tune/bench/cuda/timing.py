@@ -1,0 +1,118 @@
+"""Times of calls on a GPU: a rotation of calls is captured in a graph, and plays of the graph are timed with events."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from aot_tune.bench.cuda.engine import Call, CaptureError, Engine, Recorded
+from aot_tune.bench.records import Policy
+
+__all__ = ["Sampler", "measure_empty"]
+
+_SHORT_NS = 50_000.0
+_LEAST_CALLS, _MOST_CALLS = 32, 4096
+_HEAT_SECONDS, _COLD_SECONDS = 0.02, 1.0
+_MOST_PLAYS = 64
+
+
+class Sampler:
+    """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
+
+    `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
+    were. Short calls are repeated in the graph, and the graph is played until a sample lasts `sample_ns`.
+    """
+
+    def __init__(self, engine: Engine, calls: Sequence[Call], sample_ns: float, framework: bool = False) -> None:
+        self._engine, self._calls, self._sample_ns = engine, calls, sample_ns
+        self.note, self.made = "", 0
+        once = self._once()
+        self._size = _graph_size(once, len(calls), sample_ns)
+        batch = [calls[i % len(calls)] for i in range(self._size)]
+        try:
+            self._recorded: Recorded = engine.record(batch, framework)
+        except CaptureError as error:
+            self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
+            self._recorded = engine.plain(batch)
+        if self._recorded.nodes == 0:
+            self.note = "launches nothing on the stream that it is given"
+        self._plays = 1
+        self._sized = False
+
+    def _once(self) -> float:
+        """ns of a single call, roughly."""
+        engine, calls = self._engine, self._calls
+
+        def play() -> None:
+            engine.plain(calls[:1]).play()
+
+        self.made += 1
+        return engine.time(play, 1, warm=False)[0]
+
+    def _time(self, count: int, warm: bool) -> list[float]:
+        play, plays = self._recorded.play, self._plays
+
+        def several() -> None:
+            for _ in range(plays):
+                play()
+
+        found = self._engine.time(several, count, warm)
+        self.made += (count + warm) * plays * self._size
+        self._engine.last_busy = time.monotonic()
+        return [f / (plays * self._size) for f in found]
+
+    def _settle(self) -> float:
+        """Heat the device up when it has been idle, and find how many plays make a sample; ns per call."""
+        call = self._time(1, warm=True)[0]
+        if not self._sized:
+            self._sized = True
+            played = call * self._size
+            self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), _MOST_PLAYS)
+        return call
+
+    def _heat_up(self) -> None:
+        if time.monotonic() - self._engine.last_busy < _COLD_SECONDS:
+            return
+        end = time.monotonic() + _HEAT_SECONDS
+        while time.monotonic() < end:
+            self._time(1, warm=False)
+
+    def sample(self, warm: bool = True) -> float:
+        """Mean ns of the calls of one sample."""
+        if not self._sized:
+            self._heat_up()
+            self._settle()
+        return self._time(1, warm)[0]
+
+    def screen(self, policy: Policy, best_ns: float | None) -> list[float]:
+        """Two samples, and more unless both are slow."""
+        self._heat_up()
+        call = self._settle()
+        samples = self._time(2, warm=self._plays > 1)
+        if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
+            return samples
+        one = max(call * self._size * self._plays, 1.0)
+        more = min(int(policy.screen_ns / one), policy.screen_samples) - 2
+        return samples + self._time(more, warm=False) if more > 0 else samples
+
+    def close(self) -> None:
+        """Let the graph go."""
+        self._recorded.close()
+
+
+def _graph_size(call_ns: float, copies: int, sample_ns: float) -> int:
+    """How many calls a graph holds: each copy equally often, at least 32 short ones, a sample's worth of others."""
+    wanted = _LEAST_CALLS if call_ns < _SHORT_NS else math.ceil(sample_ns / call_ns)
+    return min(-(-max(wanted, 1) // copies), max(_MOST_CALLS // copies, 1)) * copies
+
+
+def measure_empty(engine: Engine) -> float:
+    """ns per node of a graph of kernels that do nothing."""
+    call = engine.empty()
+    call()  # its kernel may have to be loaded, which a capture does not allow
+    recorded = engine.record([call] * 64)
+    try:
+        return min(engine.time(recorded.play, 5)) / 64
+    finally:
+        recorded.close()

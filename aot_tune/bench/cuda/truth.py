@@ -1,0 +1,288 @@
+"""Reference results and tolerances computed by torch, on whatever device the tensors are.
+
+True values come from float64; how far off a result may be, from the errors of the same computation in float32 with
+outputs rounded to their own dtype, as `bench.reference` says: kernels accumulate in float32 whatever they read. (Half
+precision all the way would allow 16 % on a softmax.) For float32 tensors, sums of some elements are made one term after
+the other, since a correct kernel may add in any order; with `math=tf32`, operands of products are rounded to TF32,
+whatever a library would do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from aot_tune.bench.cuda.memory import Strided
+from aot_tune.bench.inputs import call_of, draw
+from aot_tune.bench.records import Check
+from aot_tune.bench.reference import Bounds
+from aot_tune.spec import Operator, Tensor
+
+__all__ = [
+    "ArrayApi",
+    "Limits",
+    "draw_inputs",
+    "exact_values",
+    "input_digests",
+    "layout",
+    "read_limits",
+    "torch_dtype",
+    "write_limits",
+]
+
+_SAMPLE, _DRAWS = 4096, 8
+_SEQUENTIAL = 512
+_PERIOD = 262_147
+"""Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How far off an output may be. `undefined`: the definition does not say where NaN and infinities are."""
+
+    bounds: Bounds
+    undefined: bool = False
+
+
+class ArrayApi:
+    """torch under the array API's names. `near` adds some sums in order; `tf32` rounds operands of products."""
+
+    def __init__(self, near: bool = False, tf32: bool = False) -> None:
+        self._near, self._tf32 = near, tf32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def max(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The largest along axes, or of all elements."""
+        return torch.amax(x, dim=() if axis is None else axis, keepdim=keepdims)
+
+    def min(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The least along axes, or of all elements."""
+        return torch.amin(x, dim=() if axis is None else axis, keepdim=keepdims)
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The sum along axes, or of all elements."""
+        total = torch.sum(x) if axis is None else torch.sum(x, dim=axis, keepdim=keepdims)
+        if self._near and x.dtype == torch.float32 and isinstance(axis, int) and x.shape[axis]:
+            _sum_in_order(x, axis, total if keepdims else total.unsqueeze(axis))
+        return total
+
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The mean along axes, or of all elements."""
+        if not isinstance(axis, int):
+            return torch.mean(x) if axis is None else torch.mean(x, dim=axis, keepdim=keepdims)
+        if self._near and x.dtype == torch.float32:
+            return self.sum(x, axis=axis, keepdims=keepdims) / x.shape[axis]
+        return torch.mean(x, dim=axis, keepdim=keepdims)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """The product of matrices."""
+        if self._near and self._tf32 and a.dtype == torch.float32:
+            a, b = _to_tf32(a), _to_tf32(b)
+        product = torch.matmul(a, b)
+        if self._near and not self._tf32 and a.dtype == torch.float32:
+            _multiply_in_order(a, b, product)
+        return product
+
+    def astype(self, x: Any, dtype: Any) -> Any:
+        """Elements of another dtype."""
+        return x.to(dtype)
+
+    def permute_dims(self, x: Any, axes: Any) -> Any:
+        """Axes in another order."""
+        return x.permute(axes)
+
+    def concat(self, arrays: Any, axis: int = 0) -> Any:
+        """Arrays one after the other."""
+        return torch.cat(list(arrays), dim=axis)
+
+
+def _to_tf32(x: Any) -> Any:
+    """The nearest values with ten bits of fraction."""
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+def _sum_in_order(x: Any, axis: int, total: Any) -> None:
+    """Replace some of the sums by sums in order; the reduced axis of `total` has one element."""
+    rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
+    few = np.unique(np.linspace(0, rows.shape[0] - 1, num=min(8, rows.shape[0]), dtype=np.int64))
+    picked = torch.as_tensor(few, device=x.device)
+    found = np.add.accumulate(rows[picked].cpu().numpy(), axis=1)[:, -1].copy()
+    view = total.movedim(axis, -1)
+    flat = view.reshape(-1).clone()
+    flat[picked] = torch.as_tensor(found, device=x.device)
+    view.copy_(flat.reshape(view.shape))
+
+
+def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
+    """Replace some elements of the first product by sums in order."""
+    while a.ndim > 2:
+        a = a[0]
+    while b.ndim > 2:
+        b = b[0]
+    while product.ndim > 2:
+        product = product[0]
+    if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or not a.shape[1]:
+        return
+    rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
+    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+    down, across = (torch.as_tensor(i, device=a.device) for i in (rows, columns))
+    left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
+    found = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
+    product[down[:, None], across[None, :]] = torch.as_tensor(found, device=a.device)
+
+
+def torch_dtype(tensor: Tensor) -> Any:
+    """torch's dtype of a tensor."""
+    return getattr(torch, tensor.dtype.torch)
+
+
+def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
+    """Shape and strides of a tensor on a problem."""
+    return Strided(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
+
+
+def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
+    """The storage of each input that is present, as bytes on the device; the operator is concrete."""
+    found: dict[str, Any] = {}
+    present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
+    for number, tensor in enumerate(present):
+        count = layout(operator, check, tensor).extent()
+        drawn = torch.from_numpy(draw(operator, check, tensor, count, seed, _PERIOD)).to(device).to(torch_dtype(tensor))
+        if count > drawn.numel():
+            drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
+        if number == 0 and check.special and drawn.dtype.is_floating_point and count:
+            for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], _SPECIAL, strict=True):
+                drawn[int(place)] = value
+        empty = torch.empty(0, dtype=torch.uint8, device=device)
+        found[tensor.name] = drawn.view(torch.uint8) if count else empty
+    return found
+
+
+_SPECIAL = (-float("inf"), float("nan"), float("inf"))
+
+
+def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
+    """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
+    found = {}
+    for tensor in operator.inputs:
+        if operator.is_present(check.problem, tensor):
+            values = draw(operator, check, tensor, layout(operator, check, tensor).extent(), seed, _PERIOD)
+            found[tensor.name] = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return found
+
+
+def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
+    """The reference's outputs in float64; computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
+
+    Raises:
+        KeyError: when the reference leaves an output out; ValueError for one of a wrong shape.
+    """
+    arrays: dict[str, Any] = {}
+    exactly_float = True
+    for tensor in operator.inputs:
+        if tensor.name in storages:
+            dtype = torch_dtype(tensor)
+            value = layout(operator, check, tensor).of(storages[tensor.name], dtype)
+            least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
+            arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
+            exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
+    call = call_of(operator, check, arrays)
+    for scalar in operator.scalars:
+        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
+            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
+    found = operator.reference(ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32"), call)
+    results: dict[str, Any] = {}
+    for tensor in operator.outputs:
+        if not operator.is_present(check.problem, tensor):
+            continue
+        if tensor.name not in found:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
+        value, wanted = found[tensor.name], operator.shape(check.problem, tensor)
+        if tuple(value.shape) != wanted:
+            shape = tuple(value.shape)
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+        results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(torch.float64)
+    return results
+
+
+def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
+    """Write how far off outputs may be into `folder`, which appears whole or not at all; the operator is concrete."""
+    exact, errors = _run_both(operator, check, seed, device)
+    undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
+    values = {n: [v.flatten()] for n, v in exact.items()}
+    wrong = {n: [e.flatten()] for n, e in errors.items()}
+    least = min((v.numel() for v in exact.values()), default=_SAMPLE)
+    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    for extra in range(1, draws):
+        more, again = _run_both(operator, check, seed + extra, device)
+        for name, value in more.items():
+            values[name].append(value.flatten())
+            wrong[name].append(again[name].flatten())
+    index = {}
+    for tensor in operator.outputs:
+        if tensor.name in exact:
+            bounds = _bounds(torch.cat(values[tensor.name]), torch.cat(wrong[tensor.name]), tensor, operator.tolerance)
+            index[tensor.name] = msgspec.to_builtins(Limits(bounds=bounds, undefined=undefined[tensor.name]))
+    partial = folder.with_name(folder.name + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
+    (partial / "limits.json").chmod(0o444)
+    partial.rename(folder)
+
+
+def read_limits(folder: Path) -> dict[str, Limits]:
+    """The limits of a problem by output."""
+    return msgspec.json.decode((folder / "limits.json").read_bytes(), type=dict[str, Limits])
+
+
+def _run_both(
+    operator: Operator, check: Check, seed: int, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """True values and errors of the own dtype; NaN where only one is NaN or infinite, 0 where both are."""
+    storages = draw_inputs(operator, check, seed, device)
+    exact = exact_values(operator, check, storages)
+    near = exact_values(operator, check, storages, wide=False)
+    errors = {}
+    for name, value in exact.items():
+        other = near[name]
+        odd_value, odd_other = ~torch.isfinite(value), ~torch.isfinite(other)
+        error = (other - value).abs_()
+        error[odd_value & odd_other] = 0.0
+        same = (torch.isnan(value) == torch.isnan(other)) & (torch.isinf(value) == torch.isinf(other))
+        error[~same] = torch.nan
+        errors[name] = error
+    return exact, errors
+
+
+def _bounds(values: Any, errors: Any, tensor: Tensor, tolerance: float) -> Bounds:
+    """See `bench.reference`: `relative` from the larger half of the values, `absolute` from what is left."""
+    dtype = torch_dtype(tensor)
+    if not dtype.is_floating_point:
+        return Bounds(absolute=0.0, relative=0.0)
+    finite = torch.isfinite(values) & torch.isfinite(errors)
+    if not bool(finite.all()):
+        values, errors = values[finite], errors[finite]
+    info = torch.finfo(dtype)
+    unit, tiny = float(info.eps), float(info.tiny)
+    if not values.numel():
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+    values = values.abs()
+    typical = float(values.square().mean().sqrt())
+    sample = values[:: max(1, values.numel() >> 16)]
+    sample = sample[sample > tiny]
+    middle = float(sample.median()) if sample.numel() else 0.0
+    large = torch.where(values >= max(middle, tiny), errors / values, 0.0)
+    relative = max(float(large.max()), unit)
+    rest = float((errors - relative * values).max())
+    floor = 0.5 * unit * min(typical, 4 * middle)
+    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)

@@ -1,0 +1,104 @@
+"""`aot-tune doctor`: what a build would find on this machine, and what would stand in its way."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
+from aot_tune.compile.cuda_toolkit import find_cutlass
+from aot_tune.errors import AotTuneError
+
+__all__ = ["examine"]
+
+_VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)
+
+
+def examine() -> int:
+    """Print what a build would find; 1 when it could not work."""
+    from aot_tune.bench import features
+    from aot_tune.bench.cpu import usable_cores
+    from aot_tune.compile import native_targets, parallel_compiles, toolchain_for, toolchains
+    from aot_tune.plan import devices
+    from aot_tune.storage import cache_location
+
+    problems = 0
+    print(f"python     {sys.version.split()[0]} at {sys.executable}")
+    query = visible_devices()
+    for name in toolchains():
+        chain = toolchain_for(name)
+        needed = chain.baseline().family == "cpu" or bool(query.devices)
+        problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity()), needed=needed)  # type: ignore[misc]
+    problems += _cuda(query)
+    targets = native_targets()
+    print(f"targets    {', '.join(t.name for t in targets) or 'none'}")
+    for device in devices(usable_cores(), sorted({t.family for t in targets})):
+        print(f"device     {device.name}")
+        for key, value in device.identity.items():
+            print(f"             {key} {value}")
+    for feature, state in features().items():
+        print(f"sandbox    {feature}: {state}")
+    print(f"compiles   {parallel_compiles(os.environ).reason}")
+    location = cache_location(os.environ)
+    print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
+    return 1 if problems else 0
+
+
+def _cuda(query: DeviceQuery) -> int:
+    """Print driver, GPUs, CUTLASS and torch; the number of problems, which there are only on a machine with a GPU."""
+    from aot_tune.compile import toolchain_for
+
+    if not query.devices:
+        print(f"gpu        none: {query.error}; fix: {query.fix}")
+    else:
+        supports = f"CUDA {query.driver // 1000}.{query.driver % 1000 // 10}"
+        print(f"driver     {query.driver_text or 'version unknown'}, supports {supports}")
+    for gpu in query.devices:
+        slice_of = f", MIG {gpu.mig}" if gpu.mig in ("enabled", "slice") else ""
+        print(
+            f"gpu        {gpu.ordinal} {gpu.name} {gpu.uuid}: sm_{gpu.capability}, {gpu.sm_count} SMs, "
+            f"{gpu.memory_bytes / 2**30:.0f} GiB, L2 {gpu.l2_bytes / 2**20:.0f} MiB, "
+            f"compute mode {gpu.compute_mode}{slice_of}"
+        )
+    problems = _try("cutlass    ", lambda: _cutlass(find_cutlass(os.environ)), needed=False)
+    print(f"torch      {_torch(installed_torch())}")
+    if not query.devices:
+        return problems
+
+    def ready() -> str:
+        warning = check_ready(toolchain_for("nvcc").identity()["version"], query)
+        return warning and f"warning    {warning}"
+
+    return problems + _try("", ready)
+
+
+def _torch(found: tuple[str, str | None] | None) -> str:
+    if found is None:
+        return "none: it is needed to tune for a GPU"
+    return f"{found[0]}, built {f'for CUDA {found[1]}' if found[1] else 'without CUDA'}"
+
+
+def _cutlass(include: Path | None) -> str:
+    if include is None:
+        return "none: `pip install nvidia-cutlass`, or set CUTLASS_PATH, for the kernels that use it"
+    found = dict(_VERSION.findall((include / "cutlass" / "version.h").read_text()))
+    return f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}.{found.get('PATCH', '?')} at {include}"
+
+
+def _listed(found: dict[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in found.items())
+
+
+def _try(head: str, question: Callable[[], str], *, needed: bool = True) -> int:
+    """Print an answer, if there is one, or the error instead; 1 for an error about something that is needed."""
+    try:
+        answer = question()
+    except AotTuneError as error:
+        print(f"{head or 'problem    '}{error}" + ("" if needed else "\n  (not needed without a GPU)"))
+        return int(needed)
+    if answer:
+        print(f"{head}{answer}")
+    return 0

@@ -1,0 +1,117 @@
+"""Targets of NVIDIA GPUs: what each may use, which devices run it, and which compilers know it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from aot_tune.errors import ToolchainError
+from aot_tune.spec import Target
+
+__all__ = ["BASELINE", "TARGETS", "best_targets", "check_known", "code_flags", "fits"]
+
+_KIB = 1024
+_MAX_THREADS = 1024
+_REGISTERS = 65536
+_REGISTERS_PER_THREAD = 255
+_REGISTERS_OF_A_WARP = 256
+"""Registers are handed out to warps in steps of this many."""
+
+
+def _target(suffix: str, last: int, shared_kib: int) -> Target:
+    level, special = int(suffix.rstrip("a")), suffix.endswith("a")
+    facts = {
+        "capability": level,
+        "shared_bytes": shared_kib * _KIB,
+        "wgmma": int(suffix == "90a"),
+        "arch_specific": int(special),
+    }
+    return Target(name=f"cuda-sm_{suffix}", family="cuda", level=level, last=last, facts=facts)
+
+
+# Generic variants run wherever there is room for what every GPU since sm_80 has: 99 KiB of shared memory in a block.
+BASELINE = Target(
+    name="cuda-ptx_80",
+    family="cuda",
+    level=80,
+    facts={"capability": 80, "shared_bytes": 99 * _KIB, "wgmma": 0, "arch_specific": 0},
+)
+TARGETS = (
+    BASELINE,
+    _target("80", 80, 163),  # those of 86 and 89 have less shared memory than its candidates may use
+    _target("86", 89, 99),
+    _target("89", 89, 99),
+    _target("90", 99, 227),
+    _target("90a", 90, 227),
+    _target("100", 109, 227),
+    _target("100a", 100, 227),
+    _target("120", 129, 99),
+    _target("120a", 120, 99),
+)
+_SINCE = {"80": "11.0", "86": "11.1", "89": "11.8", "90": "11.8", "90a": "12.0"}
+_SINCE_OTHERS = "12.8"
+
+
+def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
+    """The best targets of devices of these levels, best last; the baseline where nothing else runs.
+
+    A device of level 90 has cuda-sm_90 and cuda-sm_90a; one of level 87 has cuda-sm_86, the highest that it runs.
+    """
+    found: dict[str, Target] = {}
+    for level in sorted(set(levels)):
+        able = [t for t in TARGETS if t.runs_on(level) and t is not BASELINE]
+        highest = max((t.level for t in able), default=0)
+        best = [t for t in able if t.level == highest] or [t for t in (BASELINE,) if t.runs_on(level)]
+        found |= {t.name: t for t in best}
+    return tuple(sorted(found.values(), key=lambda t: (t.level, t.name)))
+
+
+def code_flags(target: Target) -> tuple[str, ...]:
+    """What tells nvcc the target: machine code for it alone, and for the baseline also PTX for later devices."""
+    if target.name == BASELINE.name:
+        return ("-gencode", f"arch=compute_{target.level},code=[sm_{target.level},compute_{target.level}]")
+    suffix = target.name.removeprefix("cuda-sm_")
+    return ("-gencode", f"arch=compute_{suffix},code=sm_{suffix}")
+
+
+def check_known(target: Target, known: Collection[str], version: str) -> None:
+    """Raise ToolchainError when an nvcc of that version, which lists `known` such as sm_90, cannot compile a target."""
+    suffix = target.name.removeprefix("cuda-sm_").removeprefix("cuda-ptx_")
+    since = _SINCE.get(suffix, _SINCE_OTHERS)
+    if f"sm_{target.level}" in known and _version(version) >= _version(since):
+        return
+    if _version(version) >= _version(since):
+        fix = f"use an nvcc that still knows sm_{suffix}, or leave {target.name} out of AOT_TUNE_TARGETS"
+    else:
+        fix = (
+            f"install CUDA {since} or later and point NVCC or CUDA_HOME to it, or `pip install nvidia-cuda-nvcc`, "
+            f"or leave {target.name} out of AOT_TUNE_TARGETS"
+        )
+    listed = ", ".join(sorted(known, key=lambda n: (len(n), n)))
+    raise ToolchainError(
+        f"nvcc {version} cannot compile for {target.name}", why=f"it knows {listed or 'no architecture'}", fix=fix
+    )
+
+
+def fits(target: Target, shared_bytes: int, threads: int, registers: int = 0) -> str:
+    """Why a block of that many threads, each with that many registers, can never run on a target; empty if it can.
+
+    Args:
+        shared_bytes: shared memory of the block, dynamic and static together.
+        registers: of each thread; 0 is not known yet.
+    """
+    room = target.facts["shared_bytes"]
+    if shared_bytes > room:
+        return f"{shared_bytes} bytes of shared memory, {target.name} has {room} for a block"
+    if not 0 < threads <= _MAX_THREADS:
+        return f"{threads} threads in a block, 1 to {_MAX_THREADS} are possible"
+    if registers > _REGISTERS_PER_THREAD:
+        return f"{registers} registers for a thread, {_REGISTERS_PER_THREAD} are possible"
+    warps = -(-threads // 32)
+    of_a_warp = -(-registers * 32 // _REGISTERS_OF_A_WARP) * _REGISTERS_OF_A_WARP
+    if warps * of_a_warp > _REGISTERS:
+        return f"{warps * of_a_warp} registers for a block of {threads} threads, {_REGISTERS} are there"
+    return ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(".")[:2])

@@ -1,0 +1,212 @@
+"""Finds nvcc and what belongs to it: the machine's toolkit, else the wheels of the `nvidia-cuda-nvcc` family."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.run import compiler_environment, run
+from aot_tune.errors import ToolchainError
+
+__all__ = ["WHEELS", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
+
+WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+"""What `pip install` needs for a whole compiler; the first one brings nvidia-cuda-crt and nvidia-nvvm along."""
+
+SYSTEM = Path("/usr/local/cuda")
+_QUERY_SECONDS = 60.0
+_TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
+_RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
+_INSTALL = (
+    "install the CUDA toolkit, or set NVCC or CUDA_HOME to where it is, "
+    f"or `pip install {' '.join(WHEELS)}`, or leave the cuda targets out of AOT_TUNE_TARGETS"
+)
+
+
+_RUNTIME = "install the CUDA runtime of this version, or `pip install nvidia-cuda-runtime` beside nvidia-cuda-nvcc"
+
+
+class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
+    """A CUDA compiler with its files.
+
+    Args:
+        command: nvcc and the arguments that always precede ours.
+        version: such as 13.0.88.
+        known: architectures that it compiles for, such as sm_90; the special ones (sm_90a) are not listed.
+        programs: its parts by name, as files.
+        include: folder of cuda_runtime.h.
+        libraries: folders that may hold the CUDA runtime.
+    """
+
+    command: tuple[str, ...]
+    version: str
+    known: frozenset[str]
+    programs: dict[str, str]
+    include: str
+    libraries: tuple[str, ...]
+
+    def static_runtime(self) -> Path:
+        """libcudart_static.a.
+
+        Raises:
+            ToolchainError: when it is not there.
+        """
+        return self._library("libcudart_static.a")
+
+    def shared_runtime(self) -> Path:
+        """libcudart.so, which wheels have under its versioned name only.
+
+        Raises:
+            ToolchainError: when it is not there.
+        """
+        return self._library("libcudart.so", f"libcudart.so.{self.version.partition('.')[0]}")
+
+    def _library(self, *names: str) -> Path:
+        for folder in self.libraries:
+            for name in names:
+                path = Path(folder, name)
+                if path.is_file():
+                    return path
+        raise ToolchainError(
+            f"nvcc {self.version} has no {names[-1]}",
+            why=f"looked in {', '.join(self.libraries) or 'no folder'}",
+            fix=_RUNTIME,
+        )
+
+
+def find_nvcc(
+    environ: Mapping[str, str], system: Path = SYSTEM, search: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """The program, and the arguments that NVCC or CUDACXX give it.
+
+    In order: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH, PATH, `system`, and the wheels below the folders of `search`
+    (by default those that Python imports from).
+
+    Raises:
+        ToolchainError: when there is none, or a variable names something else.
+    """
+    path = environ.get("PATH", os.defpath)
+    for name in ("NVCC", "CUDACXX"):
+        named = environ.get(name, "")
+        if named:
+            words = [named] if shutil.which(named, path=path) else shlex.split(named)
+            program = shutil.which(words[0], path=path) if words else None
+            if program is None:
+                raise ToolchainError(
+                    f"{name}={named!r} is not a program", fix=f"set {name} to nvcc, or unset it to have it found"
+                )
+            return (program, *words[1:])
+    homes = [Path(environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+    wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
+    for place in [*map(str, homes), path, str(system / "bin"), *map(str, wheels)]:
+        program = shutil.which("nvcc", path=place)
+        if program is not None:
+            return (program,)
+    raise ToolchainError(
+        "no CUDA compiler found: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH and PATH lead to no nvcc, and there is no wheel",
+        why="CUDA candidates are compiled when the library is built",
+        fix=_INSTALL,
+    )
+
+
+def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]) -> Toolkit:
+    """Ask an nvcc where its files are; it does not answer without a host compiler.
+
+    Raises:
+        ToolchainError: when it does not answer as nvcc does.
+    """
+    child = compiler_environment(environ, Path("/nowhere"))
+    del child["TMPDIR"]
+    return _open(command, host, tuple(sorted(child.items())), _state(command[0]))
+
+
+def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
+    """The include folder of CUTLASS: below CUTLASS_PATH, else in the wheel `nvidia-cutlass`; None without one.
+
+    Raises:
+        ToolchainError: when CUTLASS_PATH holds none.
+    """
+    named = environ.get("CUTLASS_PATH", "")
+    folders = [Path(named), Path(named, "include")] if named else []
+    if not named:
+        imports = sys.path if search is None else search
+        folders = [Path(place, "cutlass_library", "source", "include") for place in imports]
+    for folder in folders:
+        if Path(folder, "cutlass", "version.h").is_file():
+            return folder.resolve()
+    if named:
+        raise ToolchainError(
+            f"CUTLASS_PATH={named!r} holds no CUTLASS",
+            why="neither it nor its folder `include` has cutlass/version.h",
+            fix="set it to a checkout of CUTLASS, or unset it and `pip install nvidia-cutlass`",
+        )
+    return None
+
+
+def _wheel_folders(folder: str) -> list[Path]:
+    """Folders with programs of the wheels below an import folder: nvidia/cu13/bin, the newest first."""
+    found = Path(folder or ".", "nvidia").glob("cu[0-9]*/bin")
+    return sorted(found, key=lambda p: (len(p.parent.name), p.parent.name), reverse=True)
+
+
+def _state(program: str) -> tuple[str, int, int]:
+    status = Path(program).stat()
+    return program, status.st_size, status.st_mtime_ns
+
+
+@cache
+def _open(
+    command: tuple[str, ...], host: str, environ: tuple[tuple[str, str], ...], _: tuple[str, int, int]
+) -> Toolkit:
+    release = _RELEASE.search(_ask(command, environ, "--version"))
+    # a dry run tells the folders, also when what is on PATH is a script that starts the real one
+    question = ("--dryrun", f"-ccbin={host}", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null")
+    told = dict(_TOLD.findall(_ask(command, environ, *question)))
+    if release is None or not told.get("_HERE_") or not told.get("CICC_PATH"):
+        raise ToolchainError(
+            f"{command[0]} does not answer as nvcc does", fix="set NVCC to NVIDIA's nvcc, 11.8 or later"
+        )
+    here = Path(told["_HERE_"])
+    parts = {name: here / name for name in ("nvcc", "cudafe++", "ptxas", "fatbinary")}
+    parts["cicc"] = Path(told["CICC_PATH"], "cicc")
+    parts["libdevice"] = Path(told.get("NVVMIR_LIBRARY_DIR", ""), "libdevice.10.bc")
+    missing = [name for name, path in parts.items() if not path.is_file()]
+    if missing:
+        raise ToolchainError(
+            f"the CUDA compiler {command[0]} is not complete: it has no {', '.join(missing)}", fix=_INSTALL
+        )
+    include = next((w[2:] for w in shlex.split(told.get("INCLUDES", "")) if w.startswith("-I")), "")
+    if not Path(include, "cuda_runtime.h").is_file():
+        raise ToolchainError(
+            f"the CUDA compiler {command[0]} has no cuda_runtime.h",
+            why=f"looked in {include or 'no folder'}",
+            fix=_RUNTIME,
+        )
+    libraries = [w[2:] for w in shlex.split(told.get("LIBRARIES", "")) if w.startswith("-L")]
+    return Toolkit(
+        command=command,
+        version=release[1],
+        known=frozenset(re.findall(r"\bsm_\d+\b", _ask(command, environ, "--list-gpu-code"))),
+        programs={name: os.path.realpath(path) for name, path in parts.items()},
+        include=os.path.realpath(include),
+        libraries=tuple(os.path.realpath(folder) for folder in libraries if not folder.endswith("/stubs")),
+    )
+
+
+def _ask(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], *question: str) -> str:
+    done = run([*command, *question], folder=Path("/"), environ=dict(environ), timeout=_QUERY_SECONDS)
+    if done.code != 0 or not done.output.strip():
+        raise ToolchainError(
+            f"{command[0]} {question[0]} fails: {first_error(done.output)}",
+            fix="set NVCC to a working nvcc, 11.8 or later",
+        )
+    return done.output

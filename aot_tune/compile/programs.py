@@ -1,0 +1,60 @@
+"""What toolchains share: digests of the programs that they run, and the files that a compiler says it read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.run import run
+from aot_tune.errors import ToolchainError
+
+__all__ = ["ask", "program_digest", "program_of", "program_state", "rule_files"]
+
+QUERY_SECONDS = 60.0
+
+
+def program_state(path: Path) -> tuple[str, int, int, int]:
+    """Path, size, time and inode of a program: while they stay, so does its digest."""
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@cache
+def program_digest(state: tuple[str, int, int, int]) -> str:
+    """SHA-256 of a program in that state."""
+    return hashlib.sha256(Path(state[0]).read_bytes()).hexdigest()
+
+
+def ask(command: Sequence[str], environ: Mapping[str, str], question: str) -> str:
+    """What a C++ compiler answers to an option.
+
+    Raises:
+        ToolchainError: when it fails or says nothing.
+    """
+    done = run([*command, question], folder=Path("/"), environ=environ, timeout=QUERY_SECONDS)
+    if done.code != 0 or not done.output.strip():
+        raise ToolchainError(
+            f"{command[0]} {question} fails: {first_error(done.output)}",
+            fix="set CXX to a working g++ 11 or later",
+        )
+    return done.output
+
+
+def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) -> str | None:
+    """The real path of a part of a C++ compiler, such as its assembler; None when it has none."""
+    answer = ask(command, environ, f"-print-prog-name={name}").strip()
+    where = shutil.which(answer, path=environ["PATH"])
+    return None if where is None else os.path.realpath(where)
+
+
+def rule_files(path: Path, source: str) -> list[str]:
+    """Files that a make rule written by a compiler lists, sorted, without the source itself."""
+    text = path.read_text(errors="surrogateescape").replace("\\\n", " ").partition(":")[2]
+    marked = text.replace("\\ ", "\0").replace("$$", "$").replace("\\#", "#")
+    names = {word.replace("\0", " ") for word in marked.split()}
+    return sorted(names - {source})

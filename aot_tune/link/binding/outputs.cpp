@@ -1,0 +1,83 @@
+// New tensors for outputs that the caller did not pass.
+#include <initializer_list>
+
+#include "binding.h"
+#include "exchange.h"
+
+namespace aot_tune::python {
+namespace {
+
+void set_error(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
+
+PyObject* shape_tuple(const TensorArgument& argument, const int64_t* extents) {
+  PyObject* shape = PyTuple_New(argument.rank);
+  for (int i = 0; shape != nullptr && i < argument.rank; ++i) {
+    PyObject* extent = PyLong_FromLongLong(extents[i]);
+    if (extent == nullptr || PyTuple_SetItem(shape, i, extent) != 0) Py_CLEAR(shape);
+  }
+  return shape;
+}
+
+PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const TensorArgument& argument,
+                            const DType& type, const int64_t* extents) {
+  int64_t shape[kMaxRank];
+  for (int i = 0; i < argument.rank; ++i) shape[i] = extents[i];
+  DLTensor prototype{};
+  prototype.device = device;
+  prototype.ndim = argument.rank;
+  prototype.dtype = {type.code, type.bits, 1};
+  prototype.shape = shape;
+  Managed* managed = nullptr;
+  void* object = nullptr;
+  if (entry.api->allocate(&prototype, &managed, nullptr, set_error) != 0) return nullptr;
+  if (entry.api->object_from_managed(managed, &object) != 0) return nullptr;
+  return static_cast<PyObject*>(object);
+}
+
+// Through the array API standard where the object has it, else a numpy array.
+PyObject* allocate_other(State* state, PyObject* like, const DType& wanted, PyObject* shape) {
+  PyObject* space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
+  if (space == nullptr) {
+    PyErr_Clear();
+    PyObject* numpy = PyImport_ImportModule("numpy");
+    Py_XDECREF(numpy);
+    if (numpy == nullptr || !learn_numpy(state)) return nullptr;
+    return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.name);
+  }
+  PyObject* empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
+  PyObject* type = PyObject_GetAttrString(space, wanted.name);
+  PyObject* device = PyObject_GetAttr(like, state->words[kWordDevice]);
+  PyObject* arguments = empty != nullptr ? PyTuple_Pack(1, shape) : nullptr;
+  PyObject* named = type != nullptr && device != nullptr ? PyDict_New() : nullptr;
+  PyObject* result = nullptr;
+  if (arguments != nullptr && named != nullptr &&
+      PyDict_SetItem(named, state->words[kWordDtype], type) == 0 &&
+      PyDict_SetItem(named, state->words[kWordDevice], device) == 0) {
+    result = PyObject_Call(empty, arguments, named);
+  }
+  for (PyObject* object : {space, empty, type, device, arguments, named}) Py_XDECREF(object);
+  return result;
+}
+
+}  // namespace
+
+PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const TensorArgument& argument,
+                   const DType& type, const int64_t* extents) {
+  const TypeEntry entry = *find_type(state, like);
+  if (entry.kind == Kind::kExchange) return allocate_exchange(entry, device, argument, type, extents);
+  if (type.name[0] == '\0') {  // numpy and the array API have no such type
+    PyErr_Format(state->type_error,
+                 "output '%s' cannot be made for arrays of this kind; pass %s=", argument.name,
+                 argument.name);
+    return nullptr;
+  }
+  PyObject* shape = shape_tuple(argument, extents);
+  if (shape == nullptr) return nullptr;
+  PyObject* result = entry.kind == Kind::kArrayStruct
+                         ? PyObject_CallFunction(state->array_empty, "Os", shape, type.name)
+                         : allocate_other(state, like, type, shape);
+  Py_DECREF(shape);
+  return result;
+}
+
+}  // namespace aot_tune::python

@@ -1,0 +1,71 @@
+"""Devices of one model that measure together: each has its bench and, when there are several, a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from aot_tune.bench import Device
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.session import Session
+
+__all__ = ["Crew", "Job"]
+
+Job = Callable[[Measurer], None]
+
+
+class Crew:
+    """A context manager; `devices` share their digest, so that it does not matter which of them measured what."""
+
+    def __init__(self, session: Session, devices: list[Device]) -> None:
+        self.benches = [LazyBench(session, d) for d in devices]
+        self.members = [Measurer(b) for b in self.benches]
+        # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
+        self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []
+
+    @property
+    def device(self) -> Device:
+        """The first of the devices."""
+        return self.benches[0].device
+
+    @property
+    def measured(self) -> int:
+        """Measurements made."""
+        return sum(m.measured for m in self.members)
+
+    @property
+    def reused(self) -> int:
+        """Measurements known from before."""
+        return sum(m.reused for m in self.members)
+
+    def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
+        """Do all jobs; those of one number on one device, in their order."""
+        if not self._threads:
+            for _, job in jobs:
+                job(self.members[0])
+            return
+        waiting: list[Future[None]] = []
+        for number, job in jobs:
+            at = number % len(self.members)
+            waiting.append(self._threads[at].submit(job, self.members[at]))
+        try:
+            for future in waiting:
+                future.result()
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for bench, thread in zip(self.benches, self._threads, strict=False):
+            thread.submit(bench.__exit__, kind, error, trace).result()
+            thread.shutdown()
+        if not self._threads:
+            self.benches[0].__exit__(kind, error, trace)

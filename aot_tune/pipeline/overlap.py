@@ -1,0 +1,236 @@
+"""Devices whose measurements compilers do not disturb: candidates are screened while others still compile."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from aot_tune.compile.run import kill_running
+from aot_tune.errors import ToolchainError
+from aot_tune.pipeline.crew import Crew, Job
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.spec import Problem
+
+__all__ = ["Timings", "measure_overlapped"]
+
+_AMONG_THE_BEST = 1.04
+"""A config was among the best of a dtype where it took at most so many times the best time on some problem."""
+
+_KEPT_FOR_RACES = 0.3
+"""Share of a budget after which nothing is compiled any more."""
+
+_PATIENCE = 0.2
+"""Seconds between two looks at the budget while nothing gets ready."""
+
+Pairs = Sequence[tuple[LoadedOperator, Evidence]]
+
+
+class Timings:
+    """Seconds of a target's tuning: compiling and measuring each by itself, and on the wall."""
+
+    def __init__(self) -> None:
+        self.compiling = self.waiting = self.wall = 0.0
+
+    @property
+    def measuring(self) -> float:
+        """Seconds on the wall in which the device was at work."""
+        return self.wall - self.waiting
+
+
+def measure_overlapped(
+    session: Session,
+    crew: Crew,
+    pairs: Pairs,
+    entries: list[Entry],
+    tick: Callable[[str], None],
+) -> Timings:
+    """Compile `entries` and screen each on its problems as it gets ready; race when all are there.
+
+    Entries that are not among `entries` have their object, or a record that knows all of them.
+    """
+    timings = Timings()
+    start = session.progress.now()
+    leaders, followers = _in_two(pairs, entries)
+    done = {id(e) for _, evidence in pairs for e in evidence.entries.values()} - {id(e) for e in entries}
+    taken = _take_recorded(crew.members[0], pairs, tick)
+    first = [e for _, evidence in pairs for e in evidence.entries.values() if id(e) in done]
+    _screen(crew, pairs, first, taken, tick)
+    for group in (leaders, followers):
+        wanted = group if group is leaders else [e for e in group if _leads(pairs, e)]
+        for ready in _compiled(session, crew, wanted, timings):
+            _screen(crew, pairs, ready, taken, tick)
+    crew.each(
+        (number, partial(_race, session, loaded, evidence, problem, tick))
+        for number, loaded, evidence, problem in _open_problems(pairs, taken)
+    )
+    timings.wall = session.progress.now() - start
+    return timings
+
+
+def _take_recorded(measurer: Measurer, pairs: Pairs, tick: Callable[[str], None]) -> set[tuple[str, str]]:
+    """Problems that committed records know whole, by operator and id; their measurements are taken over."""
+    return {
+        (evidence.operator.name, problem.id)
+        for loaded, evidence in pairs
+        for problem in evidence.workload
+        if evidence.tried(problem) and measurer.recorded(loaded, evidence, problem, tick)
+    }
+
+
+def _open_problems(
+    pairs: Pairs, taken: set[tuple[str, str]]
+) -> Iterator[tuple[int, LoadedOperator, Evidence, Problem]]:
+    """Numbered problems that have to be measured; the number decides on which device."""
+    number = 0
+    for loaded, evidence in pairs:
+        for problem in evidence.workload:
+            if (evidence.operator.name, problem.id) not in taken:
+                yield number, loaded, evidence, problem
+                number += 1
+
+
+def _screen(
+    crew: Crew, pairs: Pairs, ready: Sequence[Entry], taken: set[tuple[str, str]], tick: Callable[[str], None]
+) -> None:
+    new = {id(e) for e in ready}
+    jobs: list[tuple[int, Job]] = []
+    for number, loaded, evidence, problem in _open_problems(pairs, taken):
+        tried = [e for e in evidence.tried(problem) if id(e) in new]
+        if tried:
+            jobs.append((number, partial(_screen_one, loaded, evidence, problem, tried, tick)))
+    crew.each(jobs)
+
+
+def _screen_one(
+    loaded: LoadedOperator,
+    evidence: Evidence,
+    problem: Problem,
+    tried: list[Entry],
+    tick: Callable[[str], None],
+    measurer: Measurer,
+) -> None:
+    measurer.screen(loaded, evidence, problem, tried, tick)
+
+
+def _race(
+    session: Session,
+    loaded: LoadedOperator,
+    evidence: Evidence,
+    problem: Problem,
+    tick: Callable[[str], None],
+    measurer: Measurer,
+) -> None:
+    if session.turn.allows(1e-9):
+        measurer.race(loaded, evidence, problem)
+        tick(f"{loaded.operator.name} {problem.id}: raced")
+
+
+def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timings) -> Iterator[list[Entry]]:
+    """Compile in the background, the longest first; yields what has got ready, until all has or the budget ends."""
+    found: queue.Queue[Entry | BaseException | None] = queue.Queue()
+
+    stopping = threading.Event()
+
+    def ready(entry: Entry) -> None:
+        if stopping.is_set():
+            raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
+        with contextlib.suppress(ToolchainError):  # told again when it is measured
+            for bench in crew.benches if entry.compiled else ():
+                bench.shared_object(entry)
+        found.put(entry)
+
+    def compile_them() -> None:
+        try:
+            kernels = {n: loaded.operator for n, loaded in session.operators.items()}
+            order = sorted(
+                entries, key=lambda e: -kernels[e.candidate.operator].kernel(e.candidate.kernel).compile_seconds
+            )
+            session.compile(order, order[0].candidate.target if order else "", ready)
+            found.put(None)
+        except BaseException as error:  # handed on to the thread that measures
+            found.put(error)
+
+    if not entries or not _may_compile(session):
+        return
+    start = session.progress.now()
+    thread = threading.Thread(target=compile_them, daemon=True)
+    thread.start()
+    try:
+        last = False
+        while not last:
+            batch, last = _next_batch(session, found, timings)
+            yield batch
+    finally:
+        stopping.set()
+        while thread.is_alive():
+            kill_running()
+            thread.join(0.2)
+        timings.compiling += session.progress.now() - start
+
+
+def _next_batch(
+    session: Session, found: queue.Queue[Entry | BaseException | None], timings: Timings
+) -> tuple[list[Entry], bool]:
+    """What has got ready since the last time, waiting for the first; and whether there will be no more."""
+    start = session.progress.now()
+    batch: list[Entry | BaseException | None] = []
+    while not batch:
+        try:
+            batch.append(found.get(timeout=_PATIENCE))
+        except queue.Empty:
+            if not _may_compile(session):
+                return [], True
+    timings.waiting += session.progress.now() - start
+    with contextlib.suppress(queue.Empty):
+        while True:
+            batch.append(found.get_nowait())
+    for one in batch:
+        if isinstance(one, BaseException):
+            raise one
+    return [e for e in batch if isinstance(e, Entry)], None in batch or not _may_compile(session)
+
+
+def _may_compile(session: Session) -> bool:
+    return session.turn.allows(_KEPT_FOR_RACES * (session.turn.seconds or 0.0))
+
+
+def _in_two(pairs: Pairs, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """The entries that are compiled at once, and those that wait for what they follow."""
+    follow = {id(e) for e in entries if _leader(pairs, e) is not None}
+    return [e for e in entries if id(e) not in follow], [e for e in entries if id(e) in follow]
+
+
+def _leader(pairs: Pairs, entry: Entry) -> Entry | None:
+    """The entry whose success decides whether this one is tried."""
+    candidate = entry.candidate
+    for _, evidence in pairs:
+        if evidence.operator.name != candidate.operator:
+            continue
+        follows = evidence.operator.kernel(candidate.kernel).follows
+        wanted = {v: follows.get(d, d) for v, d in candidate.dtypes.items()}
+        for other in evidence.entries.values() if wanted != candidate.dtypes else ():
+            c = other.candidate
+            if (c.kernel, c.config, c.pins, c.target) == (
+                candidate.kernel,
+                candidate.config,
+                candidate.pins,
+                candidate.target,
+            ) and c.dtypes == wanted:
+                return other
+    return None
+
+
+def _leads(pairs: Pairs, entry: Entry) -> bool:
+    """Whether what an entry follows was among the best on some problem."""
+    leader = _leader(pairs, entry)
+    return leader is not None and any(
+        row.get(leader.candidate.id, float("inf")) <= _AMONG_THE_BEST * min(row.values())
+        for _, evidence in pairs
+        if evidence.operator.name == entry.candidate.operator
+        for row in evidence.costs().values()
+    )

@@ -1,0 +1,141 @@
+"""Candidates that call a vendor's library: its algorithms are asked for on the device, or taken from its records."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench import Device
+from aot_tune.compile import toolchain_for
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.run import run
+from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.errors import AotTuneError
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.session import Session
+from aot_tune.render import candidate_for
+from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of
+from aot_tune.storage import scratch_folder
+
+__all__ = ["vendor_entries"]
+
+_SECONDS = 180.0
+_PER_PROBLEM = {"quick": 4, "default": 16, "exhaustive": 48}
+_HEURISTIC_SHARE = 0.6
+"""Of the algorithms tried on a problem, so many are the first of the library's own list; the rest is enumerated."""
+
+
+class _Products(msgspec.Struct, frozen=True):
+    configs: list[dict[str, int]]
+    heuristics: int
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    version: int
+    products: list[_Products]
+
+
+def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Entry]:
+    """Rendered candidates of an operator's vendor kernels, each with the problems that it is meant for."""
+    found: dict[str, Entry] = {}
+    for kernel in operator.kernels:
+        chain = toolchain_for(kernel.backend, session.environment)
+        wanted = fnmatchcase(f"{operator.name}/{kernel.name}", session.options.filter)
+        if kernel.algorithms is None or not wanted or chain.baseline().family != target.family:
+            continue
+        for problem, config in _configs(session, operator, kernel, target, device):
+            dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
+            candidate = candidate_for(operator, kernel, config, target, problem, dtypes)
+            if candidate.id not in found:
+                rendered = session.renderer.render(operator, candidate, target)
+                found[candidate.id] = Entry.of(operator, rendered)
+                found[candidate.id].only = set()
+            only = found[candidate.id].only
+            assert only is not None
+            only.add(problem.id)
+    return list(found.values())
+
+
+def _configs(
+    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
+) -> Iterator[tuple[Problem, dict[str, ConfigValue]]]:
+    """Problems with the algorithms to try on them: those recorded on this very device, or what it says now.
+
+    An algorithm of another version of the library stays in a record as it is; `tune` asks again.
+    """
+    recorded = list(_recorded(session, operator, kernel, target, device))
+    if recorded and session.options.mode != "tune":
+        yield from recorded
+        return
+    problems = [p for p in operator.workload_for(target.family) if all_of(kernel.requires, operator.facts(p))]
+    asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
+    answer = _ask(session, kernel, device, [product for _, product in asked])
+    for (problem, _), products in zip(asked, answer, strict=False):
+        for config in _chosen(products, _PER_PROBLEM[session.options.effort]):
+            yield problem, dict(config)
+
+
+def _recorded(
+    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
+) -> Iterator[tuple[Problem, dict[str, ConfigValue]]]:
+    for database in (*session.databases, *_last_build(session)):
+        if database.operator != operator.name or database.device.digest != device.digest:
+            continue
+        candidates = {c.id: c.candidate for c in database.candidates}
+        for m in database.measurements:
+            candidate = candidates.get(m.candidate)
+            if candidate is not None and candidate.kernel == kernel.name and candidate.target == target.name:
+                yield m.problem, candidate.config
+
+
+def _last_build(session: Session) -> list[OperatorDatabase]:
+    """What the library's last build on this machine measured."""
+    folder = records_folder(session)
+    try:
+        return load_databases(folder) if folder is not None and folder.is_dir() else []
+    except AotTuneError:
+        return []  # of another version: the library is asked again
+
+
+def _product(kernel: Kernel, problem: Problem) -> Mapping[str, object] | None:
+    return kernel.algorithms(problem) if kernel.algorithms is not None else None
+
+
+def _chosen(products: _Products, count: int) -> list[dict[str, int]]:
+    own = products.configs[: products.heuristics]
+    enumerated = products.configs[products.heuristics :]
+    first = own[: max(1, round(count * _HEURISTIC_SHARE))]
+    return [*first, *enumerated[: count - len(first)]]
+
+
+def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[_Products]:
+    """Ask the library in a process of its own; without an answer, its own choice at run time is all that is tried."""
+    if not products:
+        return []
+    count = _PER_PROBLEM[session.options.effort]
+    module = f"aot_tune.vendor.{kernel.backend}"
+    with scratch_folder() as name:
+        folder = Path(name)
+        (folder / "in.json").write_bytes(msgspec.json.encode(products))
+        argv = [sys.executable, "-m", module, "--problems", "in.json", "--out", "out.json"]
+        argv += ["--limit", str(count + 16), "--checks", "8000"]
+        path = os.pathsep.join(p for p in sys.path if p)
+        environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": device.unit}
+        done = run(argv, folder=folder, environ=environ, timeout=_SECONDS)
+        try:
+            answer = msgspec.json.decode((folder / "out.json").read_bytes(), type=_Answer)
+        except (OSError, msgspec.MsgspecError) as error:
+            reason = first_error(done.output) if done.output else str(error)
+            session.progress.line(f"{kernel.backend}: its algorithms are not tried one by one: {reason}")
+            return []
+    session.progress.line(
+        f"{kernel.backend} version {answer.version}: {sum(len(p.configs) for p in answer.products)} algorithms "
+        f"listed for {len(products)} problems in {done.seconds:.0f} s"
+    )
+    return answer.products

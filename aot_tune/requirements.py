@@ -1,0 +1,158 @@
+"""What a build needs beside its static requirements, by its targets and the machine: torch, nvcc, CUTLASS, or nothing.
+
+Only the standard library: the build backend asks before anything else is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["build_requirements", "chosen", "visible_gpus"]
+
+_MEASURING = ("auto", "tune")
+_TORCH = "torch>=2.9"
+_CUTLASS = "nvidia-cutlass>=4.2"
+_NVCC = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+_OLDEST_WHEELS = 13
+"""Wheels of nvcc for earlier versions of CUDA hold no nvcc."""
+_SECONDS = 20.0
+_DEPTH = 4
+_SKIPPED = ("build", "dist", "node_modules", "__pycache__")
+
+
+def build_requirements(
+    settings: Mapping[str, Any] | None,
+    environ: Mapping[str, str],
+    project: Path,
+    *,
+    editable: bool = False,
+    system: Path = Path("/usr/local/cuda"),
+) -> list[str]:
+    """Requirements of a wheel of the project at that folder; empty for a build that uses no GPU.
+
+    Args:
+        settings: what the front end passes on (`-C`).
+        editable: an editable install, which measures only under AOT_TUNE_MODE=tune.
+        system: where the machine's CUDA toolkit is when no variable tells.
+    """
+    mode = chosen("AOT_TUNE_MODE", settings, environ, project) or "auto"
+    text = chosen("AOT_TUNE_TARGETS", settings, environ, project) or "native"
+    targets = [t.strip() for t in text.replace(",", ";").split(";") if t.strip()]
+    named = any(t == "cuda" or t.startswith("cuda-") for t in targets)
+    if mode == "replay":
+        if not (named or ("native" in targets and _recorded_for_cuda(project))):
+            return []
+        driver, gpus = 0, 0
+    else:
+        if not named and "native" not in targets:
+            return []
+        driver, gpus = visible_gpus(environ)
+        if not named and not gpus:
+            return []
+    found = [] if _has_nvcc(environ, system) else _nvcc_wheels(driver)
+    if not environ.get("CUTLASS_PATH"):
+        found.append(_CUTLASS)
+    if gpus and mode in (("tune",) if editable else _MEASURING):
+        found.append(_TORCH)
+    return found
+
+
+def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, str], project: Path) -> str:
+    """The value of a CMake variable as the build will see it: given to the front end, fixed by the project, or an
+    environment variable; empty when it is nowhere."""
+    for key in (f"cmake.define.{name}", f"skbuild.cmake.define.{name}"):
+        given = (settings or {}).get(key)
+        if given:
+            return _text(given[-1] if isinstance(given, list) else given)
+    for variable in ("SKBUILD_CMAKE_DEFINE", "CMAKE_ARGS"):
+        words = environ.get(variable, "")
+        split = words.split(";") if variable == "SKBUILD_CMAKE_DEFINE" else _words(words)
+        for word in reversed(split):
+            key, equals, value = word.removeprefix("-D").partition("=")
+            if equals and key.partition(":")[0].strip() == name and value:
+                return value
+    return _text(_defines(project).get(name)) or environ.get(name, "")
+
+
+def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The newest CUDA that the driver supports (13000 for 13.0, 0 without a driver), and how many GPUs are visible."""
+    probe = Path(__file__).with_name("compile") / "cuda_probe.py"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(probe)],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        told = json.loads(done.stdout)
+        return int(told["driver"]), len(told["devices"])
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError):
+        return 0, 0
+
+
+def _nvcc_wheels(driver: int) -> list[str]:
+    """A whole compiler, not newer than the driver where there is one."""
+    limit = f",<{driver // 1000}.{driver % 1000 // 10 + 1}" if driver // 1000 >= _OLDEST_WHEELS else ",<14"
+    return [f"{name}>={_OLDEST_WHEELS}{limit}" for name in _NVCC]
+
+
+def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
+    """Whether the machine has an nvcc, in the places where the toolchain looks; a wrong NVCC is an error later."""
+    if environ.get("NVCC") or environ.get("CUDACXX"):
+        return True
+    homes = [str(Path(environ[n], "bin")) for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)]
+    places = [*homes, environ.get("PATH", os.defpath), str(system / "bin")]
+    return any(shutil.which("nvcc", path=place) for place in places)
+
+
+def _recorded_for_cuda(project: Path) -> bool:
+    """Whether a database of the project holds measurements for GPUs."""
+    top = len(project.parts)
+    for folder, folders, files in os.walk(project):
+        deep = len(Path(folder).parts) - top >= _DEPTH
+        folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in _SKIPPED]
+        for file in files:
+            if file.endswith(".jsonl") and b"cuda-sm_" in Path(folder, file).read_bytes():
+                return True
+    return False
+
+
+def _defines(project: Path) -> dict[str, Any]:
+    """The table tool.scikit-build.cmake.define of the project."""
+    try:
+        toml = importlib.import_module("tomllib")
+    except ImportError:  # Python 3.10: scikit-build-core brings the same under another name
+        toml = importlib.import_module("tomli")
+    try:
+        with (project / "pyproject.toml").open("rb") as file:
+            found = toml.load(file)["tool"]["scikit-build"]["cmake"]["define"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    """A define of scikit-build-core as text: a list is joined, a table has the name of a variable and a default."""
+    if isinstance(value, list):
+        return ";".join(map(str, value))
+    if isinstance(value, dict):
+        return os.environ.get(str(value.get("env", "")), "") or _text(value.get("default"))
+    return "" if value is None else str(value)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()

@@ -1,0 +1,88 @@
+// Which backend a call runs on, its workspace, and the loading of kernels.
+#include "runtime.h"
+
+namespace aot_tune {
+
+int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
+                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
+  for (int32_t i = 0; i < count; ++i) {
+    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
+    *backend = backends[i];
+    *level = backends[i]->level(device.device_id);
+    return *level < 0 ? -*level : AOT_TUNE_OK;
+  }
+  return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensors are on %s, for which this library has no variants", op.name,
+              device_name(device).text);
+}
+
+int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
+                   const char* served) noexcept {
+  char wanted[128] = "";
+  Text text(wanted, sizeof wanted);
+  for (int32_t i = 0; i < op.variable_count; ++i) {
+    const VariableInfo& variable = op.variables[i];
+    text.add("%s%s=%s", i > 0 ? " " : "", variable.name, variable.choices[dtypes[i]].name);
+  }
+  return fail(AOT_TUNE_ERROR_DTYPE,
+              "%s: tensors are on %s with %s, for which this library has no variants; it has %s", op.name,
+              device_name(device).text, wanted, served);
+}
+
+int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
+                const char* targets) noexcept {
+  const char* prefix = device.device_type == kDLCUDA ? "sm_" : "level ";
+  return fail(
+      AOT_TUNE_ERROR_DEVICE,
+      "%s: %s has the architecture %s%d, but this library is for %s and needs %s%d or later; build it "
+      "again with AOT_TUNE_TARGETS naming a target of that device, where aot_tune has one, or use a "
+      "later device",
+      op.name, device_name(device).text, prefix, static_cast<int>(level), targets, prefix,
+      static_cast<int>(generic.level));
+}
+
+int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
+                       const aot_tune_exec* exec, size_t size, void** memory) noexcept {
+  *memory = nullptr;
+  if (size == 0) return AOT_TUNE_OK;
+  if (exec == nullptr || exec->workspace == nullptr) {
+    return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
+  }
+  if (exec->workspace_size < size) {
+    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name,
+                exec->workspace_size, size);
+  }
+  if (reinterpret_cast<uintptr_t>(exec->workspace) % 64 != 0) {
+    return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace is not aligned to 64 bytes", op.name);
+  }
+  *memory = exec->workspace;
+  return AOT_TUNE_OK;
+}
+
+int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), int32_t device_id,
+             std::atomic<uint64_t>& loaded) noexcept {
+  const uint64_t bit = device_id >= 0 && device_id < 64 ? uint64_t{1} << device_id : 0;
+  if (preload == nullptr || (loaded.load(std::memory_order_acquire) & bit) != 0) return AOT_TUNE_OK;
+  const int32_t status = preload();                // by several threads at once at worst, which is allowed
+  if (status == kUnavailable) return AOT_TUNE_OK;  // the call tells, should it come to this variant
+  if (status != 0) return kernel_failed(op, variant, "preload", status);
+  loaded.fetch_or(bit, std::memory_order_release);
+  return AOT_TUNE_OK;
+}
+
+int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevice& device,
+                    const Preload* operators, int32_t operator_count) noexcept {
+  int32_t found = 0;
+  while (found < count && backends[found]->device_type != static_cast<int32_t>(device.device_type)) ++found;
+  if (found == count)
+    return fail(AOT_TUNE_ERROR_DEVICE, "this library has no variants for %s", device_name(device).text);
+  const int32_t level = backends[found]->level(device.device_id);
+  if (level < 0) return -level;
+  Entered entered;
+  if (int32_t status = entered.enter(*backends[found], device.device_id)) return status;
+  for (int32_t i = 0; i < operator_count; ++i) {
+    if (int32_t status = operators[i](*backends[found], level, device.device_id)) return status;
+  }
+  return AOT_TUNE_OK;
+}
+
+}  // namespace aot_tune

@@ -1,0 +1,103 @@
+// AOT_TUNE_FORCE: names of variants or kernels, separated by commas, each alone or as `operator:name`.
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime.h"
+
+namespace aot_tune {
+
+std::atomic<int32_t> force_state{-1};
+
+namespace {
+
+constexpr const char* kVariable = "AOT_TUNE_FORCE";
+
+// One of the variable's names.
+struct Part {
+  const char* text;
+  size_t length;
+  bool is(const char* name) const noexcept {
+    return std::strlen(name) == length && std::strncmp(text, name, length) == 0;
+  }
+};
+
+const char* forced_names() noexcept {
+  static const char* const names = [] {
+    const char* text = std::getenv(kVariable);
+    return text != nullptr ? strdup(text) : nullptr;  // read once: a later setenv may free the text
+  }();
+  return names != nullptr ? names : "";
+}
+
+// Takes the first name off the text, with what stands before its colon; false when there is none.
+bool take(const char** text, Part* scope, Part* name) noexcept {
+  while (**text == ',' || **text == ' ') ++*text;
+  if (**text == '\0') return false;
+  size_t length = std::strcspn(*text, ",");
+  const char* end = *text + length;
+  while (length > 0 && (*text)[length - 1] == ' ') --length;
+  const auto* colon = static_cast<const char*>(std::memchr(*text, ':', length));
+  *scope = {*text, colon != nullptr ? static_cast<size_t>(colon - *text) : 0};
+  *name = colon != nullptr ? Part{colon + 1, length - scope->length - 1} : Part{*text, length};
+  *text = end;
+  return true;
+}
+
+bool is_named(const Part& name, const VariantInfo& variant) noexcept {
+  return name.is(variant.name) || name.is(variant.kernel);
+}
+
+// A name for this operator that it does not have is an error; other names may be those of other operators.
+int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
+  const char* text = forced_names();
+  Part scope, name;
+  while (take(&text, &scope, &name)) {
+    if (!scope.is(op.name)) continue;
+    bool known = false;
+    for (int32_t i = 0; i < count; ++i) known |= is_named(name, variants[i]);
+    if (known) continue;
+    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+                "%s: %s names '%.*s', which is no variant and no kernel of it here; the manifest lists them",
+                op.name, kVariable, static_cast<int>(name.length), name.text);
+  }
+  return AOT_TUNE_OK;
+}
+
+}  // namespace
+
+bool read_force() noexcept {
+  const bool forced = *forced_names() != '\0' || bad_exclude();  // the way on which both are checked
+  force_state.store(forced ? 1 : 0, std::memory_order_relaxed);
+  return forced;
+}
+
+int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
+                    const Backend& backend, int32_t previous) noexcept {
+  if (previous < 0) {
+    if (int32_t status = check_exclude(op)) return -status;
+    if (int32_t status = check_names(op, variants, count)) return -status;
+  }
+  for (int32_t i = previous + 1; i < count; ++i) {
+    if (variants[i].backend != &backend) continue;
+    const char* text = forced_names();
+    Part scope, name;
+    while (take(&text, &scope, &name)) {
+      if ((scope.length == 0 || scope.is(op.name)) && is_named(name, variants[i])) return i;
+    }
+  }
+  return -1;
+}
+
+int32_t forced_refused(const OperatorInfo& op, const VariantInfo& variant, int32_t level,
+                       const char* condition) noexcept {
+  if (condition != nullptr) {
+    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+                "%s: %s names variant %s, whose guard %s does not hold for this call", op.name, kVariable,
+                variant.name, condition);
+  }
+  return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+              "%s: %s names variant %s for %s, which this device of level %d does not run", op.name,
+              kVariable, variant.name, variant.target, static_cast<int>(level));
+}
+
+}  // namespace aot_tune

@@ -1,0 +1,322 @@
+"""The algorithms that cuBLASLt has for a product on the current device, as configs of the kernel `cublaslt`.
+
+Run in a process that may use the GPU (as a program: `python -m aot_tune.vendor.cublaslt --problems IN --out OUT`); the
+answer is plain numbers. An algorithm is told by its attributes and the library's version, never by its place in a list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from aot_tune.errors import AotTuneError, SpecError
+from aot_tune.vendor.library import ACTIVATIONS, ALIGNMENT, BIAS, COMPUTE, DEFAULT, TYPES, Algorithm, Library, Operands
+from aot_tune.vendor.library import device_facts as ask_device
+from aot_tune.vendor.tiles import tile_sizes
+
+__all__ = ["WORKSPACE_LIMIT", "Found", "Product", "enumerate_algorithms", "serves"]
+
+WORKSPACE_LIMIT = 32 << 20
+"""Bytes; the baseline has as many."""
+
+HEURISTICS = 16
+CHECKS = 12_000
+"""How many configs the library is asked about per product, by default."""
+
+_MULTIPROCESSORS = 132
+_CLUSTERS = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # automatic; 1x1 to 4x4, 8x1 and 1x8
+_INNER_SHAPES = (0, 1, 2, 3, 4)
+_SPLITS = (2, 3, 4, 5, 6, 8, 12, 16)
+_SHORTEST_PART = 128
+"""Steps of K that a part of a split product has at least."""
+_CLUSTER_PROBE = 2
+_PROBED = 3
+"""Configs that tell which clusters and inner shapes an algorithm has."""
+_VARIANTS_OF_A_TILE = 3
+_ANY_REDUCTION, _FLOAT_REDUCTION = 7, 2
+
+
+@dataclass(frozen=True)
+class Product:
+    """out[m, n] = activation(a[m, k] @ b[k, n] + bias) + residual, row-major, as the kernel's guards allow it.
+
+    Args:
+        m: rows of a and out.
+        n: columns of b and out.
+        k: columns of a.
+        dtype: f32, f16 or bf16, of all tensors.
+        math: `ieee` or `tf32`; says something for f32 only.
+        a_by_columns: a's first axis is the contiguous one.
+        b_by_columns: the same of b; weights of linear layers are kept so.
+        lda: stride of a's other axis, in elements; 0: dense. So are ldb, ldd (of out) and ld_residual.
+        activation: none, relu or gelu_tanh.
+        bias: whether there is one.
+        residual: whether there is one; then there is no activation.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    math: str = "ieee"
+    a_by_columns: bool = False
+    b_by_columns: bool = True
+    lda: int = 0
+    ldb: int = 0
+    ldd: int = 0
+    ld_residual: int = 0
+    activation: str = "none"
+    bias: bool = False
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k) < 1 or self.dtype not in TYPES or self.math not in COMPUTE:
+            raise SpecError(f"{self} is no product of positive extents in {', '.join(TYPES)}")
+        if not serves(self.activation, residual=self.residual):
+            raise SpecError(
+                f"cuBLASLt has no epilogue for activation {self.activation!r}, residual {self.residual}",
+                why="it knows relu and the GELU by tanh, and adds the residual before them",
+            )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: configs, `heuristics` of them the library's own choice, and how many were checked."""
+
+    configs: list[dict[str, int]]
+    heuristics: int = 0
+    checked: int = 0
+    passed: int = 0
+
+
+@dataclass
+class _Search:
+    """One product's search: what all its steps need, and its counts."""
+
+    library: Library
+    product: Product
+    operands: Operands
+    multiprocessors: int
+    workspace: int
+    checked: int = 0
+    passed: int = 0
+    found: dict[tuple[int, int], dict[int, tuple[float, dict[str, int]]]] = field(default_factory=dict)
+
+
+def serves(activation: str, *, residual: bool) -> bool:
+    """Whether the library has an epilogue that means the same."""
+    return activation in ACTIVATIONS and (activation == "none" or not residual)
+
+
+def enumerate_algorithms(
+    library: Library,
+    product: Product,
+    limit: int = 48,
+    *,
+    checks: int = CHECKS,
+    workspace: int = WORKSPACE_LIMIT,
+    multiprocessors: int = 0,
+) -> Found:
+    """At most `limit` configs that the library says can run.
+
+    First come the library's heuristics, in their order. The rest is drawn from all ids, tiles, stages, custom options,
+    swizzles, splits of K, clusters and inner shapes: combinations of the former four are checked (an even sample when
+    there are too many for `checks`), those that pass are varied in the others, cheapest first. They are ranked by an
+    estimate of time (waves of tiles over the multiprocessors, times a tile's work), and taken in rounds: the best of
+    each (id, tile), then the second best, then the third, for as many pairs as give `limit` configs.
+    """
+    operands = _operands(library, product)
+    processors = multiprocessors or ask_device().get("multiprocessors", _MULTIPROCESSORS)
+    search = _Search(library, product, operands, processors, workspace)
+    reduction = _ANY_REDUCTION if product.dtype == "f32" else _FLOAT_REDUCTION
+    configs: list[dict[str, int]] = []
+    for algorithm in library.heuristic(operands, HEURISTICS, workspace, reduction):
+        config = library.config(algorithm) | {"VERSION": library.version}
+        if "ALGO" in config and config not in configs:
+            configs.append(config)
+    configs = configs[:limit]
+    heuristics = len(configs)
+    ids = library.ids(operands)
+    for place, number in enumerate(ids):  # what one does not use is left to the others
+        _search_algorithm(search, number, max((checks - search.checked) // (len(ids) - place), 2))
+    for config in _rounds(search, limit):
+        if len(configs) >= limit:
+            break
+        if config not in configs:
+            configs.append(config)
+    return Found(configs, heuristics, search.checked, search.passed)
+
+
+def _operands(library: Library, product: Product) -> Operands:
+    """The row-major product as the column-major out^T = b^T a^T: the library's A is b."""
+    p, made = product, Operands(product.dtype, product.math)
+    rows, columns = (p.m, p.k) if p.a_by_columns else (p.k, p.m)
+    library.layout(made.a, made.type, rows, columns, p.lda or rows)
+    rows, columns = (p.k, p.n) if p.b_by_columns else (p.n, p.k)
+    library.layout(made.b, made.type, rows, columns, p.ldb or rows)
+    library.layout(made.c, made.type, p.n, p.m, (p.residual and p.ld_residual) or p.ldd or p.n)
+    library.layout(made.d, made.type, p.n, p.m, p.ldd or p.n)
+    epilogue = ACTIVATIONS[p.activation] | (BIAS if p.bias else 0)
+    library.describe(made, transposed_a=p.b_by_columns, transposed_b=p.a_by_columns, epilogue=epilogue or DEFAULT)
+    return made
+
+
+def _search_algorithm(search: _Search, number: int, checks: int) -> None:
+    """Find the configs of one algorithm with about `checks` questions: half for combinations, half to vary them."""
+    library = search.library
+    algorithm = library.algorithm(search.operands, number)
+    if algorithm is None or not _can_serve(search, algorithm):
+        return
+    tiles = library.capability(algorithm, "TILE_IDS") or [0]
+    stages = library.capability(algorithm, "STAGES_IDS") or [0]
+    options = range((library.capability(algorithm, "CUSTOM_OPTION_MAX") or [0])[0] + 1)
+    swizzles = (0, 1) if any(library.capability(algorithm, "CTA_SWIZZLING_SUPPORT")) else (0,)
+    names = ("TILE", "STAGES", "CUSTOM", "SWIZZLE")
+    fixed = {"SPLITK": 1, "REDUCTION": 0, "INNER": 0}
+    base: list[dict[str, int]] = []
+    # Some algorithms have no automatic cluster: they are asked for the smallest.
+    for cluster in (0, _CLUSTER_PROBE):
+        for values in _sample([tiles, stages, list(options), swizzles], checks // 2):
+            config = dict(zip(names, values, strict=True)) | fixed | {"CLUSTER": cluster}
+            if _try(search, number, algorithm, config):
+                base.append(config)
+        if base:
+            break
+    _vary(search, number, algorithm, base, checks // 2)
+
+
+def _can_serve(search: _Search, algorithm: Algorithm) -> bool:
+    """Whether the algorithm takes pointers of the guards' alignment, and a residual that is not the output."""
+    for matrix in "ABCD":
+        if max(search.library.capability(algorithm, f"MIN_ALIGNMENT_{matrix}_BYTES"), default=1) > ALIGNMENT:
+            return False
+    return not search.product.residual or any(search.library.capability(algorithm, "OUT_OF_PLACE_RESULT_SUPPORT"))
+
+
+def _vary(search: _Search, number: int, algorithm: Algorithm, base: list[dict[str, int]], checks: int) -> None:
+    """Try splits of K, then other clusters and inner shapes, on what passed, beginning with what promises most."""
+    varied = [config | split for config in base for split in _splits(search, algorithm)]
+    varied.sort(key=lambda config: _cost(search, config))  # keeps the order of equals
+    end = search.checked + checks // 2
+    for config in varied:
+        if config["SPLITK"] > 1 and search.checked < end:
+            _try(search, number, algorithm, config)
+    end += checks // 2
+    shapes = _shapes(search, number, algorithm, varied[:_PROBED])
+    for config, shape in itertools.product(varied, shapes):
+        if search.checked >= end:
+            return
+        _try(search, number, algorithm, config | shape)
+
+
+def _splits(search: _Search, algorithm: Algorithm) -> list[dict[str, int]]:
+    """No split of K, and those that the algorithm can do with sums in float."""
+    library, product = search.library, search.product
+    mask = (library.capability(algorithm, "REDUCTION_SCHEME_MASK") or [0])[0]
+    mask &= _ANY_REDUCTION if product.dtype == "f32" else _FLOAT_REDUCTION
+    splits = [s for s in _SPLITS if product.k >= s * _SHORTEST_PART]
+    if not any(library.capability(algorithm, "SPLITK_SUPPORT")):
+        splits = []
+    reductions = [bit for bit in (1, 2, 4) if mask & bit]
+    return [{}, *({"SPLITK": s, "REDUCTION": r} for s in splits for r in reductions)]
+
+
+def _shapes(search: _Search, number: int, algorithm: Algorithm, base: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Clusters and inner shapes that pass for some of these configs, other than their own."""
+    clusters: set[int] = set()
+    inners: set[int] = set()
+    for config in base:
+        clusters |= {c for c in _CLUSTERS if _try(search, number, algorithm, config | {"CLUSTER": c})}
+        inners |= {i for i in _INNER_SHAPES if _try(search, number, algorithm, config | {"INNER": i})}
+    own = {(config["CLUSTER"], config["INNER"]) for config in base}
+    pairs = itertools.product(sorted(clusters), sorted(inners))
+    return [{"CLUSTER": c, "INNER": i} for c, i in pairs if (c, i) not in own]
+
+
+def _try(search: _Search, number: int, algorithm: Algorithm, config: dict[str, int]) -> bool:
+    """Ask the library about one config, and keep it when it passes."""
+    library = search.library
+    search.checked += 1
+    if not all(library.set(algorithm, name, value) for name, value in config.items()):
+        return False
+    needed = library.workspace(search.operands, algorithm)
+    if needed is None or needed > search.workspace:
+        return False
+    whole = {"ALGO": number} | config | {"VERSION": library.version}
+    group = search.found.setdefault((number, config["TILE"]), {})
+    if _digest(whole) not in group:
+        search.passed += 1
+        group[_digest(whole)] = (_cost(search, config), whole)
+    return True
+
+
+def _cost(search: _Search, config: dict[str, int]) -> float:
+    """An estimate of time, in products of a multiprocessor; it only orders configs of one product."""
+    p, split = search.product, config["SPLITK"]
+    rows, columns = tile_sizes().get(config["TILE"], (128, 128))
+    tiles = math.ceil(p.n / rows) * math.ceil(p.m / columns) * split
+    waves = math.ceil(tiles / search.multiprocessors)
+    work = waves * (p.k / split) * (rows * columns + 64 * (rows + columns))
+    # Parts are written and read again as floats: a byte takes as long as some 200 products.
+    return work + (1600.0 * p.m * p.n * split / search.multiprocessors if split > 1 else 0.0)
+
+
+def _rounds(search: _Search, limit: int) -> Iterator[dict[str, int]]:
+    """The best of each (id, tile), then the second best, and so on; at random but always alike among equals."""
+    groups = [sorted(g.values(), key=lambda one: (one[0], _digest(one[1]))) for g in search.found.values()]
+    groups.sort(key=lambda g: (g[0][0], _digest(g[0][1])))
+    groups = groups[: max(limit // _VARIANTS_OF_A_TILE, 1)]
+    for place in range(max((len(g) for g in groups), default=0)):
+        for group in groups:
+            if place < len(group):
+                yield group[place][1]
+
+
+def _digest(config: dict[str, int]) -> int:
+    return zlib.crc32(json.dumps(config, sort_keys=True).encode())
+
+
+def _sample(axes: Sequence[Sequence[int]], most: int) -> Iterator[tuple[int, ...]]:
+    """All combinations of the axes' values, or `most` of them spread evenly."""
+    total = math.prod(len(axis) for axis in axes)
+    step = 1
+    if total > most:  # a step without a common factor visits no combination twice
+        step = max(int(total * 0.618), 1)
+        while math.gcd(step, total) != 1:
+            step += 1
+    for i in range(min(total, most)):
+        index, values = i * step % total, []
+        for axis in reversed(axes):
+            index, place = divmod(index, len(axis))
+            values.append(axis[place])
+        yield tuple(reversed(values))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m aot_tune.vendor.cublaslt", description=__doc__)
+    parser.add_argument("--problems", type=Path, required=True, help="a JSON list of products, by their fields")
+    parser.add_argument("--out", type=Path, required=True, help="where to write the answer, a list in the same order")
+    parser.add_argument("--limit", type=int, default=48, help="configs per product")
+    parser.add_argument("--checks", type=int, default=CHECKS, help="configs the library is asked about per product")
+    parser.add_argument("--library", default="", help="path of libcublasLt.so, where it is not to be looked for")
+    given = parser.parse_args(arguments)
+    try:
+        library = Library(given.library)
+        products = [Product(**one) for one in json.loads(given.problems.read_text())]
+        answer = [asdict(enumerate_algorithms(library, p, given.limit, checks=given.checks)) for p in products]
+    except (AotTuneError, OSError, TypeError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    given.out.write_text(json.dumps({"version": library.version, "products": answer}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+"""Measures the installed aot_tune on one NVIDIA GPU, side by side with torch (eager, max-autotune) and plain copies.
+
+Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--json FILE] [--markdown FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gpu_tables import Result, Verdict, render_results, render_verdicts, verdicts
+from gpu_tasks import PRODUCTS, ROWS, Task, chosen_to_compile, mix, tasks
+
+__all__ = ["main"]
+
+_EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "without vendor variants", "max-autotune, without vendor"
+_SHARES = {_EAGER: 0.42, _COMPILED: 0.28, _ALONE: 0.20, _BOTH: 0.10}
+"""Of the seconds, for each pass. The last finds what max-autotune compiled before in its cache."""
+
+_VENDOR = "cublaslt*"
+_STUCK = 240.0
+"""Seconds without a line after which a worker counts as stuck: max-autotune may compile for long."""
+
+
+@dataclass
+class Pass:
+    """One process's work, or that of those that took over from one that died."""
+
+    name: str
+    tasks: list[Task]
+    seconds: float
+    compile: bool = False
+    exclude: str = ""
+    results: list[Result] = field(default_factory=list)
+    raw: list[dict[str, Any]] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    copy_speeds: list[float] = field(default_factory=list)
+
+
+def _arguments() -> argparse.Namespace:
+    every = (*PRODUCTS, *ROWS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=480, help="for everything (default 480)")
+    parser.add_argument("--rounds", type=int, default=11, help="turns of each contender at each problem (default 11)")
+    parser.add_argument("--operators", default=",".join(every), help=f"some of {', '.join(every)}; separated by commas")
+    parser.add_argument("--compile-problems", type=int, default=4, metavar="N",
+                        help="fused products, and as many row problems, for max-autotune (default 4)")  # fmt: skip
+    parser.add_argument("--no-vendor-pass", action="store_true", help="skip the pass without vendor variants")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
+    options = parser.parse_args()
+    options.operators = options.operators.split(",")
+    unknown = sorted(set(options.operators) - set(every))
+    if unknown:
+        parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(every)}")
+    if options.rounds < 3 or options.seconds <= 0:
+        parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
+    return options
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _passes(options: argparse.Namespace) -> list[Pass]:
+    found = tasks(options.operators)
+    if not found:
+        raise SystemExit("benchmarks: the installed package has no operator with a workload for CUDA")
+    compiled = chosen_to_compile(found, options.compile_problems)
+    products = [t for t in found if t.kind != "rows"]
+    passes = [Pass(_EAGER, mix(found), 0)]
+    if compiled:
+        passes.append(Pass(_COMPILED, compiled, 0, compile=True))
+    if products and not options.no_vendor_pass:
+        passes.append(Pass(_ALONE, mix(products), 0, exclude=_VENDOR))
+        if fused := [t for t in compiled if t.kind == "fused"]:
+            passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
+    total = sum(_SHARES[p.name] for p in passes)
+    for one in passes:
+        one.seconds = options.seconds * _SHARES[one.name] / total
+    return passes
+
+
+def _run(one: Pass, rounds: int) -> None:
+    """Run a pass in a process; where it dies at a task, another carries on with the next."""
+    end = time.monotonic() + one.seconds
+    left = list(one.tasks)
+    while left and time.monotonic() < end:
+        began = _worker(one, left, end - time.monotonic(), rounds)
+        if began is None:
+            return
+        culprit = next((t for t in left if t.key == began), left[0])
+        one.results.append(Result(culprit, error="the process died or got stuck here"))
+        done = {r.task.key for r in one.results}
+        left = [t for t in left if t.key not in done]
+
+
+def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int) -> str | None:
+    """One process; returns the key of the task at which it died, or None when it came to its end."""
+    environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
+    plan = {"tasks": [t.plain() for t in left], "seconds": seconds, "rounds": rounds, "compile": one.compile}
+    argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(plan))
+    process.stdin.close()
+    lines: queue.Queue[str] = queue.Queue()
+    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
+    reader.start()
+    by_key = {t.key: t for t in left}
+    began, ended = "", False
+    try:
+        while line := lines.get(timeout=_STUCK):
+            told = json.loads(line)
+            match told.pop("event"):
+                case "machine":
+                    one.machine = told
+                    one.copy_speeds.append(told["copy_speed"])
+                case "begin":
+                    began = told["key"]
+                case "result":
+                    _keep(one, by_key[told["key"]], told)
+                case "end":
+                    one.copy_speeds.append(told["copy_speed"])
+                    ended = True
+    except queue.Empty:
+        process.kill()
+    process.wait()
+    return None if ended else began
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put("")
+
+
+def _keep(one: Pass, task: Task, told: dict[str, Any]) -> None:
+    result = Result(task, told.get("us", {}), told.get("facts", {}), told.get("error", ""))
+    one.results.append(result)
+    one.raw.append(told)
+    if result.error:
+        _say(f"{task.operator} {task.text} {task.mode}: {result.error}")
+        return
+    others = [n for n in result.us if n not in ("aot_tune", "empty")]
+    ratios = ", ".join(f"{result.ratio(n):.3f} x {n}" for n in others)
+    _say(f"{task.operator} {task.text} {task.mode}: {result.median('aot_tune'):.2f} us, {ratios}")
+
+
+def _driver() -> dict[str, str]:
+    names = ("driver_version", "clocks.max.sm", "power.limit", "mig.mode.current")
+    argv = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"driver_version": f"not told: {error}"}
+    return dict(zip(names, (w.strip() for w in done.stdout.splitlines()[0].split(",")), strict=False))
+
+
+def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int) -> tuple[str, dict[str, Any]]:
+    from aot_tune import ops
+
+    machine = next((p.machine for p in passes if p.machine), {})
+    manifest = ops.manifest()
+    about = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
+        **machine,
+        **_driver(),
+        "aot_tune": version("aot_tune"),
+        "mode": manifest.get("mode"),
+        "targets": sorted({v["target"] for o in manifest["operators"] for v in o["variants"]}),
+        "copy_speed": copy_speed,
+        "rounds": rounds,
+        "seconds": seconds,
+    }
+    counts = "; ".join(f"{p.name}: {len(p.results)} of {len(p.tasks)} problems" for p in passes)
+    tuned = [r for r in passes[0].results if not r.error]
+    text = f"""\
+* {about["date"]}, {about.get("gpu")}, driver {about["driver_version"]}, torch {about.get("torch")} (CUDA \
+{about.get("cuda")}, cuBLAS {about.get("cublas")}), aot_tune {about["aot_tune"]} (mode {about["mode"]}; variants for \
+{", ".join(about["targets"])}; {sum(bool(r.facts.get("tuned")) for r in tuned)} of {len(tuned)} problems tuned)
+* the fastest copy runs at {copy_speed / 1e12:.2f} TB/s, read and written bytes together; "empty" is \
+{about.get("empty_kernel")}
+* {counts}; {rounds} rounds; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
+    return text, about
+
+
+_NOTES = """\
+Times are µs per call: medians of the rounds ± half their interquartile range, in CUDA graphs of at least 20 calls, with
+cold weights. `x`: how many times as fast as the contender to its left we are, the geometric mean of the paired rounds
+with its 95 % interval. `copy, bound`: for row operators a copy of as many bytes, for products of at most 16 rows the
+time of an empty kernel + 1.5 µs + the bytes at 0.88 of a copy's speed; `of it`: that over our time. `*`: the very
+problem is not in the workload that was tuned."""
+
+
+def _report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
+    parts: list[str] = []
+    found: dict[str, list[Verdict]] = {}
+    for name, exclude in (("with vendor variants", ""), ("without vendor variants", _VENDOR)):
+        results = [r for p in passes if p.exclude == exclude for r in p.results]
+        if results:
+            found[name] = [*_excluded(results, exclude), *verdicts(_merged(results), copy_speed)]
+    for name, several in found.items():
+        parts.append(f"### Requirements, {name}\n\n{render_verdicts(several)}")
+    parts += [f"### Pass: {p.name}\n\n{render_results(p.results, copy_speed)}" for p in passes if p.results]
+    return "\n\n".join([*parts, _NOTES]), found
+
+
+def _excluded(results: Sequence[Result], pattern: str) -> list[Verdict]:
+    """Whether what was to be left out was: else the pass has measured nothing new."""
+    served = [r for r in results if pattern and fnmatch(str(r.facts.get("kernel")), pattern)]
+    what = f"no call is served by a variant of {pattern}"
+    return [Verdict(what, "none", f"{len(served)} of {len(results)} are", met=False)] if served else []
+
+
+def _merged(results: Sequence[Result]) -> list[Result]:
+    """One result of each task: the rounds of the pass with max-autotune where it is in both, for they are complete."""
+    latest: dict[str, Result] = {}
+    for result in results:
+        if result.task.key not in latest or not result.error:
+            latest[result.task.key] = result
+    return list(latest.values())
+
+
+def main() -> None:
+    """Run, print the tables, and write the files that are asked for."""
+    options = _arguments()
+    began = time.monotonic()
+    passes = _passes(options)
+    for one in passes:
+        _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
+        _run(one, options.rounds)
+    speeds = [s for p in passes for s in p.copy_speeds]
+    speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
+    copy_speed = max(speeds, default=math.nan)
+    seconds = time.monotonic() - began
+    head, about = _head(passes, copy_speed, seconds, options.rounds)
+    tables, found = _report(passes, copy_speed)
+    text = f"{head}\n\n{tables}\n"
+    if options.markdown is not None:
+        options.markdown.write_text(text)
+    if options.json is not None:
+        everything = {
+            "about": about,
+            "passes": {p.name: p.raw for p in passes},
+            "problems": {p.name: [t.plain() for t in p.tasks] for p in passes},
+            "requirements": {name: [vars(v) for v in several] for name, several in found.items()},
+        }
+        options.json.write_text(json.dumps(everything, indent=1) + "\n")
+    print(text)
+    for name, several in found.items():
+        print(f"{name}:")
+        for verdict in several:
+            print(f"  {verdict.line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Times calls on one GPU: cold buffers, CUDA graphs, and rounds in which every contender has a turn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from gpu_tasks import Task, installed_operator
+
+from aot_tune.spec import Call, Operator, Problem, Tensor
+
+__all__ = ["Arena", "Contender", "copy_of", "copy_speed", "empty_kernel", "race"]
+
+Run = Callable[[int], object]
+"""Computes with one set of buffers, by number, on the current stream; allocates nothing that is not torch's."""
+
+_NODES = 20
+_COLD = 4
+"""Buffers that must be cold take so many times the L2 together."""
+_MOST = 512
+_LONG_US = 1000.0
+
+
+class Arena:
+    """Buffers of a task: as many sets as it takes for what must be cold to leave the L2 between two uses.
+
+    Weights are cold always. In row problems all tensors are, where that takes at most 64 sets; a smaller problem stays
+    in the L2, as activations do.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.operator = task, installed_operator(task.operator)
+        operator, problem = self.operator, task.problem
+        present = [t for t in operator.tensors if operator.is_present(problem, t)]
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
+        cold = [t for t in present if t.cold]
+        if task.kind == "rows" and task.bytes * 64 >= _COLD * cache:
+            cold = present
+        moved = sum(_bytes(operator, problem, t) for t in cold)
+        self.sets = min(_MOST, max(1, math.ceil(_COLD * cache / moved))) if moved else 1
+        self._buffers = {
+            t.name: [_tensor(operator, problem, t, i) for i in range(self.sets if t in cold else 1)] for t in present
+        }
+        self.calls = [self._call(i) for i in range(self.sets)]
+
+    def _call(self, number: int) -> Call:
+        values: dict[str, Any] = {t.name: None for t in self.operator.tensors}
+        values |= {name: found[number % len(found)] for name, found in self._buffers.items()}
+        values |= {s.name: s.default for s in self.operator.scalars}
+        chosen = self.task.problem.attributes
+        return Call(**values, **{a.name: chosen.get(a.name, a.choices[0]) for a in self.operator.attributes})
+
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the first set."""
+        return {t.name: self._buffers[t.name][0] for t in self.operator.outputs if t.name in self._buffers}
+
+
+def _bytes(operator: Operator, problem: Problem, tensor: Tensor) -> int:
+    return math.prod(operator.shape(problem, tensor)) * operator.dtype(problem, tensor).itemsize
+
+
+def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -> Any:
+    """A tensor of random values (NaN in outputs) with the problem's strides; torch aligns its address to 512 bytes."""
+    shape, strides = operator.shape(problem, tensor), operator.strides(problem, tensor)
+    count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    flat = torch.empty(count, dtype=getattr(torch, operator.dtype(problem, tensor).torch), device="cuda")
+    generator = torch.Generator("cuda").manual_seed(sum(map(ord, tensor.name)) + 1000 * number)
+    if tensor.output:
+        flat.fill_(math.nan)
+    elif tensor.values.kind == "normal":
+        flat.normal_(0.0, tensor.values.high, generator=generator)
+    else:
+        flat.uniform_(tensor.values.low, tensor.values.high, generator=generator)
+    return flat.as_strided(shape, strides)
+
+
+class Contender:
+    """One way to compute a task, captured as a graph of at least 20 calls that goes through the sets in order."""
+
+    def __init__(self, name: str, run: Run, sets: int) -> None:
+        self.name = name
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # lazy set-up is done before the capture
+            for number in range(3):
+                run(number % sets)
+        torch.cuda.synchronize()
+        least = _NODES if _once(run) < _LONG_US else 5
+        self.nodes = math.ceil(least / sets) * sets
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for number in range(self.nodes):
+                run(number % sets)
+        self._graph.replay()
+        self.expected = self.time(1)
+
+    def time(self, replays: int) -> float:
+        """Microseconds of a call, the mean over the graph."""
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(replays):
+            self._graph.replay()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1000.0 / (replays * self.nodes)
+
+
+def _once(run: Run) -> float:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run(0)
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop)) * 1000.0
+
+
+def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) -> dict[str, list[float]]:
+    """Microseconds per call of each round; every round has one turn for each contender, in a new order.
+
+    A turn is as many replays as fill `turn_us`, at least one, after one that is not timed where that is short.
+    """
+    generator = random.Random(0)
+    taken: dict[str, list[float]] = {c.name: [] for c in contenders}
+    for _ in range(rounds):
+        order = list(contenders)
+        generator.shuffle(order)
+        for contender in order:
+            replay = contender.expected * contender.nodes
+            if replay < turn_us:
+                contender.time(1)
+            taken[contender.name].append(contender.time(max(1, min(64, round(turn_us / replay)))))
+    return taken
+
+
+def copy_of(moved: int) -> tuple[Run, int]:
+    """A copy that reads and writes `moved` bytes together, and how many sets of buffers it goes through."""
+    half = max(moved // 2, 16)
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = max(1, math.ceil(_COLD * cache / moved))
+    sources = [torch.empty(half, dtype=torch.uint8, device="cuda").random_(0, 255) for _ in range(sets)]
+    sinks = [torch.empty_like(s) for s in sources]
+    return lambda i: sinks[i % sets].copy_(sources[i % sets]), sets
+
+
+def copy_speed() -> float:
+    """Bytes per second, read and written together, of copies of 1 GiB."""
+    run, sets = copy_of(2 << 30)
+    contender = Contender("copy", run, sets)
+    times = sorted(contender.time(1) for _ in range(9))
+    return (2 << 30) / (times[4] * 1e-6)
+
+
+def empty_kernel() -> tuple[Run, str]:
+    """A launch that does nothing, and what it is."""
+    compiler: Mapping[str, Any] = vars(torch.cuda)
+    if "_compile_kernel" in compiler:
+        try:
+            kernel = compiler["_compile_kernel"]('extern "C" __global__ void nothing() {}', "nothing")
+            kernel((1, 1, 1), (32, 1, 1), ())
+            torch.cuda.synchronize()
+        except Exception as error:  # torch without its run-time compiler, say
+            print(f"no kernel could be compiled by torch: {error}", flush=True)
+        else:
+            return lambda _: kernel((1, 1, 1), (32, 1, 1), ()), "an empty kernel"
+    return lambda _: torch.cuda._sleep(0), "torch.cuda._sleep(0)"

@@ -1,0 +1,176 @@
+"""What is measured on a GPU: the workload of the installed operators for CUDA, and its products without epilogues."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+try:
+    from aot_tune.library import bundled_templates, load_operator
+    from aot_tune.spec import Operator, Problem, problem
+except ImportError as error:
+    raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
+
+__all__ = ["KINDS", "PRODUCTS", "ROWS", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
+
+PRODUCTS = ("gemm", "batched_gemm")
+ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
+KINDS = ("product", "fused", "rows")
+
+LARGE, LARGER = 128 * 10**6, 512 * 10**6
+"""Bytes of a row problem from which on it is held against a copy."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem of an operator, and what is known of it before it runs.
+
+    `kind` is `product` (no epilogue, against the vendor's product), `fused` (the workload's epilogue, against a
+    framework's composition) or `rows`. `mode` is the dtype, for f32 products with the math mode. `bytes` are the
+    compulsory ones, each tensor once. `known` says whether the very problem is in the workload that was tuned.
+    """
+
+    operator: str
+    problem: Problem
+    kind: str
+    mode: str
+    group: str
+    bytes: int
+    flops: int
+    known: bool
+
+    @property
+    def text(self) -> str:
+        """The problem for a table."""
+        parts = [f"{k}={v}" for k, v in self.problem.dims.items()]
+        parts += [f"+{t}" for t in self.problem.present]
+        parts += [c for a, c in self.problem.attributes.items() if a != "math" and c != "none"]
+        parts += ["strided"] if self.problem.strides else []
+        return " ".join(parts)
+
+    @property
+    def key(self) -> str:
+        """Unique in a run."""
+        return f"{self.operator} {self.kind} {self.problem.id}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        fields = {k: v for k, v in vars(self).items() if k != "problem"}
+        return {**fields, "problem": msgspec.to_builtins(self.problem), "text": self.text, "key": self.key}
+
+    @staticmethod
+    def from_plain(plain: dict[str, Any]) -> Task:
+        """What `plain` was made of."""
+        fields = {k: v for k, v in plain.items() if k not in ("problem", "text", "key")}
+        return Task(problem=msgspec.convert(plain["problem"], Problem), **fields)
+
+
+def installed_operator(name: str) -> Operator:
+    """The operator as the installed package declares it."""
+    return load_operator(bundled_templates() / name)
+
+
+def tasks(names: Sequence[str]) -> list[Task]:
+    """All tasks of the named operators that the installed package has."""
+    found: dict[str, Task] = {}
+    for name in names:
+        if not (bundled_templates() / name).is_dir():
+            continue
+        operator = installed_operator(name)
+        workload = operator.workload_for("cuda")
+        known = {p.id for p in workload}
+        for entry in workload:
+            for one in _variations(operator, entry, known) if name in PRODUCTS else [_rows(operator, entry)]:
+                found.setdefault(one.key, one)
+    return list(found.values())
+
+
+def _variations(operator: Operator, entry: Problem, known: Set[str]) -> Iterable[Task]:
+    """The product alone, in each math mode of its dtype, and with the epilogue of the workload if it has one."""
+    bare = {a: c for a, c in entry.attributes.items() if a == "math"}
+    dtype = _dtype(operator, entry)
+    modes: list[dict[str, str]] = [bare]
+    if dtype == "f32" and any(a.name == "math" for a in operator.attributes):
+        modes = [{}, {"math": "tf32"}]
+    for mode in modes:
+        chosen = problem(
+            order=entry.order,
+            strides={t: s for t, s in entry.strides.items() if t not in entry.present},
+            attributes=mode,
+            dtypes=entry.dtypes,
+            **entry.dims,
+        )
+        yield _task(operator, chosen, "product", chosen.id in known)
+    activation = entry.attributes.get("activation", "none")
+    if entry.present or activation != "none":
+        yield _task(operator, entry, "fused", known=True)
+
+
+def _rows(operator: Operator, entry: Problem) -> Task:
+    moved = operator.compulsory_bytes(entry)
+    group = "512 MB on" if moved >= LARGER else "128 MB on" if moved >= LARGE else "smaller"
+    return Task(
+        operator=operator.name,
+        problem=entry,
+        kind="rows",
+        mode=_dtype(operator, entry),
+        group=group,
+        bytes=moved,
+        flops=operator.flops.evaluate(operator.facts(entry)),
+        known=True,
+    )
+
+
+def _task(operator: Operator, entry: Problem, kind: str, known: bool) -> Task:
+    dtype, m = _dtype(operator, entry), entry.dims["M"]
+    mode = f"{dtype} {entry.attributes.get('math', 'ieee')}" if dtype == "f32" else dtype
+    return Task(
+        operator=operator.name,
+        problem=entry,
+        kind=kind,
+        mode=mode,
+        group="M <= 16" if m <= 16 else "64 to 256" if m <= 256 else "above",
+        bytes=operator.compulsory_bytes(entry),
+        flops=operator.flops.evaluate(operator.facts(entry)),
+        known=known,
+    )
+
+
+def _dtype(operator: Operator, entry: Problem) -> str:
+    variable, choices = next(iter(operator.dtypes.items()), ("T", ("f32",)))
+    return entry.dtypes.get(variable, choices[0])
+
+
+def mix(found: Sequence[Task]) -> list[Task]:
+    """The tasks in an order in which every group has its turn early: what a time limit cuts off is spread evenly."""
+    groups: dict[tuple[str, ...], list[Task]] = {}
+    for task in found:
+        groups.setdefault((task.operator, task.kind, task.mode, task.group), []).append(task)
+    generator = random.Random(0)
+    placed = []
+    for members in groups.values():
+        generator.shuffle(members)
+        placed += [((i + 0.5) / len(members), task) for i, task in enumerate(members)]
+    return [task for _, task in sorted(placed, key=lambda pair: pair[0])]
+
+
+def chosen_to_compile(found: Sequence[Task], count: int) -> list[Task]:
+    """Up to `count` fused products and as many row problems, spread over operators, sizes and epilogues."""
+    chosen: dict[str, list[Task]] = {}
+    for kind in ("fused", "rows"):
+        members = [t for t in mix([t for t in found if t.kind == kind]) if t.mode in ("bf16", "f16")]
+        taken: list[Task] = []
+        seen: set[tuple[str, ...]] = set()
+        for trait in (lambda t: (t.operator, t.group), lambda t: (t.group,), lambda t: (t.key,)):
+            for task in members:
+                if len(taken) < count and task not in taken and trait(task) not in seen:
+                    seen.add(trait(task))
+                    taken.append(task)
+        chosen[kind] = taken
+    pairs = itertools.zip_longest(*chosen.values())  # what a time limit cuts off is of both kinds
+    return [task for pair in pairs for task in pair if task is not None]

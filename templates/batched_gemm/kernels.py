@@ -1,0 +1,121 @@
+"""Kernels of batched matrix products; those for GPUs share their sources with `gemm`."""
+
+from __future__ import annotations
+
+from aot_tune.spec import Expr, Kernel, Parameter, alignment, attribute, dims, parameter, stride, target
+
+B, K = dims("B K")
+BM, BN, WN, STAGES, TM = (parameter(name) for name in ("BM", "BN", "WN", "STAGES", "TM"))
+SHARED = target("shared_bytes")
+
+ROWS_OF_A: tuple[Expr, ...] = (
+    stride("a", 2) == 1,
+    stride("a", 1) % 8 == 0,
+    stride("a", 0) % 8 == 0,
+    alignment("a") >= 16,
+)
+COLUMNS_OF_B: tuple[Expr, ...] = (
+    stride("b", 1) == 1,
+    stride("b", 2) % 8 == 0,
+    stride("b", 0) % 8 == 0,
+    alignment("b") >= 16,
+)
+ROWS_OF_B: tuple[Expr, ...] = (
+    stride("b", 2) == 1,
+    stride("b", 1) % 8 == 0,
+    stride("b", 0) % 8 == 0,
+    alignment("b") >= 16,
+)
+GRID = (B <= 65535,)
+"""The batch is the third dim of the grid."""
+
+MMA_PARAMETERS = (
+    Parameter("BM", (64, 128)),
+    Parameter("BN", (64, 128)),
+    Parameter("WM", (2,)),
+    Parameter("WN", (2, 4)),
+    Parameter("STAGES", (2, 3, 4)),
+)
+MMA_CONSTRAINTS: tuple[Expr, ...] = (
+    WN * 32 == BN,
+    STAGES * (BM + BN) * 128 <= SHARED,
+    (STAGES == 4) <= (BM + BN < 256),
+)
+MMA_ORDER = (
+    {"BM": 128, "BN": 128, "STAGES": 2},
+    {"BM": 128, "BN": 64, "STAGES": 3},
+    {"BM": 64, "BN": 128, "STAGES": 2},
+    {"BM": 128, "BN": 128, "STAGES": 3},
+    {"BM": 64, "BN": 64, "STAGES": 4},
+    {"BM": 128, "BN": 64, "STAGES": 2},
+)
+
+SIMT_PARAMETERS = (
+    Parameter("BM", (64, 128)),
+    Parameter("BN", (64, 128)),
+    Parameter("BK", (16,)),
+    Parameter("TM", (4, 8)),
+    Parameter("TN", (4, 8)),
+    Parameter("STAGES", (2, 3)),
+    Parameter("SPLIT", (1,)),
+)
+SIMT_CONSTRAINTS: tuple[Expr, ...] = (
+    parameter("TN") == TM,
+    (TM == 8) == (BM * BN >= 64 * 128),
+    (STAGES == 3) | (BM * BN == 128 * 128),
+)
+
+KERNELS = (
+    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes={"T": ("f32",)}),
+    Kernel("cuda_generic", "batched_gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    Kernel(
+        "cuda_mma",
+        "batched_gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("bf16", "f16")},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*GRID, *ROWS_OF_A, *COLUMNS_OF_B),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_mma_kn",
+        "batched_gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("bf16", "f16")},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*GRID, *ROWS_OF_A, *ROWS_OF_B),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_tf32",
+        "batched_gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*GRID, attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_simt",
+        "batched_gemm/cuda_simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(*GRID, K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(attribute("math") == 0,),
+    ),
+    Kernel(
+        "cuda_simt_kn",
+        "batched_gemm/cuda_simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(*GRID, K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
+        worthwhile=(attribute("math") == 0,),
+    ),
+)

@@ -1,0 +1,69 @@
+"""Matrix products of many pairs: out[i] = a[i] @ b[i]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aot_tune.spec import Attribute, Baseline, Call, Operator, Problem, Tensor, dims, problem
+
+from .kernels import KERNELS
+
+B, M, N, K = dims("B M N K")
+
+TRANSPOSED_B = {"b": (0, 2, 1)}
+"""Keys as attention keeps them: K contiguous."""
+
+
+def reference(xp: Any, call: Call) -> dict[str, Any]:
+    """The definition, in whole arrays."""
+    return {"out": xp.matmul(call.a, call.b)}
+
+
+def numpy_matmul(numpy: Any, call: Call) -> Callable[[], object]:
+    """numpy's products into the output."""
+    return lambda: numpy.matmul(call.a, call.b, out=call.out)
+
+
+def torch_bmm(torch: Any, call: Call) -> Callable[[], object]:
+    """torch's batched product into the output."""
+    return lambda: torch.bmm(call.a, call.b, out=call.out)
+
+
+def cpu_workload() -> tuple[Problem, ...]:
+    """Scores and values of one small attention layer."""
+    return (problem(B=12, M=64, N=64, K=64, order=TRANSPOSED_B), problem(B=12, M=64, N=64, K=64))
+
+
+def cuda_workload() -> tuple[Problem, ...]:
+    """Scores (queries times keys) and values of attention: heads times sequences, lengths, widths of heads."""
+    found = []
+    for heads, length, width in ((128, 128, 64), (64, 512, 64), (32, 1024, 128)):
+        found.append(problem(B=heads, M=length, N=length, K=width, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
+        found.append(problem(B=heads, M=length, N=width, K=length, dtypes={"T": "bf16"}))
+    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, dtypes={"T": "f16"}))
+    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B))
+    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, attributes={"math": "tf32"}))
+    return tuple(found)
+
+
+operator = Operator(
+    name="batched_gemm",
+    documentation="out[i] = a[i] @ b[i]; each b may be stored by rows or by columns.",
+    dims=("B", "M", "N", "K"),
+    tensors=(
+        Tensor("a", (B, M, K), "T"),
+        Tensor("b", (B, K, N), "T"),
+        Tensor("out", (B, M, N), "T", output=True),
+    ),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    attributes=(Attribute("math", ("ieee", "tf32")),),  # of f32 products: tf32 rounds the factors to 10 bits
+    reference=reference,
+    flops=2 * B * M * N * K,
+    workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
+    baselines=(
+        Baseline("numpy.matmul", "numpy", numpy_matmul),
+        Baseline("torch.bmm", "torch", torch_bmm),
+    ),
+    kernels=KERNELS,
+)

@@ -1,0 +1,243 @@
+"""Matrix products on GPUs: by CUDA cores, and by the matrix units through mma.sync."""
+
+from __future__ import annotations
+
+from aot_tune.spec import (
+    Expr,
+    Kernel,
+    Parameter,
+    alignment,
+    attribute,
+    dims,
+    parameter,
+    stride,
+    table,
+    target,
+)
+
+M, N, K = dims("M N K")
+
+
+CAPABILITY, SHARED = target("capability"), target("shared_bytes")
+MROWS, NT, KC, WM, WN, WK = (parameter(name) for name in ("MROWS", "NT", "KC", "WM", "WN", "WK"))
+BM, BN, BK, TM, TN = (parameter(name) for name in ("BM", "BN", "BK", "TM", "TN"))
+STAGES, SPLIT, PDL, REDUCE = (parameter(name) for name in ("STAGES", "SPLIT", "PDL", "REDUCE"))
+
+HOPPER_ONLY: tuple[Expr, ...] = ((SPLIT == 1) | (CAPABILITY >= 90), (PDL == 0) | (CAPABILITY >= 90))
+"""Clusters, and blocks that start before the kernel before them has ended."""
+
+ROWS_OF_A: tuple[Expr, ...] = (stride("a", 1) == 1, stride("a", 0) % 8 == 0, alignment("a") >= 16)
+COLUMNS_OF_B: tuple[Expr, ...] = (stride("b", 0) == 1, stride("b", 1) % 8 == 0, alignment("b") >= 16)
+ROWS_OF_B: tuple[Expr, ...] = (stride("b", 1) == 1, stride("b", 0) % 8 == 0, alignment("b") >= 16)
+
+SKINNY_FITS: Expr = STAGES * WK * KC * (8 * NT * WN + MROWS) * 128 + WK * MROWS * 8 * NT * WN * 4 <= SHARED
+MMA_FITS: Expr = STAGES * (BM + BN) * 128 <= SHARED
+
+MMA_PARAMETERS = (
+    Parameter("BM", (32, 64, 128)),
+    Parameter("BN", (64, 128)),
+    Parameter("WM", (2,)),
+    Parameter("WN", (2, 4)),
+    Parameter("STAGES", (3, 4, 6)),
+    Parameter("SPLIT", (1, 2, 4)),
+    Parameter("REDUCE", ("cluster", "workspace")),
+    Parameter("PDL", (False,)),
+)
+MMA_CONSTRAINTS: tuple[Expr, ...] = (
+    MMA_FITS,
+    WN * 32 == BN,  # a warp's part of the tile is 32 columns wide
+    # Deep rings where the tile is small and memory is the limit, shallow ones where two blocks should share the room.
+    (STAGES == 6) == (BM * BN <= 64 * 64),
+    (STAGES == 3) == (BM * BN == 128 * 128),
+    # Small problems only: K is shared where there are few tiles.
+    (SPLIT == 1) | (BM * BN <= 64 * 128),
+    # Clusters (the parameter's first value, 0) add sums of blocks where there are any.
+    (SPLIT == 1) | (CAPABILITY >= 90) | (REDUCE == 1),
+    (REDUCE == 0) | (SPLIT == 2) | ((SPLIT == 4) & (CAPABILITY < 90)),
+    (REDUCE == 0) | (BM == 64),
+)
+MMA_ORDER = table(
+    "BM BN STAGES SPLIT REDUCE",
+    (64, 128, 4, 2, "cluster"),
+    (64, 64, 6, 2, "cluster"),
+    (128, 128, 3, 1, "cluster"),
+    (64, 128, 4, 4, "cluster"),
+    (64, 64, 6, 1, "cluster"),
+    (128, 64, 4, 1, "cluster"),
+    (64, 128, 4, 1, "cluster"),
+    (128, 64, 4, 2, "cluster"),
+    (32, 128, 6, 4, "cluster"),
+    (64, 128, 4, 2, "workspace"),
+    (32, 64, 6, 4, "cluster"),
+)
+
+SIMT_PARAMETERS = (
+    Parameter("BM", (16, 32, 64, 128)),
+    Parameter("BN", (64, 128)),
+    Parameter("BK", (16, 32)),
+    Parameter("TM", (4, 8)),
+    Parameter("TN", (4, 8)),
+    Parameter("STAGES", (3, 4)),
+    Parameter("SPLIT", (1, 2, 4, 8)),
+)
+SIMT_CONSTRAINTS: tuple[Expr, ...] = (
+    (SPLIT == 1) | (CAPABILITY >= 90),
+    STAGES * (BM + BN) * (BK + 4) * 4 <= SHARED,
+    SPLIT * BM <= 256,
+    # 128 or 256 threads: warps of 4 x 8 threads fill the tile.
+    (BM * BN == 128 * TM * TN) | (BM * BN == 256 * TM * TN),
+    (TM == 8) == (BM * BN >= 64 * 128),
+    (TN == 8) == (BM * BN >= 64 * 128),
+    (BK == 32) == (BM <= 32),
+    (STAGES == 3) == (BM >= 64),
+)
+SIMT_ORDER = table(
+    "BM BN SPLIT",
+    (128, 128, 1),
+    (64, 128, 1),
+    (128, 128, 2),
+    (64, 128, 2),
+    (64, 64, 2),
+    (32, 64, 4),
+    (64, 128, 4),
+    (64, 64, 4),
+    (32, 64, 8),
+    (64, 64, 1),
+)
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    Kernel(
+        "cuda_gemv",
+        "gemm/cuda_skinny.cu.j2",
+        backend="nvcc",
+        parameters=(
+            Parameter("MROWS", (1,)),
+            Parameter("NT", (1,)),
+            Parameter("WN", (1, 2, 4, 8)),
+            Parameter("WK", (1, 2, 4, 8)),
+            Parameter("KC", (1, 2)),
+            Parameter("STAGES", (4, 6, 8)),
+            Parameter("SPLIT", (1, 2)),
+            Parameter("PDL", (False, True)),
+        ),
+        constraints=(
+            *HOPPER_ONLY,
+            SKINNY_FITS,
+            WN * WK == 8,
+            # 64 or 96 KiB on their way to a block.
+            (KC == 2) == (STAGES < 8),
+            (SPLIT == 1) | (WN >= 4),
+            (PDL == 0) | ((STAGES == 6) & (SPLIT == 1)),
+        ),
+        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M == 1,),
+        order=table(
+            "WN WK KC STAGES SPLIT PDL",
+            (4, 2, 2, 6, 1, False),
+            (2, 4, 2, 4, 1, False),
+            (1, 8, 2, 4, 1, False),
+            (4, 2, 2, 6, 1, True),
+            (8, 1, 2, 6, 2, False),
+            (2, 4, 1, 8, 1, False),
+            (8, 1, 2, 4, 1, False),
+            (4, 2, 2, 4, 2, False),
+            (1, 8, 2, 6, 1, True),
+        ),
+    ),
+    Kernel(
+        "cuda_skinny",
+        "gemm/cuda_skinny.cu.j2",
+        backend="nvcc",
+        parameters=(
+            Parameter("MROWS", (8, 16)),
+            Parameter("NT", (1, 2)),
+            Parameter("WN", (4, 8)),
+            Parameter("WK", (1, 2)),
+            Parameter("KC", (1, 2)),
+            Parameter("STAGES", (4, 6)),
+            Parameter("SPLIT", (1, 2, 4)),
+            Parameter("PDL", (False, True)),
+        ),
+        constraints=(
+            *HOPPER_ONLY,
+            SKINNY_FITS,
+            WN * WK == 8,
+            NT * KC == 2,
+            (NT == 2) | (WN == 4),
+            (MROWS == 16) | ((WN == 4) & (STAGES == 4) & (SPLIT <= 2) & (PDL == 0)),
+            (PDL == 0) | ((STAGES == 6) & (NT == 2) & (WN == 4) & (SPLIT <= 2)),
+        ),
+        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M >= 2, M <= 16),
+        order=table(
+            "MROWS NT WN WK KC STAGES SPLIT PDL",
+            (16, 2, 4, 2, 1, 6, 2, False),
+            (16, 2, 8, 1, 1, 6, 4, False),
+            (16, 2, 4, 2, 1, 4, 1, False),
+            (16, 1, 4, 2, 2, 4, 1, False),
+            (16, 2, 4, 2, 1, 4, 2, False),
+            (16, 2, 8, 1, 1, 4, 2, False),
+            (16, 2, 4, 2, 1, 6, 2, True),
+            (16, 2, 4, 2, 1, 4, 4, False),
+            (16, 1, 4, 2, 2, 4, 2, False),
+            (8, 1, 4, 2, 2, 4, 1, False),
+            (8, 2, 4, 2, 1, 4, 2, False),
+        ),
+    ),
+    Kernel(
+        "cuda_mma",
+        "gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("bf16", "f16")},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M >= 16,),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_mma_kn",
+        "gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("bf16", "f16")},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*ROWS_OF_A, *ROWS_OF_B),
+        worthwhile=(M >= 16,),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_tf32",
+        "gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M >= 16,),
+        order=MMA_ORDER,
+    ),
+    Kernel(
+        "cuda_simt",
+        "gemm/cuda_simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M >= 8, attribute("math") == 0),
+        order=SIMT_ORDER,
+    ),
+    Kernel(
+        "cuda_simt_kn",
+        "gemm/cuda_simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
+        worthwhile=(M >= 8, attribute("math") == 0),
+        order=SIMT_ORDER,
+    ),
+)

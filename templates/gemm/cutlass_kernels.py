@@ -1,0 +1,197 @@
+"""Matrix products on Hopper GPUs by CUTLASS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import (
+    ConfigValue,
+    Expr,
+    Kernel,
+    Parameter,
+    alignment,
+    attribute,
+    dims,
+    parameter,
+    present,
+    stride,
+    table,
+    target,
+)
+
+M, N, K = dims("M N K")
+TM, TN, TK, CM, CN, SCHEDULE, SPLITS, SWIZZLE, RASTER = (
+    parameter(name) for name in ("TM", "TN", "TK", "CM", "CN", "SCHEDULE", "SPLITS", "SWIZZLE", "RASTER")
+)
+
+
+COOPERATIVE, PINGPONG, SINGLE = (i == SCHEDULE for i in range(3))
+
+
+def _fits(itemsize: int) -> tuple[Expr, ...]:
+    """Three stages, the epilogue's four and the barriers in shared memory, the accumulators in registers."""
+    bytes_needed = 3 * (TM + TN) * TK * itemsize + (64 + 64 * COOPERATIVE) * 32 * 4 * itemsize + 2048
+    return (
+        target("wgmma") == 1,
+        bytes_needed * (1 + SINGLE) <= target("shared_bytes"),
+        (SCHEDULE != 0) | ((TM >= 128) & (TM * TN <= 256 * 144)),
+        (SCHEDULE != 1) | (TM * TN <= 64 * 256),
+        (SCHEDULE != 2) | (TM * TN <= 64 * 128),
+        (SPLITS == 1) | COOPERATIVE,
+    )
+
+
+def _requires() -> tuple[Expr, ...]:
+    """What TMA asks of pointers and strides; an absent tensor counts as row-major and aligned."""
+    return (
+        stride("a", 1) == 1,
+        stride("b", 0) == 1,
+        stride("bias", 0) == 1,
+        stride("residual", 1) == 1,
+        stride("out", 1) == 1,
+        *(s % 8 == 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+        *(s > 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+        # TMA clips a tile at whole 16 bytes: beyond them it would read and write what is not the tensor's.
+        N % 8 == 0,
+        K % 8 == 0,
+        (present("residual") == 0) | ((stride("residual", 0) % 8 == 0) & (stride("residual", 0) > 0)),
+        *(alignment(t) >= 16 for t in ("a", "b", "residual", "out")),
+        (M < 2**31) & (N < 2**31) & (K < 2**31),
+    )
+
+
+def _parameters(swap: bool, **values: tuple[ConfigValue, ...]) -> tuple[Parameter, ...]:
+    space: dict[str, tuple[ConfigValue, ...]] = {
+        "SWAP": (swap,),
+        "TM": (),
+        "TN": (),
+        "TK": (64, 128),
+        "CM": (1, 2),
+        "CN": (1, 2),
+        "SCHEDULE": ("cooperative", "pingpong", "single"),
+        "STAGES": (0,),
+        "SPLITS": (1, 0, -1),
+        "SWIZZLE": (1, 2, 4, 8),
+        "RASTER": ("heuristic", "along_m", "along_n"),
+        "EPILOGUE": ("full",),
+        "B": ("nk",),
+    }
+    return tuple(Parameter(name, v) for name, v in (space | values).items())
+
+
+_SHARED: dict[str, Any] = {
+    "backend": "nvcc",
+    "requires": _requires(),
+    "dtypes": {"T": ("bf16", "f16")},
+    "follows": {"f16": "bf16"},
+    "compile_seconds": 40.0,
+}
+
+CUTLASS = Kernel(
+    "cutlass",
+    "gemm/cutlass.cu.j2",
+    parameters=_parameters(
+        False,
+        TM=(128, 64, 256),
+        TN=(256, 224, 192, 160, 144, 128, 112, 96, 80, 64, 48, 32),
+        TK=(64, 128),
+        CM=(1, 2),
+        CN=(1, 2, 4),
+    ),
+    constraints=(
+        *_fits(2),
+        CM * CN <= 4,
+        # Only where tiles are many does their order matter much.
+        ((SWIZZLE == 1) & (RASTER == 0)) | ((SPLITS == 1) & (TM * TN == 128 * 256)),
+        TM * TN >= 64 * 32,
+    ),
+    worthwhile=(M > 16, N >= 64),
+    # What came within 2 % of the best of these kernels somewhere on an H200, most often first, and their neighbours.
+    # In brackets, sizes M x N of which the tiles fill its 132 multiprocessors nearly whole times.
+    order=table(
+        "TM TN TK CM CN SCHEDULE SPLITS SWIZZLE RASTER",
+        (128, 128, 64, 2, 1, "pingpong", 1, 1, "heuristic"),
+        (256, 128, 64, 2, 1, "cooperative", 1, 1, "along_n"),
+        (128, 64, 64, 1, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1024]
+        (256, 128, 64, 1, 2, "cooperative", 1, 1, "along_n"),
+        (128, 224, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [x 3584, 256 x 14336]
+        (64, 256, 64, 1, 1, "pingpong", 1, 1, "heuristic"),
+        (64, 48, 128, 1, 2, "pingpong", 1, 1, "heuristic"),  # [64 x 6144]
+        (128, 128, 64, 1, 1, "cooperative", -1, 1, "heuristic"),  # [few tiles, long K]
+        (128, 192, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 6144, x 3072, x 4608, x 18944]
+        (128, 256, 64, 2, 1, "cooperative", 1, 1, "along_m"),  # [4096 x 4096, 1024 x 4096]
+        (128, 160, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [4096 x 1280]
+        (128, 80, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1280]
+        (128, 128, 64, 1, 1, "cooperative", 0, 1, "heuristic"),
+        (256, 112, 64, 1, 2, "cooperative", 1, 1, "heuristic"),  # [256 x 14336]
+        (256, 144, 64, 1, 1, "cooperative", 1, 1, "heuristic"),  # [256 x 18944, 1024 x 4608]
+        (64, 64, 128, 1, 1, "pingpong", 1, 1, "heuristic"),  # [256 x 1024, 256 x 3072]
+        (64, 128, 128, 1, 1, "pingpong", 1, 1, "heuristic"),
+        (128, 64, 128, 2, 1, "cooperative", 1, 1, "heuristic"),
+        (128, 128, 64, 1, 1, "pingpong", 1, 1, "heuristic"),
+    ),
+    **_SHARED,
+)
+
+CUTLASS_SWAPPED = Kernel(
+    "cutlass_swapped",
+    "gemm/cutlass.cu.j2",
+    parameters=_parameters(
+        True,
+        TM=(128, 64),
+        TN=(16, 32, 64, 128),
+        TK=(64, 128),
+        CM=(1, 2, 4),
+        CN=(1,),
+        SPLITS=(1, 0, -1, 2, 4),
+        SWIZZLE=(1,),
+        RASTER=("heuristic",),
+    ),
+    constraints=_fits(2),
+    worthwhile=(M > 4, M <= 128, N >= 64),
+    order=table(
+        "TM TN TK CM SCHEDULE SPLITS",
+        (64, 16, 128, 1, "single", 1),
+        (64, 16, 128, 1, "pingpong", 1),
+        (64, 64, 128, 1, "pingpong", 1),
+        (64, 32, 128, 1, "single", 1),
+        (64, 64, 64, 2, "single", 1),
+        (64, 16, 128, 2, "single", 1),
+        (64, 32, 128, 1, "pingpong", 1),
+        (128, 32, 128, 1, "cooperative", -1),
+        (128, 64, 128, 1, "cooperative", -1),
+    ),
+    **_SHARED,
+)
+
+CUTLASS_TF32 = Kernel(
+    "cutlass_tf32",
+    "gemm/cutlass.cu.j2",
+    parameters=_parameters(
+        False,
+        TM=(128, 64),
+        TN=(256, 192, 128, 64),
+        TK=(32,),
+        CM=(2, 1),
+        SPLITS=(1, -1),
+        SWIZZLE=(1,),
+        RASTER=("heuristic",),
+    ),
+    constraints=(*_fits(4), CM * CN <= 2),
+    worthwhile=(M > 16, N >= 64),
+    order=table(
+        "TM TN CM CN SCHEDULE SPLITS",
+        (128, 128, 2, 1, "pingpong", 1),
+        (128, 256, 2, 1, "cooperative", 1),
+        (128, 128, 1, 1, "cooperative", -1),
+        (64, 128, 1, 2, "pingpong", 1),
+    ),
+    **_SHARED
+    | {
+        "requires": (attribute("math") == 1, *(r for r in _requires())),
+        "dtypes": {"T": ("f32",)},
+        "follows": {},
+    },
+)
+
+CUTLASS_KERNELS: tuple[Kernel, ...] = (CUTLASS, CUTLASS_SWAPPED, CUTLASS_TF32)

@@ -1,0 +1,54 @@
+"""Matrix products of vendors' libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.spec import Expr, Kernel, Parameter, Problem, alignment, attribute, dims, dtype_index, present, stride
+
+M, N, K = dims("M N K")
+
+NONE, RELU, GELU_TANH = 0, 1, 3
+"""Indices of the operator's attribute `activation`."""
+
+ACTIVATION: Expr = attribute("activation")
+
+
+def product(problem: Problem) -> Mapping[str, object] | None:
+    """A problem as `aot_tune.vendor.cublaslt` takes it; None where strides are given outright."""
+    if problem.strides or "a" in problem.order:
+        return None
+    return {
+        "m": problem.dims["M"],
+        "n": problem.dims["N"],
+        "k": problem.dims["K"],
+        "dtype": problem.dtypes.get("T", "f32"),
+        "math": problem.attributes.get("math", "ieee"),
+        "b_by_columns": problem.order.get("b") == (1, 0),
+        "activation": problem.attributes.get("activation", "none"),
+        "bias": "bias" in problem.present,
+        "residual": "residual" in problem.present,
+    }
+
+
+CUBLASLT = Kernel(
+    "cublaslt",
+    "gemm/cublaslt.cpp.j2",
+    backend="cublaslt",
+    parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
+    algorithms=product,
+    requires=(
+        (stride("a", 1) == 1) & (stride("a", 0) >= K) | (stride("a", 0) == 1) & (stride("a", 1) >= M),
+        (stride("b", 1) == 1) & (stride("b", 0) >= N) | (stride("b", 0) == 1) & (stride("b", 1) >= K),
+        stride("out", 1) == 1,
+        stride("out", 0) >= N,
+        stride("residual", 1) == 1,
+        stride("residual", 0) >= N,
+        stride("bias", 0) == 1,
+        *(alignment(t) >= 16 for t in ("a", "b", "out", "residual", "bias")),
+        # There is no SiLU and no GELU by erf, and the residual (beta * C) is added before the activation.
+        (ACTIVATION == NONE) | (((ACTIVATION == RELU) | (ACTIVATION == GELU_TANH)) & (present("residual") == 0)),
+        # Its GELU is exact enough for 16-bit results only: 4e-6 off in f32.
+        (ACTIVATION != GELU_TANH) | (dtype_index("T") != 0),
+    ),
+)

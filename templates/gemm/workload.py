@@ -1,0 +1,72 @@
+"""Problems worth tuning: matrix products of well-known models."""
+
+from __future__ import annotations
+
+from aot_tune.spec import Problem, problem
+
+TRANSPOSED_B = {"b": (1, 0)}
+"""Weights as linear layers keep them: rows of b's memory are columns of the product."""
+
+
+def cpu_workload() -> tuple[Problem, ...]:
+    """Layers of Llama-3-8B, BERT-base and MobileNet's pointwise convolutions, cut to what two cores tune in minutes."""
+    found = []
+    for m in (1, 16, 64, 256):
+        found.append(problem(M=m, N=4096, K=4096, order=TRANSPOSED_B))  # Llama-3-8B attention output
+    for m in (1, 16):
+        found.append(problem(M=m, N=14336, K=4096, order=TRANSPOSED_B, attributes={"activation": "silu"}))  # gate
+        found.append(problem(M=m, N=4096, K=14336, order=TRANSPOSED_B, present=["residual"]))  # down
+        found.append(problem(M=m, N=4096, K=4096))
+    for m in (1, 16, 64, 256, 1024):
+        found.append(problem(M=m, N=768, K=768, order=TRANSPOSED_B, present=["bias"]))  # BERT-base attention
+    for m in (16, 256):
+        gelu = {"activation": "gelu"}
+        found.append(problem(M=m, N=3072, K=768, order=TRANSPOSED_B, present=["bias"], attributes=gelu))
+        found.append(problem(M=m, N=768, K=3072, order=TRANSPOSED_B, present=["bias", "residual"]))
+    relu = {"activation": "relu"}
+    for m, n, k in ((3136, 128, 64), (784, 256, 256), (196, 512, 512), (49, 1024, 1024)):  # MobileNet
+        found.append(problem(M=m, N=n, K=k, order=TRANSPOSED_B, present=["bias"], attributes=relu))
+    return tuple(found)
+
+
+def _layer(dtype: str, m: int, n: int, k: int, activation: str = "none", *present: str, math: str = "ieee") -> Problem:
+    attributes = {"activation": activation} if activation != "none" else {}
+    attributes |= {"math": math} if math != "ieee" else {}
+    return problem(M=m, N=n, K=k, order=TRANSPOSED_B, present=present, attributes=attributes, dtypes={"T": dtype})
+
+
+LAYERS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
+    ("llama-3-8b qkv", 6144, 4096, ("none",)),
+    ("llama-3-8b out", 4096, 4096, ("none", "residual")),
+    ("llama-3-8b gate", 14336, 4096, ("silu",)),
+    ("llama-3-8b down", 4096, 14336, ("none", "residual")),
+    ("llama-3-70b/8 qkv", 1280, 8192, ("none",)),
+    ("llama-3-70b/8 out", 8192, 1024, ("none",)),
+    ("llama-3-70b/8 gate", 3584, 8192, ("silu",)),
+    ("llama-3-70b/8 down", 8192, 3584, ("none",)),
+    ("qwen-2.5-7b qkv", 4608, 3584, ("none", "bias")),
+    ("qwen-2.5-7b out", 3584, 3584, ("none", "residual")),
+    ("qwen-2.5-7b gate", 18944, 3584, ("silu",)),
+    ("qwen-2.5-7b down", 3584, 18944, ("none", "residual")),
+    ("bert-large qkv", 3072, 1024, ("none", "bias")),
+    ("bert-large out", 1024, 1024, ("none", "bias", "residual")),
+    ("bert-large up", 4096, 1024, ("gelu", "bias")),
+    ("bert-large down", 1024, 4096, ("none", "bias", "residual")),
+)
+"""Layer, N, K, activation and the optional tensors that it passes."""
+
+
+def cuda_workload() -> tuple[Problem, ...]:
+    """All layers at all batch sizes in bf16, a part of them in f16 and f32."""
+    found = [problem(M=m, N=4096, K=4096, dtypes={"T": "bf16"}) for m in (16, 256)]  # weights kept by rows
+    for m in (1, 16, 64, 256, 1024, 4096):
+        for _, n, k, (activation, *present) in LAYERS:
+            found.append(_layer("bf16", m, n, k, activation, *present))
+            if activation != "none" or present:
+                found.append(_layer("bf16", m, n, k))  # the product alone
+        for _, n, k, (activation, *present) in LAYERS[::4]:
+            found.append(_layer("f16", m, n, k, activation, *present))
+        for _, n, k, (activation, *present) in LAYERS[1::8]:
+            found.append(_layer("f32", m, n, k, activation, *present))
+            found.append(_layer("f32", m, n, k, activation, *present, math="tf32"))
+    return tuple(found)

@@ -1,0 +1,191 @@
+"""A kernel author's project for GPUs, built where there is none; records of measurements that were never made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from environments import ROOT, environment, run
+
+from aot_tune.bench import Device, Measurement, Policy, policy_for
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.database import make_database, operator_digest, save_database
+from aot_tune.library import load_operator
+from aot_tune.link.elf import Image
+from aot_tune.render import Candidate, Rendered, Renderer, candidate_for
+from aot_tune.report import Report
+from aot_tune.spec import Operator, Target
+
+TWICE = ROOT / "tests" / "gpu" / "templates" / "twice"
+TARGETS = ("cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")
+
+_LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(my_gpu_kernels LANGUAGES CXX)
+include("{root}/cmake/aot_tune_add_library.cmake")
+aot_tune_add_library(my_ops PREFIX mine MODULE ops TEMPLATES {templates} OPERATORS {operators} {database})
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A built project: its build folder, and what the build printed."""
+
+    folder: Path
+    log: str
+
+    @property
+    def library(self) -> Path:
+        """The shared library."""
+        return self.folder / "libmy_ops.so"
+
+    @property
+    def module(self) -> Path:
+        """The Python module."""
+        return self.folder / "ops.abi3.so"
+
+    @cached_property
+    def manifest(self) -> Any:
+        """What it holds."""
+        return json.loads((self.folder / "aot_tune" / "my_ops" / "manifest.json").read_bytes())
+
+    @cached_property
+    def report(self) -> Report:
+        """What its build reported."""
+        text = (self.folder / "aot_tune" / "my_ops" / "report.json").read_bytes()
+        return msgspec.json.decode(text, type=Report)
+
+    def variants(self, operator: str, target: str = "cuda") -> dict[str, dict[str, Any]]:
+        """Variants of an operator for targets whose names begin so, by name."""
+        (found,) = (o for o in self.manifest["operators"] if o["name"] == operator)
+        return {v["name"]: v for v in found["variants"] if v["target"].startswith(target)}
+
+    def needed(self) -> list[str]:
+        """The libraries that library and module ask for when they are loaded."""
+        return [n for p in (self.library, self.module) for n in Image(p.read_bytes()).dynamic("DT_NEEDED")]
+
+    def run(self, code: str) -> str:
+        """Run Python beside the module, in a fresh process that sees no driver."""
+        return run([sys.executable, "-c", code], env=environment(PYTHONPATH=str(self.folder)))
+
+
+def build(
+    folder: Path,
+    *,
+    templates: Sequence[object],
+    operators: Sequence[str],
+    database: Path | None = None,
+    status: int | None = 0,
+    **options: str,
+) -> Made:
+    """Configure and build a project in `folder` with the source tree's CMake functions; options are AOT_TUNE_*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "CMakeLists.txt").write_text(
+        _LISTS.format(
+            root=ROOT,
+            templates=" ".join(f'"{t}"' for t in templates),
+            operators=" ".join(operators),
+            database="" if database is None else f'DATABASE "{database}"',
+        )
+    )
+    settings = {f"AOT_TUNE_{name}": text for name, text in options.items() if name.isupper() and name != "CXX"}
+    settings |= {"CXX": options["CXX"]} if "CXX" in options else {}
+    env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": _import_path(), **settings})
+    argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    log = run(argv, env=env, status=status)
+    if (folder / "build" / "build.ninja").is_file():
+        log += run(["cmake", "--build", folder / "build"], env=env, status=status)
+    return Made(folder / "build", log)
+
+
+def _import_path() -> str:
+    """What the tests import from, so that a build finds its requirements."""
+    return os.pathsep.join(p for p in sys.path if p)
+
+
+def author_templates(folder: Path) -> Path:
+    """A template root with the operator `twice`, of which only the good kernels are left."""
+    shutil.copytree(TWICE, folder / "twice", ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "twice" / "operator.py"
+    path.write_text(
+        path.read_text()
+        + "\nimport dataclasses\n\noperator = dataclasses.replace(\n"
+        + '    operator, kernels=tuple(k for k in operator.kernels if k.name != "bad")\n)\n'
+    )
+    return folder
+
+
+def device_of(target: Target) -> Device:
+    """A device that nobody has, of a target's architecture."""
+    identity: dict[str, str | int] = {"name": f"Card for {target.name}", "capability": target.level}
+    return Device(family="cuda", name=str(identity["name"]), slug=f"cuda-{target.name}", identity=identity)
+
+
+def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **environ: str) -> list[Candidate]:
+    """Write a database of `twice` with a device for each target; returns the candidates that win.
+
+    Objects are compiled, times are made up: 256 threads win.
+    """
+    operator = load_operator(templates / "twice")
+    renderer = Renderer([templates])
+    winners = []
+    for name in targets:
+        target = target_by_name(name)
+        rendered = _rendered(operator, renderer, target)
+        chain = toolchain_for("nvcc", {**os.environ, **environ})
+        cache = ObjectCache(None, chain)
+        compiled = compile_all(cache, rendered, 2)
+        device, policy = device_of(target), policy_for("cuda", Policy())
+        measurements = [
+            Measurement(
+                candidate=r.candidate.id,
+                object=compiled[r.candidate.id].digest,
+                problem=p,
+                device=device.digest,
+                policy=policy.digest,
+                status="ok",
+                screen=(_time(r.candidate),) * 4,
+                error=0.1,
+                bitwise=True,
+            )
+            for r in rendered
+            for p in operator.workload_for("cuda")
+        ]
+        save_database(
+            folder,
+            make_database(
+                operator=operator.name,
+                contract=operator_digest(operator),
+                device=device,
+                policy=policy,
+                toolchains={"nvcc": chain.identity()},
+                baselines={},
+                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
+                measurements=measurements,
+            ),
+        )
+        cache.close()
+        winners += [r.candidate for r in rendered if r.candidate.config.get("THREADS") == 256]
+    return winners
+
+
+def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Rendered]:
+    found = []
+    for kernel in operator.kernels:
+        if kernel.backend == "nvcc" and not kernel.generic:
+            for config in kernel.configs(target.facts):
+                candidate = candidate_for(operator, kernel, config, target, dtypes={"T": "f32"})
+                found.append(renderer.render(operator, candidate, target))
+    return found
+
+
+def _time(candidate: Candidate) -> float:
+    return 1000.0 if candidate.config.get("THREADS") == 256 else 2000.0

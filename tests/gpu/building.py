@@ -1,0 +1,188 @@
+"""Builds for the tests on a GPU: the bundled operators as a small library, and single kernels for the bench."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments import ROOT, environment, run
+
+from aot_tune.bench import Bench, Entry, Measurement, Policy, Prepared, identify, policy_for
+from aot_tune.compile import native_targets, toolchain_for
+from aot_tune.library import load_operator
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec import problem
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+BUDGET = os.environ.get("AOT_TUNE_GPU_TEST_BUDGET", "180")
+"""Seconds for tuning the library of the tests."""
+# AOT_TUNE_GPU_TEST_CACHE: a cache folder to use, such as that of builds before; else a new one.
+
+_LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(gpu_tests LANGUAGES CXX)
+include("{cmake}/aot_tune_add_library.cmake")
+aot_tune_add_library(gpu_tests TEMPLATES "{templates}" MODULE ops)
+"""
+
+# For each dtype the smallest problem and the middle one, so that the set is tuned within minutes.
+_CUT = """
+import dataclasses
+
+
+def _few(problems):
+    found = {}
+    for one in sorted(problems, key=lambda p: operator.flops.evaluate(operator.facts(p))):
+        found.setdefault(tuple(one.dtypes.values()), []).append(one)
+    return tuple(m[i] for m in found.values() for i in dict.fromkeys((0, len(m) // 2)))
+
+
+operator = dataclasses.replace(
+    operator, workload={family: _few(operator.workload_for(family)) for family in ("cpu", "cuda")}
+)
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built library: its folder, the templates it was made of, and what the build printed."""
+
+    folder: Path
+    templates: Path
+    log: str
+    import_path: str
+
+    @property
+    def module(self) -> Path:
+        """The Python module."""
+        (found,) = self.folder.rglob("ops*.so")
+        return found
+
+    @property
+    def manifest(self) -> Any:
+        """What is in it."""
+        (found,) = self.folder.rglob("manifest.json")
+        return json.loads(found.read_bytes())
+
+    def variants(self) -> dict[str, list[dict[str, Any]]]:
+        """Variants for GPUs by operator."""
+        return {
+            o["name"]: [v for v in o["variants"] if v["target"].startswith("cuda")] for o in self.manifest["operators"]
+        }
+
+    def run(self, scenario: str, *arguments: object, status: int | None = 0, timeout: float = 300, **env: str) -> str:
+        """Run a scenario of `scenarios.py` in a fresh process."""
+        script = Path(__file__).with_name("scenarios.py")
+        argv = [sys.executable, "-B", script, scenario, self.module, self.templates, *arguments]
+        given = environment(PYTHONPATH=self.import_path, **env)
+        return run(argv, env=given, status=status, timeout=timeout)
+
+
+def build_project(folder: Path, templates: Path, import_path: str, **env: str) -> Library:
+    """Configure and build with CMake, for the GPU alone, with a cache of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "CMakeLists.txt").write_text(_LISTS.format(cmake=ROOT / "cmake", templates=templates))
+    settings = {
+        "AOT_TUNE_CACHE_DIR": os.environ.get("AOT_TUNE_GPU_TEST_CACHE", str(folder / "cache")),
+        "AOT_TUNE_TARGETS": "cuda",
+        "AOT_TUNE_EFFORT": "quick",
+        "PYTHONPATH": import_path,
+        **env,
+    }
+    given = environment(**settings)
+    build = folder / "build"
+    argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
+    log = run(argv, env=given)
+    log += run(["cmake", "--build", build], env=given, timeout=900)
+    return Library(build, templates, log, import_path)
+
+
+def build_bundled(folder: Path, import_path: str) -> Library:
+    """The project's operators, each with a few problems."""
+    templates = folder / "templates"
+    shutil.copytree(ROOT / "templates", templates, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in templates.glob("*/operator.py"):
+        path.write_text(path.read_text() + _CUT)
+    return build_project(folder, templates, import_path, AOT_TUNE_BUDGET=BUDGET)
+
+
+def twice_templates(folder: Path, faults: tuple[str, ...]) -> Path:
+    """A copy of the tests' templates whose bad kernel has only these faults."""
+    templates = folder / "templates"
+    shutil.copytree(TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
+    path = templates / "twice" / "operator.py"
+    text = path.read_text()
+    begin, end = text.index("FAULTS = ("), text.index("\n)\n") + 3
+    path.write_text(f"{text[:begin]}FAULTS = {faults!r}\n{text[end:]}")
+    return templates
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A candidate for the bench."""
+
+    candidate: Any
+    path: Path
+    symbol: str
+    digest: str
+    requires: tuple[Any, ...]
+
+
+def compile_twice(folder: Path, fault: str) -> Compiled:
+    """Render, compile and link one config of the tests' kernel: `none` is the good one."""
+    operator = load_operator(TEMPLATES / "twice")
+    kernel = operator.kernel("good" if fault == "none" else "bad")
+    target = [t for t in native_targets() if t.family == "cuda"][-1]
+    candidate = candidate_for(operator, kernel, {"THREADS": 128, "FAULT": fault}, target, dtypes={"T": "f32"})
+    rendered = Renderer([TEMPLATES]).render(operator, candidate, target)
+    chain, out = toolchain_for("nvcc"), folder / fault / "candidate.o"
+    out.parent.mkdir(parents=True)
+    outcome = chain.compile(rendered.source, target, out, 120.0)
+    assert outcome.status == "ok", outcome.log
+    shared = out.with_suffix(".so")
+    chain.link_shared([out], shared)
+    digest = hashlib.sha256(out.read_bytes()).hexdigest()
+    return Compiled(candidate, shared, rendered.symbol, digest, kernel.requires)
+
+
+class Bed:
+    """A bench on the first GPU and the tests' operator."""
+
+    def __init__(self, scratch: Path, objects: Callable[[str], Compiled], deadlines: Mapping[str, float]) -> None:
+        self.objects, self.lines = objects, list[str]()
+        self.folder = TEMPLATES / "twice"
+        self.operator = load_operator(self.folder)
+        policy = policy_for("cuda", Policy())
+        limits = {f: getattr(policy.deadlines, f) for f in policy.deadlines.__struct_fields__} | dict(deadlines)
+        fields = {f: getattr(policy, f) for f in policy.__struct_fields__}
+        self.policy = Policy(**{**fields, "deadlines": type(policy.deadlines)(**limits)})
+        self.device = identify("cuda", threads=1)
+        self.bench = Bench(self.device, self.policy, scratch=scratch, threads=1, log=self.lines.append)
+        self.bench.__enter__()
+
+    def close(self) -> None:
+        """End its workers."""
+        self.bench.__exit__(None, None, None)
+
+    def prepare(self, rows: int = 64, width: int = 1024) -> Prepared:
+        """A problem, with its reference."""
+        return self.bench.prepare(self.folder, self.operator, problem(R=rows, D=width))
+
+    def screen(self, fault: str, prepared: Prepared | None = None) -> Measurement:
+        """Verify and time one candidate."""
+        made = self.objects(fault)
+        return self.bench.screen(
+            prepared or self.prepare(), made.path, made.symbol, made.candidate, made.digest, made.requires
+        )
+
+    def entry(self, fault: str) -> Entry:
+        """For a race."""
+        made = self.objects(fault)
+        return Entry(candidate=made.candidate, shared_object=made.path, symbol=made.symbol, object_digest=made.digest)

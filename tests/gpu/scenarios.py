@@ -1,0 +1,306 @@
+"""What the tests run in fresh processes: `scenarios.py NAME MODULE TEMPLATES [ARGUMENT...]`; exceptions fail."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from problems import Case, accepted, odd_problems
+
+from aot_tune.library import load_operator
+from aot_tune.spec import Operator, problem
+
+BF16 = {"T": "bf16"}
+
+
+def load(path: str) -> Any:
+    """The library's Python module; nothing of the GPU is touched."""
+    loader = importlib.machinery.ExtensionFileLoader("ops", path)
+    spec = importlib.util.spec_from_file_location("ops", path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+class World:
+    """A scenario's library and operators."""
+
+    def __init__(self, module: str, templates: str) -> None:
+        self.ops, self.templates = load(module), Path(templates)
+
+    def operator(self, name: str) -> Operator:
+        return load_operator(self.templates / name)
+
+    def case(self, name: str, seed: int = 0, layout: str = "dense", **given: Any) -> Case:
+        """A call; dims by name, and `present`, `attributes`, `order`, `dtypes`."""
+        operator = self.operator(name)
+        return Case(operator, problem(**{"dtypes": BF16 if operator.dtypes else {}, **given}), layout, seed)
+
+    def usual(self, seed: int = 0) -> list[Case]:
+        """A call of each operator of the library."""
+        linear = {"order": {"b": (1, 0)}}
+        found = {
+            "gemm": dict(M=16, N=1024, K=1024, present=["bias"], attributes={"activation": "gelu"}, **linear),
+            "softmax": {"R": 64, "D": 4096},
+            "rms_norm": {"R": 64, "D": 4096},
+            "layer_norm": {"R": 64, "D": 1024},
+            "silu_mul": {"R": 64, "D": 4096},
+            "batched_gemm": {"B": 8, "M": 128, "N": 128, "K": 64, "order": {"b": (0, 2, 1)}},
+        }
+        return [self.case(name, seed, **given) for name, given in found.items() if name in self.ops.operators]
+
+
+def variants(world: World, wanted: str) -> None:
+    """Check the variants that AOT_TUNE_FORCE names: [[operator, variant, kernel, dtypes], ...]; prints what came of it.
+
+    Odd calls that the kernel's guards accept must be served by it and be right; a few others must be refused.
+    """
+    found = {}
+    for name, variant, kernel, dtypes in json.loads(wanted):
+        operator = world.operator(name)
+        usual = [(p, "dense") for p in operator.workload_for("cuda") if {**default(operator), **p.dtypes} == dtypes]
+        odd = list(odd_problems(operator, 1, 3000, dtypes))
+        fit = [pair for pair in odd if accepted(operator, *pair, kernel)][:40]
+        unfit = [pair for pair in odd if not accepted(operator, *pair, kernel)][:3]
+        told: dict[str, Any] = {"checked": 0, "refused": 0, "faults": []}
+        for number, (chosen, layout) in enumerate([*usual, *fit, *unfit]):
+            case = Case(operator, chosen, layout, number)
+            try:
+                case.call(world.ops)
+            except world.ops.Error as error:
+                refused = "AOT_TUNE_FORCE" in str(error)
+                told["refused"] += refused
+                told["faults"] += [] if refused else [f"{case.text}: {error}"]
+                continue
+            told["checked"] += 1
+            if fault := case.fault():
+                told["faults"].append(fault)
+        found[f"{name}:{variant}"] = told
+    print("RESULT " + json.dumps(found))
+
+
+def default(operator: Operator) -> dict[str, str]:
+    """The first choice of each dtype variable."""
+    return {variable: choices[0] for variable, choices in operator.dtypes.items()}
+
+
+def without_force(world: World) -> None:
+    """Every odd call has an answer, and it is right."""
+    faults = []
+    for name in world.ops.operators:
+        operator = world.operator(name)
+        for number, (chosen, layout) in enumerate(odd_problems(operator, 2, 40)):
+            case = Case(operator, chosen, layout, number)
+            case.call(world.ops)
+            if fault := case.fault():
+                faults.append(fault)
+    assert not faults, "\n".join(faults[:20])
+
+
+def empty_calls(world: World) -> None:
+    """No rows, and sums over nothing."""
+    for rows in (0, 3):
+        x = torch.randn(rows, 0, device="cuda", dtype=torch.bfloat16)
+        if "softmax" in world.ops.operators:
+            assert world.ops.softmax(x).shape == (rows, 0)
+    a, b = (torch.empty(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((4, 0), (0, 8)))
+    bias = torch.randn(8, device="cuda", dtype=torch.bfloat16)
+    torch.testing.assert_close(world.ops.gemm(a, b, bias), bias.expand(4, 8).contiguous())
+
+
+def two_streams(world: World) -> None:
+    """Calls on two streams at once do not share a workspace, and each is ordered with its own stream's work."""
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    cases = [world.usual(seed) for seed in (1, 2)]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for stream, members in zip(streams, cases, strict=True):
+            with torch.cuda.stream(stream):
+                for case in members:
+                    case.poison()
+                    case.call(world.ops)
+    _all_right(cases)
+    for stream, members in zip(streams, cases, strict=True):  # the stream given outright, as an object and a number
+        for case, given in zip(members, (stream, stream.cuda_stream) * len(members), strict=False):
+            case.poison()
+            torch.cuda.synchronize()
+            case.call(world.ops, stream=given)
+    _all_right(cases)
+
+
+def _all_right(cases: Sequence[Sequence[Case]]) -> None:
+    torch.cuda.synchronize()
+    faults = [fault for members in cases for case in members if (fault := case.fault())]
+    assert not faults, "\n".join(faults[:10])
+
+
+def two_threads(world: World) -> None:
+    """The first calls of a process come from several threads at once, each with a stream of its own."""
+    cases = [world.usual(seed) for seed in range(4)]
+    torch.cuda.synchronize()
+    ready, errors = threading.Barrier(len(cases)), list[BaseException]()
+
+    def work(members: Sequence[Case]) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                ready.wait()
+                for _ in range(50):
+                    for case in members:
+                        case.call(world.ops)
+                torch.cuda.current_stream().synchronize()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(members,)) for members in cases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    _all_right(cases)
+
+
+def capture(world: World, first: str) -> None:
+    """Calls in a graph, captured in global mode; `first`: nothing was called or loaded before."""
+    cases = world.usual()
+    if first == "preloaded":
+        world.ops.preload("cuda:0")
+    elif first == "warm":
+        for case in cases:
+            case.call(world.ops)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        for case in cases:
+            case.call(world.ops)
+    for case in cases:
+        case.poison()
+    for _ in range(3):
+        graph.replay()
+    _all_right([cases])
+    for case in cases:  # and calls without the graph are still right
+        case.poison()
+        case.call(world.ops)
+    _all_right([cases])
+    for case in cases:  # replays compute from what is in the tensors then
+        case.poison()
+    graph.replay()
+    _all_right([cases])
+
+
+def capture_beside(world: World) -> None:
+    """One thread captures in global mode while another makes its first calls: neither disturbs the other."""
+    mine, others = world.usual(1), world.usual(2)
+    torch.cuda.synchronize()
+    inside, outside, errors = threading.Event(), threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                inside.wait(60)
+                for case in others:
+                    case.call(world.ops)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            outside.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        mine[0].call(world.ops)
+        inside.set()
+        outside.wait(60)
+        for case in mine[1:]:
+            case.call(world.ops)
+    thread.join()
+    assert not errors, errors
+    graph.replay()
+    _all_right([mine, others])
+
+
+def refused(errors: tuple[type[Exception], ...], function: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """The call must raise one of the errors, with a text."""
+    try:
+        function(*given, **named)
+    except errors as error:
+        if str(error):
+            return
+    raise AssertionError(f"{function} of {given} {named} was not refused")
+
+
+def preload(world: World) -> None:
+    """Every way to name a device; often, and by several threads at once."""
+    ways = ("cuda", "cuda:0", 0, torch.device("cuda", 0))
+    for device in ways:
+        world.ops.preload(device)
+    threads = [threading.Thread(target=world.ops.preload, args=("cuda:0",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for wrong in ("cuda:99", "nonsense"):
+        refused((world.ops.Error, TypeError, ValueError), world.ops.preload, wrong)
+    cases = world.usual()
+    for case in cases:
+        case.call(world.ops)
+    _all_right([cases])
+
+
+def workspaces(world: World) -> None:
+    """A workspace of the caller's: a large one serves; a small one gets another variant, and the result is right."""
+    for size in (32 << 20, 1 << 10, 64):
+        memory = torch.empty(size, dtype=torch.uint8, device="cuda").fill_(0xA5)
+        cases = world.usual()
+        for case in cases:
+            case.call(world.ops, workspace=memory)
+        _all_right([cases])
+
+
+def wrong_calls(world: World) -> None:
+    """Tensors on two devices, and of the wrong dtype: typed errors, and the next call is right."""
+    x, y = torch.randn(4, 64, device="cuda"), torch.empty(4, 64)
+    for given, out in ((x, y), (y, x), (x, torch.empty(4, 64, device="cuda", dtype=torch.float16))):
+        refused((world.ops.Error,), world.ops.softmax, given, out=out)
+    torch.testing.assert_close(world.ops.softmax(x), torch.softmax(x, -1))
+
+
+def imports(world: World) -> None:
+    """Importing the library and asking for its manifest makes no context."""
+    assert world.ops.manifest()
+    assert not torch.cuda.is_initialized()
+    context = ctypes.c_void_p()
+    status = ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
+    assert status == 3 or context.value is None  # 3: the driver was not even initialised
+
+
+def twice(world: World) -> None:
+    """The library of the tests' own templates is right."""
+    faults = []
+    for number, (chosen, layout) in enumerate(odd_problems(world.operator("twice"), 3, 30)):
+        case = Case(world.operator("twice"), chosen, layout, number)
+        case.call(world.ops)
+        faults.append(case.fault())
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+SCENARIOS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (variants, without_force, empty_calls, two_streams, two_threads, capture, capture_beside, preload,
+                     workspaces, wrong_calls, imports, twice)
+}  # fmt: skip
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](World(*sys.argv[2:4]), *sys.argv[4:])

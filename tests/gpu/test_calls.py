@@ -1,0 +1,46 @@
+"""Streams, threads, graphs, loading ahead and workspaces, each in a fresh process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_importing_makes_no_context(library: Any) -> None:
+    library.run("imports")
+
+
+def test_two_streams(library: Any) -> None:
+    library.run("two_streams")
+
+
+def test_several_threads_from_the_first_call_on(library: Any) -> None:
+    library.run("two_threads")
+
+
+@pytest.mark.parametrize("loading", ["EAGER", "LAZY"])
+@pytest.mark.parametrize("first", ["warm", "preloaded", "cold"])
+def test_capture(library: Any, first: str, loading: str) -> None:
+    """`cold`: the first call of the process is inside a global-mode capture."""
+    library.run("capture", first, CUDA_MODULE_LOADING=loading)
+
+
+def test_a_capture_beside_first_calls_of_another_thread(library: Any) -> None:
+    library.run("capture_beside")
+
+
+def test_preload(library: Any) -> None:
+    library.run("preload")
+
+
+def test_workspaces_of_the_caller(library: Any) -> None:
+    library.run("workspaces")
+
+
+def test_wrong_calls(library: Any) -> None:
+    library.run("wrong_calls")
+
+
+def test_a_process_that_sees_no_gpu_can_import(library: Any) -> None:
+    library.run("imports", CUDA_VISIBLE_DEVICES="")

@@ -1,0 +1,187 @@
+"""Faults that only a real GPU has: endless kernels, illegal accesses, a busy GPU, clocks that fall."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from building import build_project, twice_templates
+
+Make = Callable[..., Any]
+
+BUSY = """
+import torch
+a = torch.randn(8192, 8192, device="cuda")
+print("busy", flush=True)
+while True:
+    for _ in range(20):
+        a @ a
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_good_candidate_is_ok(bed: Any) -> None:
+    measured = bed.screen("none")
+    assert measured.status == "ok", measured.reason
+    assert measured.screen
+    assert measured.bitwise is True
+
+
+def test_an_endless_kernel_is_killed_and_the_next_candidate_runs(make_bed: Make) -> None:
+    """Row 5: SIGKILL frees the GPU."""
+    bed = make_bed(check=3.0, verify=3.0, verify_least=3.0)
+    assert bed.screen("none").status == "ok"
+    begin = time.monotonic()
+    measured = bed.screen("endless")
+    took = time.monotonic() - begin
+    assert measured.status == "timeout", measured.reason
+    assert took < 20, f"a deadline of 3 s took {took:.1f} s"
+    begin = time.monotonic()
+    assert bed.screen("none").status == "ok"
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(
+    ("fault", "pattern"), [("illegal", r"illegal memory access \(700\)"), ("misaligned", r"misaligned address \(716\)")]
+)
+def test_a_sticky_error_costs_only_its_candidate(bed: Any, fault: str, pattern: str) -> None:
+    """Row 6: the context is spoiled, the worker goes, and a good candidate right after is unaffected."""
+    measured = bed.screen(fault)
+    assert measured.status == "crashed", measured
+    assert re.search(pattern, measured.reason), measured.reason
+    good = bed.screen("none")
+    assert good.status == "ok", good.reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "pattern"),
+    [
+        ("past_end", "wrong-result", r"oob: .*(past its end|between the rows)"),
+        ("before_start", "wrong-result", r"oob: .*(before its start|between the rows)"),
+        ("half", "wrong-result", r"got nan"),
+        ("one_wrong", "wrong-result", r"y\[.*got .*want"),
+        ("mutates", "wrong-result", r"input 'x' was changed|y\[0, 0\]"),
+        ("stale_workspace", "wrong-result", r""),
+        ("past_workspace", "wrong-result", r"workspace"),
+        ("refuses", "failed", r"returned 5"),
+        ("too_much_shared", "failed", r"returned \d+"),
+    ],
+)
+def test_faults_that_do_not_crash(bed: Any, fault: str, status: str, pattern: str) -> None:
+    """Rows 7 to 10 on real memory."""
+    measured = bed.screen(fault)
+    assert measured.status == status, measured
+    assert re.search(pattern, measured.reason), measured.reason
+    assert bed.screen("none").status == "ok"
+
+
+def test_work_on_another_stream_never_passes(bed: Any) -> None:
+    """Row 14: what is not on the given stream is not in the time."""
+    measured = bed.screen("other_stream")
+    assert measured.status != "ok", measured
+    assert bed.screen("none").status == "ok"
+
+
+def test_a_race_survives_a_crash(bed: Any) -> None:
+    found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("none"), bed.entry("misaligned")])}
+    status = {bed.objects(f).candidate.id: f for f in ("none", "misaligned")}
+    by_fault = {status[c]: m.status for c, m in found.items() if c in status}
+    assert by_fault == {"none": "ok", "misaligned": "crashed"}
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Another process that keeps the GPU busy."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "busy"
+    time.sleep(1.5)  # the utilisation that the driver tells is a mean
+    yield
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_busy_gpu_is_waited_for_and_then_noisy(make_bed: Make) -> None:
+    """Row 38: bounded waiting, a loud line with the number of other processes, and results all the same."""
+    begin = time.monotonic()
+    bed = make_bed()
+    assert time.monotonic() - begin < 60
+    said = "\n".join(bed.lines)
+    assert re.search(r"is busy, \d+ other processes", said), said
+    assert re.search(r"noisy: .*still busy", said), said
+    assert bed.screen("none").status == "ok"
+
+
+class Slow:
+    """The real GPU with clocks at 60 % of their highest, for so many readings."""
+
+    def __init__(self, gpu: Any, readings: int) -> None:
+        self._gpu, self.left = gpu, readings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gpu, name)
+
+    def sm_mhz(self) -> int:
+        if self.left <= 0:
+            return int(self._gpu.max_sm_mhz())
+        self.left -= 1
+        return int(0.6 * self._gpu.max_sm_mhz())
+
+    def reasons(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("readings", [2, 10**6])
+def test_samples_at_low_clocks_are_taken_again_but_never_all_dropped(
+    make_bed: Make, monkeypatch: pytest.MonkeyPatch, readings: int
+) -> None:
+    """Row 39: bounded recoveries; clocks that stay low are accepted with a word."""
+    import aot_tune.bench.cuda as family
+
+    real = family.open_gpu
+    pauses: list[float] = []
+    monkeypatch.setattr(family, "open_gpu", lambda unit: Slow(real(unit), readings))
+    bed = make_bed()
+    monkeypatch.setattr(bed.bench.monitor, "_sleep", pauses.append)
+    measured = bed.screen("none")
+    assert measured.status == "ok", measured.reason
+    assert measured.screen
+    assert 1 <= len(pauses) <= 12
+    for _ in range(4):
+        assert bed.screen("none").status == "ok"
+    assert len(pauses) <= 12
+    if readings > 100:
+        assert any("noisy" in line for line in bed.lines), bed.lines
+
+
+def test_samples_carry_the_device_s_state(bed: Any) -> None:
+    measured = bed.screen("none")
+    assert measured.conditions
+    for state in measured.conditions:
+        assert state.sm_mhz > 100
+        assert 10 < state.celsius < 110
+        assert state.watts > 10
+
+
+def test_a_build_with_such_kernels(tmp_path: Path, import_path: str) -> None:
+    """Rows 5 and 6 through the whole build: it succeeds, and says what each candidate came to."""
+    templates = twice_templates(tmp_path, ("illegal", "half", "endless"))
+    library = build_project(tmp_path / "project", templates, import_path, AOT_TUNE_EFFORT="exhaustive")
+    (operator,) = library.manifest["operators"]
+    assert any(v["kernel"] == "good" for v in operator["variants"]), library.log[-3000:]
+    assert not any(v["kernel"] == "bad" for v in operator["variants"])
+    (path,) = library.folder.rglob("report.json")
+    reports = [r for r in json.loads(path.read_bytes())["operators"] if r["target"].startswith("cuda")]
+    failures = {f["candidate"]: f for r in reports for f in r["failures"]}
+    status = {fault: next((f["status"] for c, f in failures.items() if fault in c), "") for fault in
+              ("illegal", "half", "endless")}  # fmt: skip
+    assert status == {"illegal": "crashed", "half": "wrong-result", "endless": "timeout"}, failures
+    library.run("twice", status=0)

@@ -1,0 +1,60 @@
+"""Every variant for this GPU on odd shapes, strides and alignments, against float64."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+OPERATORS = ("batched_gemm", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
+
+
+@pytest.fixture(scope="session")
+def checked(library: Any) -> dict[str, dict[str, Any]]:
+    """What came of each variant, by `operator:variant`: the n-th variants of all operators share a process."""
+    columns = [
+        [(name, v["name"], v["kernel"], v["dtypes"]) for v in members]
+        for name, members in sorted(library.variants().items())
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for row in itertools.zip_longest(*columns):
+        wanted = [one for one in row if one is not None]
+        force = ",".join(f"{name}:{variant}" for name, variant, *_ in wanted)
+        said = library.run("variants", json.dumps(wanted), AOT_TUNE_FORCE=force, timeout=600)
+        found |= json.loads(said.rpartition("RESULT ")[2])
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_variant_is_right(library: Any, checked: dict[str, dict[str, Any]], name: str) -> None:
+    members = library.variants().get(name)
+    if members is None:
+        pytest.skip(f"the project has no operator {name}")
+    assert members
+    for variant in members:
+        told = checked[f"{name}:{variant['name']}"]
+        assert not told["faults"], f"{variant['name']} ({variant['kernel']}):\n" + "\n".join(told["faults"][:10])
+        assert told["checked"] >= 5, f"{variant['name']} ({variant['kernel']}) served {told}"
+
+
+def test_tuned_variants_are_there(library: Any) -> None:
+    """The library has more than its generic variants."""
+    for name, members in library.variants().items():
+        assert any(not v["generic"] for v in members), name
+        assert any(v["generic"] for v in members), name
+
+
+def test_calls_that_no_variant_is_named_for(library: Any) -> None:
+    library.run("without_force")
+
+
+def test_empty_calls(library: Any) -> None:
+    library.run("empty_calls")
+
+
+def test_an_unknown_name_is_refused(library: Any) -> None:
+    said = library.run("without_force", status=None, AOT_TUNE_FORCE="softmax:no_such_variant")
+    assert "AOT_TUNE_FORCE" in said
+    assert "no_such_variant" in said

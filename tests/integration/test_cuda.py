@@ -1,0 +1,372 @@
+"""CUDA without a card: rendering, compiling for three architectures, linking, replay, import, the error at the call.
+
+Each test prints its seconds, `--durations=0` also those of what they share; all of it takes some four minutes on two
+cores. `-k h200` replays the part of the committed record that CI does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from cuda_project import TARGETS, TWICE, Made, author_templates, build, record
+from environments import ROOT, environment, run
+
+from aot_tune.compile import target_by_name, toolchain_for
+from aot_tune.database import OperatorDatabase, load_databases, problem_key
+from aot_tune.errors import ToolchainError
+from aot_tune.library import load_operator
+from aot_tune.pipeline.evidence import Entry, Evidence, serves
+from aot_tune.pipeline.story import variant_name
+from aot_tune.render import Renderer
+from aot_tune.select import select
+
+
+def _why_not() -> str:
+    try:
+        toolchain_for("nvcc").identity()
+    except ToolchainError as error:
+        return f"no CUDA compiler: {error.what}"
+    return ""
+
+
+pytestmark = [
+    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
+    pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU: tests/gpu is for it"),
+]
+
+TUNING = Path(os.environ.get("AOT_TUNE_TEST_TUNING", ROOT / "tuning"))
+"""The committed records; the variable names others to try."""
+SUBSET = ("rms_norm", "softmax")
+"""What CI replays of the record; all of it is `AOT_TUNE_MODE=replay AOT_TUNE_TARGETS=cuda-sm_90a pip wheel .`"""
+
+
+@pytest.fixture(autouse=True)
+def _clock(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Print how long each test takes beside its fixtures."""
+    start = monotonic()
+    yield
+    with capsys.disabled():
+        print(f" [{request.node.name}: {monotonic() - start:.1f} s]", end="", flush=True)
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The author's own template root."""
+    return author_templates(tmp_path_factory.mktemp("author") / "templates")
+
+
+@pytest.fixture(scope="module")
+def generic(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
+    """The author's operator and a bundled one, without tuning."""
+    return build(
+        tmp_path_factory.mktemp("generic"),
+        templates=("bundled", templates),
+        operators=("silu_mul", "twice"),
+        MODE="generic",
+        TARGETS=";".join(TARGETS),
+    )
+
+
+# A tensor that says it is on a GPU: numpy's own capsule with another device in it.
+FAKE = """
+import ctypes
+import numpy as np
+import ops
+
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+class OnGpu:
+    def __init__(self, array, device=0):
+        self.array, self.device = array, device
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+    def __dlpack_device__(self):
+        return 2, self.device
+    def __dlpack__(self, **_):
+        capsule = self.array.__dlpack__()
+        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        ctypes.c_int32.from_address(place).value = 2
+        ctypes.c_int32.from_address(place + 4).value = self.device
+        return capsule
+
+def fails(call):
+    try:
+        call()
+    except ops.Error as error:
+        print(type(error).__name__, error)
+    else:
+        raise SystemExit("it did not fail")
+
+x = np.linspace(-2, 3, 256, dtype="f4").reshape(4, 64)
+"""
+
+
+def test_it_links_and_imports_without_a_driver(generic: Made) -> None:
+    for name in generic.needed():
+        assert not name.startswith(("libcuda", "libcudart", "libcublas")), name
+    said = generic.run("import ops; print(ops.operators)")
+    assert "silu_mul" in said
+    assert "twice" in said
+    kept = generic.variants("silu_mul")
+    assert sorted(v["dtypes"]["T"] for v in kept.values()) == ["bf16", "f16", "f32"]
+    assert all(v["generic"] and v["device"] and not v["rebuilt"] for v in kept.values())
+
+
+def test_the_cpu_is_served(generic: Made) -> None:
+    generic.run(FAKE + "assert (np.from_dlpack(ops.twice(x)) == 2 * x).all()")
+    generic.run(
+        FAKE + "y = np.from_dlpack(ops.silu_mul(x, x[::-1]))\n"
+        "assert np.abs(y - x / (1 + np.exp(-x)) * x[::-1]).max() < 1e-5"
+    )
+
+
+def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
+    said = generic.run(FAKE + "fails(lambda: ops.twice(OnGpu(x), y=OnGpu(x.copy())))")
+    assert said.startswith("CallError")
+    assert "cuda:0: there is no CUDA driver here" in said
+    assert "install NVIDIA's driver" in said
+
+
+def test_preload_says_what_to_do(generic: Made) -> None:
+    said = generic.run(FAKE + "fails(lambda: ops.preload('cuda:0'))")
+    assert said.startswith("CallError")
+    assert "install NVIDIA's driver" in said
+
+
+def test_what_a_cpu_has_no_kernel_for_is_said(generic: Made) -> None:
+    pytest.importorskip("torch")
+    code = "import torch\nh = torch.zeros(4, 64, dtype=torch.bfloat16)\nfails(lambda: ops.twice(h, y=h.clone()))"
+    said = generic.run(FAKE + code)
+    assert said.startswith("ArgumentTypeError")
+    assert "on cpu:0 with T=bf16, for which this library has no variants; it has T=f32" in said
+
+
+def test_the_c_function_gives_the_code_of_a_driver_that_is_missing(generic: Made) -> None:
+    """What a C caller sees: AOT_TUNE_ERROR_DRIVER, and the same words."""
+    code = """
+import ctypes, numpy as np
+from aot_tune.bench.objects import Arguments
+from aot_tune.library import load_operator
+from pathlib import Path
+import sys
+library = ctypes.CDLL(sys.argv[1])
+x, y = np.ones((4, 64), "f4"), np.zeros((4, 64), "f4")
+pairs = {"x": x, "y": y}
+call = Arguments(
+    load_operator(Path(sys.argv[2])).concrete({}),
+    {n: a.ctypes.data for n, a in pairs.items()}, {n: a.shape for n, a in pairs.items()},
+    {n: (64, 1) for n in pairs}, {}, {}, (2, 0),
+)
+status = library.mine_twice(*call.call, None)
+library.mine_last_error.restype = ctypes.c_char_p
+print(status, library.mine_last_error().decode())
+"""
+    said = run(
+        [sys.executable, "-c", code, generic.library, TWICE], env=environment(PYTHONPATH=os.pathsep.join(sys.path))
+    )
+    assert said.startswith("13 cuda:0: there is no CUDA driver here")
+
+
+def test_without_device_and_record_the_generic_variants_serve_and_that_is_said(tmp_path: Path, templates: Path) -> None:
+    made = build(tmp_path, templates=[templates], operators=["twice"], TARGETS="cuda-sm_90a")
+    assert len(re.findall("twice: NOT TUNED for cuda-sm_90a, the generic variant serves", made.log)) == 2, made.log
+    assert all(v["generic"] for v in made.variants("twice").values())
+    assert [note.split(" for ")[0] for note in made.report.notes] == ["twice: NOT TUNED"]
+
+
+@pytest.fixture(scope="module")
+def tuning(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Path:
+    """A record of the author's operator on three cards that nobody has."""
+    folder = tmp_path_factory.mktemp("tuning")
+    record(templates, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path, tuning: Path) -> Made:
+    """The library of that record."""
+    return _replay(tmp_path_factory.mktemp("replayed"), templates, tuning)
+
+
+def _replay(folder: Path, templates: Path, tuning: Path, **options: str) -> Made:
+    return build(
+        folder,
+        templates=[templates],
+        operators=["twice"],
+        database=tuning,
+        **{"MODE": "replay", "TARGETS": ";".join(TARGETS), "STRICT": "1", **options},
+    )
+
+
+def test_a_record_gives_variants_for_three_architectures(replayed: Made, tuning: Path) -> None:
+    databases = load_databases(tuning)
+    for target in TARGETS:
+        (database,) = (d for d in databases if target in d.targets)
+        kept = {n: v for n, v in replayed.variants("twice", target).items() if not v["generic"]}
+        assert [v["config"]["THREADS"] for v in kept.values()] == [256]
+        _same_code(kept, database)
+    code = "import json, ops; print([r for r in ops.manifest()['operators'][0]['tables']])"
+    tables = replayed.run(code)
+    assert all(target in tables for target in TARGETS)
+
+
+def test_a_replay_is_the_same_bit_for_bit(replayed: Made, tmp_path: Path, templates: Path, tuning: Path) -> None:
+    """In another folder, with another cache, from a copy of the record."""
+    copy = tmp_path / "elsewhere" / "tuning"
+    shutil.copytree(tuning, copy)
+    again = _replay(tmp_path / "project", templates, copy)
+    assert again.library.read_bytes() == replayed.library.read_bytes()
+    assert again.module.read_bytes() == replayed.module.read_bytes()
+
+
+def test_another_host_compiler_gives_the_recorded_device_code(
+    replayed: Made, tmp_path: Path, templates: Path, tuning: Path
+) -> None:
+    """Strict replay takes it: what was measured is what the device runs."""
+    other = tmp_path / "g++"
+    other.write_text('#!/bin/sh\nexec g++ "$@" -fno-schedule-insns2 -fcf-protection=none -fno-inline\n')
+    other.chmod(0o755)
+    made = _replay(tmp_path / "project", templates, tuning, CXX=str(other))
+    assert "hold the recorded device code and host code of another compiler" in made.log
+    ours, theirs = (m.variants("twice", "cuda-sm_") for m in (made, replayed))
+    assert {n: v["device"] for n, v in ours.items()} == {n: v["device"] for n, v in theirs.items()}
+    assert all(v["object"] != theirs[n]["object"] and not v["rebuilt"] for n, v in ours.items())
+
+
+def test_other_device_code_is_rebuilt_and_strict_replay_fails(
+    replayed: Made, tmp_path: Path, templates: Path, tuning: Path
+) -> None:
+    """The record of another CUDA compiler: its digests are not those of this one."""
+    other = tmp_path / "tuning"
+    shutil.copytree(tuning, other)
+    for path in other.rglob("*.jsonl"):
+        path.write_text(re.sub(r'"device":"[0-9a-f]{64}"', f'"device":"{"0" * 64}"', path.read_text()))
+    cache = str(replayed.folder.parent / "cache")  # what is compiled is the same
+    strict = _replay(tmp_path / "strict", templates, other, status=None, CACHE_DIR=cache)
+    assert "compiles to another device code than the recorded one" in strict.log
+    loose = _replay(tmp_path / "loose", templates, other, STRICT="0", CACHE_DIR=cache)
+    assert "variants are rebuilt" in loose.log
+    assert all(v["rebuilt"] for v in loose.variants("twice", "cuda-sm_").values())
+
+
+def test_a_changed_template_is_named(tmp_path: Path, templates: Path, tuning: Path) -> None:
+    """Times of another kernel decide nothing."""
+    changed = tmp_path / "templates"
+    shutil.copytree(templates, changed)
+    path = changed / "twice" / "kernel.cu.j2"
+    path.write_text(path.read_text().replace("float value = 2.0f *", "float value = 2.00f *"))
+    made = _replay(tmp_path / "project", changed, tuning, status=None)
+    assert "operator 'twice': the source of good" in made.log
+    assert "is not the recorded one" in made.log
+    assert "use the templates that the database was recorded with" in made.log
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Path:
+    """The committed record of the H200."""
+    if not list(TUNING.glob("cuda-nvidia-h200-132sm-*")):
+        pytest.skip("there is no record of an H200 below tuning/")
+    return TUNING
+
+
+@pytest.fixture(scope="module")
+def subset(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Made:
+    """The subset of the committed record that CI replays."""
+    return _replay_subset(tmp_path_factory.mktemp("subset"), recorded)
+
+
+def _replay_subset(folder: Path, recorded: Path, **options: str) -> Made:
+    return build(
+        folder,
+        templates=["bundled"],
+        operators=SUBSET,
+        database=recorded,
+        **{"MODE": "replay", "TARGETS": "cuda-sm_90a", **options},
+    )
+
+
+@pytest.mark.parametrize("operator", SUBSET)
+def test_the_record_of_the_h200_gives_its_own_variants(subset: Made, recorded: Path, operator: str) -> None:
+    (database,) = (d for d in load_databases(recorded) if d.operator == operator and d.device.name == "NVIDIA H200")
+    assert all(c.device for c in database.candidates if c.status == "ok")
+    kept = subset.variants(operator, "cuda-sm_90a")
+    assert set(kept) == _selected(operator, database)
+    _same_code(kept, database)
+    (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
+    assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
+    assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
+
+
+def test_a_replay_of_the_h200_is_the_same_bit_for_bit(subset: Made, recorded: Path, tmp_path: Path) -> None:
+    """In another folder, with another cache; strict, where the CUDA compiler is the recorded one."""
+    alike = all(_alike(d) for d in load_databases(recorded) if d.operator in SUBSET and d.device.name == "NVIDIA H200")
+    again = _replay_subset(tmp_path / "project", recorded, STRICT="1" if alike else "0")
+    assert again.library.read_bytes() == subset.library.read_bytes()
+    assert again.module.read_bytes() == subset.module.read_bytes()
+
+
+def test_a_changed_template_of_the_h200_is_named(recorded: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "templates"
+    shutil.copytree(ROOT / "templates", changed, ignore=shutil.ignore_patterns("__pycache__"))
+    path = changed / "softmax" / "cuda_rows.cu.j2"
+    path.write_text(path.read_text() + "// changed\n")
+    made = build(
+        tmp_path / "project",
+        templates=[changed],
+        operators=["softmax"],
+        database=recorded,
+        status=None,
+        MODE="replay",
+        TARGETS="cuda-sm_90a",
+    )
+    assert "operator 'softmax': the source of cuda_rows" in made.log
+    assert "is not the recorded one" in made.log
+
+
+def _selected(operator: str, database: OperatorDatabase) -> set[str]:
+    """Names of the variants that selection keeps on the measurements of a database, the generic ones aside."""
+    spec, renderer = load_operator(ROOT / "templates" / operator), Renderer([ROOT / "templates"])
+    target = target_by_name("cuda-sm_90a")
+    measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    entries = {}
+    for c in (r.candidate for r in database.candidates if r.id in measured):
+        built_for = target_by_name(c.target)
+        if c.generic or c.target == target.name:
+            entries[c.id] = Entry.of(spec, renderer.render(spec, c, built_for))
+    evidence = Evidence(spec, target, entries)
+    workload = {problem_key(p) for p in evidence.workload}
+    for m in database.measurements:
+        entry = entries.get(m.candidate)
+        fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
+        if fits and problem_key(m.problem) in workload:
+            evidence.add(m)
+    facts = {p.id: spec.facts(p) for p in evidence.workload}
+    chosen = select(evidence.costs(), facts, lambda c, f: serves(evidence, c, f))
+    return {variant_name(entries[c]) for c in chosen.kept if not entries[c].candidate.generic}
+
+
+def _alike(database: OperatorDatabase) -> bool:
+    """Whether the CUDA compiler here is the recorded one, whatever the host compiler."""
+    chain = toolchain_for("nvcc")
+    return chain.device_identity(database.toolchains["nvcc"]) == chain.device_identity(chain.identity())
+
+
+def _same_code(kept: Mapping[str, Mapping[str, Any]], database: OperatorDatabase) -> None:
+    """Check that a manifest's variants have the recorded device code, where this CUDA compiler is the recorded one."""
+    records = {f"{r.candidate.kernel}_{r.id[:8]}": r for r in database.candidates}
+    alike = _alike(database)
+    for name, variant in kept.items():
+        recorded = records[name]
+        assert recorded.candidate.config == variant["config"]
+        assert recorded.candidate.dtypes == variant["dtypes"]
+        if alike:
+            assert recorded.device == variant["device"]
+            assert not variant["rebuilt"]

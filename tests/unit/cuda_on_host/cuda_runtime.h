@@ -1,0 +1,186 @@
+// Runs CUDA kernels on the host, one fibre per thread, to check their index arithmetic and barriers where no
+// GPU is. Only what the gemm templates use. Copies that are asynchronous on the GPU happen here as late as
+// their waits allow.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#define __host__
+#define __device__
+#define __forceinline__ inline
+#define __global__ static
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+constexpr int cudaErrorInvalidValue = 1;
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+namespace host {
+
+struct Barrier {
+  int arrived = 0, generation = 0;
+};
+struct Warp {
+  Barrier barrier;
+  uint32_t words[32][8];
+};
+struct Block {
+  std::vector<unsigned char> memory;
+  Barrier barrier;
+  std::vector<Warp> warps;
+};
+struct Copy {
+  unsigned char* to;
+  const void* from;
+  int valid;
+};
+struct Fibre {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  dim3 thread, block;
+  int rank = 0, cluster_generation = 0;
+  bool done = false;
+  std::vector<Copy> open;
+  std::vector<std::vector<Copy>> groups;
+};
+struct Cluster {
+  std::vector<Block> blocks;
+  std::vector<Fibre> fibres;
+  Barrier barrier;
+  ucontext_t scheduler;
+  Fibre* now = nullptr;
+  dim3 grid, size;
+  std::function<void()> body;
+};
+inline Cluster* cluster = nullptr;
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "cuda_on_host: %s\n", what);
+  std::exit(3);
+}
+inline Fibre& now() { return *cluster->now; }
+inline Block& block() { return cluster->blocks[static_cast<size_t>(now().rank)]; }
+inline int lane() { return static_cast<int>(now().thread.x % 32); }
+inline Warp& warp() { return block().warps[now().thread.x / 32]; }
+inline void yield() { swapcontext(&now().context, &cluster->scheduler); }
+inline void wait(Barrier& barrier, int count) {
+  const int mine = barrier.generation;
+  if (++barrier.arrived == count) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+  }
+  while (barrier.generation == mine) yield();
+}
+inline void wait_warp() { wait(warp().barrier, 32); }
+
+// 32-bit addresses of shared memory: the block's rank in its cluster, then the offset.
+inline unsigned char* shared_at(uint32_t at, size_t bytes) {
+  auto& memory = cluster->blocks.at(at >> 24).memory;
+  const size_t offset = at & 0xffffffu;
+  if (offset + bytes > memory.size() || offset % bytes != 0)
+    fail("shared memory: out of bounds or unaligned");
+  return memory.data() + offset;
+}
+inline uint32_t word_at(uint32_t at) {
+  uint32_t word;
+  std::memcpy(&word, shared_at(at, 4), 4);
+  return word;
+}
+inline unsigned char* shared_memory() { return block().memory.data(); }
+
+inline void enter() {
+  cluster->body();
+  now().done = true;
+  for (;;) yield();
+}
+
+inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes,
+                        std::function<void()> body) {
+  Cluster all;
+  cluster = &all;
+  all.grid = grid, all.size = dim3(static_cast<unsigned>(threads)), all.body = std::move(body);
+  all.blocks.resize(static_cast<size_t>(blocks));
+  all.fibres.resize(static_cast<size_t>(blocks * threads));
+  for (auto& one : all.blocks) {
+    one.memory.assign(shared_bytes + 1024, 0xff);  // NaN in every format
+    one.warps.resize(static_cast<size_t>(threads / 32));
+  }
+  for (size_t i = 0; i < all.fibres.size(); ++i) {
+    Fibre& fibre = all.fibres[i];
+    fibre.rank = static_cast<int>(i) / threads;
+    fibre.thread = dim3(static_cast<unsigned>(static_cast<int>(i) % threads), 0, 0);
+    fibre.block = dim3(first.x + static_cast<unsigned>(fibre.rank), first.y, first.z);
+    fibre.stack.reset(new char[128 * 1024]);
+    getcontext(&fibre.context);
+    fibre.context.uc_stack.ss_sp = fibre.stack.get();
+    fibre.context.uc_stack.ss_size = 128 * 1024;
+    fibre.context.uc_link = &all.scheduler;
+    makecontext(&fibre.context, enter, 0);
+  }
+  for (size_t left = all.fibres.size(), turns = 0; left != 0; ++turns) {
+    left = 0;
+    for (auto& fibre : all.fibres) {
+      if (fibre.done) continue;
+      all.now = &fibre;
+      swapcontext(&all.scheduler, &fibre.context);
+      left += !fibre.done;
+    }
+    if (turns > 10000000) fail("a barrier is never reached by all");
+  }
+  for (auto& fibre : all.fibres) {
+    if (!fibre.open.empty()) fail("copies were begun and never committed");
+    for (auto& group : fibre.groups)
+      if (!group.empty()) fail("a kernel ended before its copies");
+  }
+  cluster = nullptr;
+}
+
+}  // namespace host
+
+#define threadIdx (host::now().thread)
+#define blockIdx (host::now().block)
+#define gridDim (host::cluster->grid)
+#define blockDim (host::cluster->size)
+
+inline void __syncthreads() { host::wait(host::block().barrier, static_cast<int>(blockDim.x)); }
+inline float __shfl_xor_sync(uint32_t, float v, int mask) {
+  host::Warp& warp = host::warp();
+  std::memcpy(&warp.words[host::lane()][0], &v, 4);
+  host::wait_warp();
+  float other;
+  std::memcpy(&other, &warp.words[host::lane() ^ mask][0], 4);
+  host::wait_warp();
+  return other;
+}
+inline float __uint_as_float(uint32_t u) {
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+inline uint32_t __float_as_uint(float f) {
+  uint32_t u;
+  std::memcpy(&u, &f, 4);
+  return u;
+}

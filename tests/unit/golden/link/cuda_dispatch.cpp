@@ -1,0 +1,508 @@
+// Dispatch of libaot_tune_ops.so. Written by aot_tune.
+#include "aot_tune/cuda_ops.h"
+#include "runtime.h"
+
+#define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
+
+namespace aot_tune {
+extern const Backend backend_cpu;
+extern const Backend backend_cuda;
+}  // namespace aot_tune
+
+extern "C" {
+int32_t aot_tune_even_80_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_even_80_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_even_80_preload(void);
+int32_t aot_tune_fast_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_fast_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_fast_90a_preload(void);
+int32_t aot_tune_fast_bf16_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_fast_bf16_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_fast_bf16_preload(void);
+int32_t aot_tune_plain_bf16_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_plain_bf16_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_bf16_preload(void);
+int32_t aot_tune_plain_cpu_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_plain_cpu_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_cuda_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_plain_cuda_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_plain_cuda_preload(void);
+int32_t aot_tune_vendor_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_vendor_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_vendor_90a_preload(void);
+int32_t aot_tune_vendor_90a_note(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, char* buffer, size_t buffer_size);
+int32_t aot_tune_wide_90a_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size);
+int32_t aot_tune_wide_90a_launch(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void* workspace, size_t workspace_size, void* stream);
+int32_t aot_tune_wide_90a_preload(void);
+}
+
+namespace {
+
+using namespace aot_tune;
+
+constexpr char kManifest[] =
+    "{}\012";
+
+}  // namespace
+
+extern "C" AOT_TUNE_PUBLIC const char* aot_tune_last_error(void) { return last_error(); }
+
+extern "C" AOT_TUNE_PUBLIC const char* aot_tune_manifest(void) { return kManifest; }
+
+// ---- scale ----
+
+namespace {
+namespace operator_scale {
+
+constexpr DTypeInfo kDTypes_T[] = {{"f32", 2, 32}, {"bf16", 4, 16}};
+constexpr VariableInfo kVariables[] = {{"T", kDTypes_T, 2}};
+constexpr TensorInfo kTensors[] = {
+    {"x", "[N]", "f32 or bf16", 2, 32, 1, false, false, 0},
+    {"bias", "[N]", "f32 or bf16", 2, 32, 1, false, true, 0},
+    {"out", "[N]", "f32 or bf16", 2, 32, 1, true, false, 0},
+};
+constexpr OperatorInfo kOperator = {"scale", kTensors, 3, kVariables, 1};
+const Backend* const kBackends[] = {&backend_cpu, &backend_cuda};
+
+const VariantInfo kInfo[] = {
+    {"plain_cpu", "cpu-x86-64", "plain", "0000000000000000000000000000000000000000000000000000000000000000", &backend_cpu, 1, 0},
+    {"plain_cuda", "cuda-ptx_80", "plain", "1111111111111111111111111111111111111111111111111111111111111111", &backend_cuda, 80, 0},
+    {"plain_bf16", "cuda-ptx_80", "plain", "2222222222222222222222222222222222222222222222222222222222222222", &backend_cuda, 80, 0},
+    {"even_80", "cuda-sm_80", "even", "3333333333333333333333333333333333333333333333333333333333333333", &backend_cuda, 80, 89},
+    {"vendor_90a", "cuda-sm_90a", "vendor", "4444444444444444444444444444444444444444444444444444444444444444", &backend_cuda, 90, 90},
+    {"wide_90a", "cuda-sm_90a", "wide", "5555555555555555555555555555555555555555555555555555555555555555", &backend_cuda, 90, 90},
+    {"fast_90a", "cuda-sm_90a", "fast", "6666666666666666666666666666666666666666666666666666666666666666", &backend_cuda, 90, 90},
+    {"fast_bf16", "cuda-sm_90a", "fast", "7777777777777777777777777777777777777777777777777777777777777777", &backend_cuda, 90, 90},
+};
+
+struct Functions {
+  int32_t (*workspace)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t*);
+  int32_t (*launch)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, void*, size_t, void*);
+  int32_t (*preload)();
+  int32_t (*note)(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, char*, size_t);
+};
+const Functions kFunctions[] = {
+    {aot_tune_plain_cpu_workspace, aot_tune_plain_cpu_launch, nullptr, nullptr},
+    {aot_tune_plain_cuda_workspace, aot_tune_plain_cuda_launch, aot_tune_plain_cuda_preload, nullptr},
+    {aot_tune_plain_bf16_workspace, aot_tune_plain_bf16_launch, aot_tune_plain_bf16_preload, nullptr},
+    {aot_tune_even_80_workspace, aot_tune_even_80_launch, aot_tune_even_80_preload, nullptr},
+    {aot_tune_vendor_90a_workspace, aot_tune_vendor_90a_launch, aot_tune_vendor_90a_preload, aot_tune_vendor_90a_note},
+    {aot_tune_wide_90a_workspace, aot_tune_wide_90a_launch, aot_tune_wide_90a_preload, nullptr},
+    {aot_tune_fast_90a_workspace, aot_tune_fast_90a_launch, aot_tune_fast_90a_preload, nullptr},
+    {aot_tune_fast_bf16_workspace, aot_tune_fast_bf16_launch, aot_tune_fast_bf16_preload, nullptr},
+};
+std::atomic<uint64_t> loaded[8];  // a bit per device
+
+struct Call {
+  View view[3];
+  const Backend* backend;
+  int32_t level;
+  int generic;  // the variant that answers when no other does
+  bool empty;   // no output has an element
+  bool hollow;  // some output has elements, but not every input
+  const DLTensor* t_x;
+  const DLTensor* t_bias;
+  const DLTensor* t_out;
+  int64_t d_N;
+  int32_t y_T;
+  float v_factor;
+  const DLDevice& device() const { return view[0].tensor.device; }
+  static const VariantInfo& info(int variant) { return kInfo[variant]; }
+  // What a variant says of the call, for people.
+  void note(int variant, char* buffer, size_t size) const;
+};
+
+int generic_of(const Call& c);
+
+// Checks a call and fills it in; `data_` is false where no memory is touched.
+int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
+  const DLTensor* const given_[] = {x, bias, out};
+  int32_t dtypes_[1];
+  if (int32_t status = read_tensors(kOperator, given_, c_.view, dtypes_)) return status;
+  c_.y_T = dtypes_[0];
+  c_.d_N = x->shape[0];
+  if (bias != nullptr && bias->shape[0] != c_.d_N)
+    return wrong_extent(kOperator, 1, 0, bias->shape[0], c_.d_N, "N");
+  if (out->shape[0] != c_.d_N)
+    return wrong_extent(kOperator, 2, 0, out->shape[0], c_.d_N, "N");
+  c_.empty = c_.view[2].empty;
+  c_.hollow = !c_.empty && (c_.view[0].empty || (bias != nullptr && c_.view[1].empty));
+  if (data_ && !c_.empty) {
+    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
+  }
+  c_.t_x = &c_.view[0].tensor;
+  c_.t_bias = bias ? &c_.view[1].tensor : nullptr;
+  c_.t_out = &c_.view[2].tensor;
+  c_.v_factor = factor;
+  if (int32_t status = find_backend(kOperator, kBackends, 2, c_.device(), &c_.backend, &c_.level))
+    return status;
+  c_.generic = generic_of(c_);
+  if (c_.generic < 0 && c_.backend == &backend_cpu)
+    return no_kernels(kOperator, c_.device(), dtypes_, "T=f32");
+  if (c_.generic < 0 && c_.backend == &backend_cuda)
+    return no_kernels(kOperator, c_.device(), dtypes_, "T=f32 or T=bf16");
+  if (c_.backend == &backend_cuda && c_.level < kInfo[c_.generic].level)
+    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], "cuda-ptx_80, cuda-sm_80, cuda-sm_90a");
+  return AOT_TUNE_OK;
+}
+
+template <typename Trace>
+bool accepts_0(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[0], "(dtype.T == 0)");
+}
+
+template <typename Trace>
+bool accepts_1(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[1], "(dtype.T == 0)");
+}
+
+template <typename Trace>
+bool accepts_2(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(1)) != 0, kInfo[2], "(dtype.T == 1)");
+}
+
+template <typename Trace>
+bool accepts_3(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[3], "(dtype.T == 0)") &&
+         trace.guard(((c.d_N % INT64_C(2)) == INT64_C(0)) != 0, kInfo[3], "((N % 2) == 0)") &&
+         trace.guard((c.t_x->strides[0] == INT64_C(1)) != 0, kInfo[3], "(stride.x.0 == 1)");
+}
+
+template <typename Trace>
+bool accepts_4(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[4], "(dtype.T == 0)");
+}
+
+template <typename Trace>
+bool accepts_5(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[5], "(dtype.T == 0)");
+}
+
+template <typename Trace>
+bool accepts_6(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[6], "(dtype.T == 0)") &&
+         trace.guard(((c.d_N % INT64_C(4)) == INT64_C(0)) != 0, kInfo[6], "((N % 4) == 0)");
+}
+
+template <typename Trace>
+bool accepts_7(const Call& c, Trace& trace) {
+  (void)c;
+  return trace.guard((int64_t{c.y_T} == INT64_C(1)) != 0, kInfo[7], "(dtype.T == 1)") &&
+         trace.guard(((c.d_N % INT64_C(8)) == INT64_C(0)) != 0, kInfo[7], "((N % 8) == 0)");
+}
+
+// cuda-sm_80
+template <typename Trace>
+int choose_0(const Call& c, Trace& trace) {
+  (void)c;
+  (void)trace;
+  if (allowed(kOperator, kInfo[3], trace) && accepts_3(c, trace) && trace.fits(c, 3)) return 3;
+  return -1;
+}
+
+// cuda-sm_90
+template <typename Trace>
+int choose_1(const Call& c, Trace& trace) {
+  (void)c;
+  (void)trace;
+  if (accepts_1(c, trace) && trace.fits(c, 1)) return 1;
+  return -1;
+}
+
+// cuda-sm_90a
+template <typename Trace>
+int choose_2(const Call& c, Trace& trace) {
+  (void)c;
+  (void)trace;
+  if (trace.test(int64_t{c.y_T} <= INT64_C(0), "dtype.T <= 0", "dtype.T > 0")) {
+    if (allowed(kOperator, kInfo[4], trace) && accepts_4(c, trace) && trace.fits(c, 4)) return 4;
+    if (allowed(kOperator, kInfo[5], trace) && accepts_5(c, trace) && trace.fits(c, 5)) return 5;
+    if (allowed(kOperator, kInfo[6], trace) && accepts_6(c, trace) && trace.fits(c, 6)) return 6;
+    return -1;
+  } else {
+    if (allowed(kOperator, kInfo[7], trace) && accepts_7(c, trace) && trace.fits(c, 7)) return 7;
+    if (accepts_2(c, trace) && trace.fits(c, 2)) return 2;
+    return -1;
+  }
+}
+
+// The generic variant for the call's device and dtypes, or -1.
+int generic_of(const Call& c) {
+  if (c.backend == &backend_cpu && c.y_T == 0) return 0;
+  if (c.backend == &backend_cuda && c.y_T == 0) return 1;
+  if (c.backend == &backend_cuda && c.y_T == 1) return 2;
+  return -1;
+}
+
+// The table of the most specific target that a device runs, or -1.
+int table_for(const Backend* backend, int32_t level) {
+  (void)backend;
+  (void)level;
+  if (backend == &backend_cuda && level >= 90 && level <= 90) return 2;
+  if (backend == &backend_cuda && level >= 90 && level <= 99) return 1;
+  if (backend == &backend_cuda && level >= 80 && level <= 89) return 0;
+  return -1;
+}
+
+template <typename Trace>
+int choose(const Call& c, Trace& trace) {
+  int choice = -1;
+  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
+    case 0:
+      choice = choose_0(c, trace);
+      break;
+    case 1:
+      choice = choose_1(c, trace);
+      break;
+    case 2:
+      choice = choose_2(c, trace);
+      break;
+    default:
+      (void)trace;
+      break;
+  }
+  return choice >= 0 ? choice : c.generic;
+}
+
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  (void)c;
+  (void)trace;
+  switch (variant) {
+    case 0:
+      return accepts_0(c, trace);
+    case 1:
+      return accepts_1(c, trace);
+    case 2:
+      return accepts_2(c, trace);
+    case 3:
+      return accepts_3(c, trace);
+    case 4:
+      return accepts_4(c, trace);
+    case 5:
+      return accepts_5(c, trace);
+    case 6:
+      return accepts_6(c, trace);
+    case 7:
+      return accepts_7(c, trace);
+    default:
+      return true;
+  }
+}
+
+struct Tuned {
+  int64_t dims[1];
+  int64_t classes[3];  // of strides; -1 where the tensor is absent
+  int32_t attributes[1];
+  int32_t dtypes[1];
+};
+constexpr Tuned kTuned_2[] = {
+    {{16}, {8, -1, 8}, {0}, {1}},
+    {{8}, {8, -1, 8}, {0}, {0}},
+};
+
+int is_tuned(const Call& c) {
+  if (c.empty || c.hollow) return 0;
+  const Tuned* rows = nullptr;
+  int count = 0;
+  switch (table_for(c.backend, c.level)) {
+    case 2:
+      rows = kTuned_2;
+      count = 2;
+      break;
+    default:
+      break;
+  }
+  const int64_t dims[] = {c.d_N};
+  const int64_t classes[] = {stride_class(*c.t_x), c.t_bias != nullptr ? stride_class(*c.t_bias) : -1, stride_class(*c.t_out)};
+  const int32_t dtypes[] = {c.y_T};
+  const int32_t attributes[] = {0};
+  for (int i = 0; i < count; ++i) {
+    bool same = true;
+    for (int k = 0; k < 1; ++k) same &= rows[i].dims[k] == dims[k];
+    for (int k = 0; k < 3; ++k) same &= rows[i].classes[k] == classes[k];
+    for (int k = 0; k < 1; ++k) same &= rows[i].attributes[k] == attributes[k];
+    for (int k = 0; k < 1; ++k) same &= rows[i].dtypes[k] == dtypes[k];
+    if (same) return 1;
+  }
+  return 0;
+}
+
+// Bytes of workspace that a variant needs.
+int32_t need(const Call& c, int variant, size_t* size) {
+  *size = 0;
+  return kFunctions[variant].workspace(c.t_x, c.t_bias, c.t_out, c.v_factor, size);
+}
+
+void Call::note(int variant, char* buffer, size_t size) const {
+  if (kFunctions[variant].note != nullptr) kFunctions[variant].note((*this).t_x, (*this).t_bias, (*this).t_out, (*this).v_factor, buffer, size);
+}
+
+// The variant that AOT_TUNE_FORCE names for the call, or -1.
+int32_t forced(const Call& c, int* variant) {
+  const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
+  return choose_forced(kOperator, kInfo, 8, *c.backend, c.level, takes, variant);
+}
+
+// The first ranked variant that can be had here and whose workspace fits, else the generic one.
+template <typename Trace>
+int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, size_t* size) {
+  Fitting<Trace, decltype(&need)> fitting{trace, &need, limit};
+  *variant = choose(c, fitting);
+  return need(c, *variant, size);
+}
+
+// The variant of a call and its workspace.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {
+  *variant = -1;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, variant)) return status;
+  }
+  const bool named = *variant >= 0;
+  NoTrace trace;
+  if (!named) *variant = choose(c, trace);
+  int32_t status = need(c, *variant, size);
+  if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
+    status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+}
+
+int32_t run(const Call& c, const aot_tune_exec* exec) {
+  int variant;
+  size_t size;
+  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+  int32_t (*ahead)() = kFunctions[variant].preload;
+  if (int32_t status = load(kOperator, kInfo[variant], ahead, c.device().device_id, loaded[variant]))
+    return status;
+  void* memory;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
+  void* stream = exec != nullptr ? exec->stream : nullptr;
+  const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, memory, size, stream);
+  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+}
+
+// Loads the variants that calls on a device may get.
+int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {
+  bool wanted[8];
+  for (int i = 0; i < 8; ++i) wanted[i] = false;
+  if (&backend == &backend_cuda) {
+    const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};
+    if (level < kInfo[1].level)
+      return too_old(kOperator, device, level, kInfo[1], "cuda-ptx_80, cuda-sm_80, cuda-sm_90a");
+    wanted[1] = wanted[2] = true;
+  }
+  switch (table_for(&backend, level)) {
+    case 0:
+      wanted[3] = true;
+      break;
+    case 1:
+      wanted[1] = true;
+      break;
+    case 2:
+      wanted[2] = wanted[4] = wanted[5] = wanted[6] = wanted[7] = true;
+      break;
+    default:
+      break;
+  }
+  for (int i = 0; i < 8; ++i) {
+    if (!wanted[i]) continue;
+    int32_t (*ahead)() = kFunctions[i].preload;
+    if (int32_t status = load(kOperator, kInfo[i], ahead, device_id, loaded[i])) return status;
+  }
+  return AOT_TUNE_OK;
+}
+
+int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
+  text.add("operator: %s\n", kOperator.name);
+  text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
+  text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
+  text.add("dtype: T=%s\n", kDTypes_T[c.y_T].name);
+  const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+  explain_tensors(text, kOperator, given, c.view);
+  if (c.empty) {
+    text.add("why: no output has elements, so nothing runs\n");
+    return AOT_TUNE_OK;
+  }
+  const int table = c.hollow ? -1 : table_for(c.backend, c.level);
+  constexpr const char* kTargets[] = {"cuda-sm_80", "cuda-sm_90", "cuda-sm_90a"};
+  if (table >= 0) text.add("table: %s\n", kTargets[table]);
+  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
+  int choice = -1;
+  size_t size = 0;
+  if (is_forced() && !c.hollow) {
+    if (int32_t status = forced(c, &choice)) return status;
+  }
+  const bool named = choice >= 0;
+  TextTrace trace{&text};
+  const int32_t status = named ? need(c, choice, &size)
+                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
+  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
+                    : c.hollow            ? "generic: an input has no elements"
+                    : table < 0           ? "generic: no tuned variants for this level of the device"
+                                          : "generic: no variant ranked for such calls accepts this one";
+  char note[256] = "";
+  c.note(choice, note, sizeof note);
+  explain_choice(text, kInfo[choice], size, note, why);
+  return AOT_TUNE_OK;
+}
+
+}  // namespace operator_scale
+}  // namespace
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec) {
+  operator_scale::Call call_;
+  int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
+  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  Entered entered_;
+  status_ = entered_.enter(*call_.backend, call_.device().device_id);
+  if (status_ != AOT_TUNE_OK) return status_;
+  return operator_scale::run(call_, exec);
+}
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {
+  operator_scale::Call call_;
+  *workspace_size = 0;
+  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  Entered entered_;
+  status_ = entered_.enter(*call_.backend, call_.device().device_id);
+  if (status_ != AOT_TUNE_OK) return status_;
+  int variant_;
+  return operator_scale::serve(call_, nullptr, &variant_, workspace_size);
+}
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, char* buffer, size_t size) {
+  operator_scale::Call call_;
+  Text text_(buffer, size);
+  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  if (status_ != AOT_TUNE_OK) return status_;
+  Entered entered_;
+  status_ = entered_.enter(*call_.backend, call_.device().device_id);
+  if (status_ != AOT_TUNE_OK) return status_;
+  return operator_scale::explain(call_, exec, text_);
+}
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_is_tuned(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, int32_t* tuned) {
+  operator_scale::Call call_;
+  *tuned = 0;
+  int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
+  if (status_ != AOT_TUNE_OK) return status_;
+  *tuned = operator_scale::is_tuned(call_);
+  return AOT_TUNE_OK;
+}
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_preload(int32_t device_type, int32_t device_id) {
+  static const Backend* const backends[] = {&backend_cpu, &backend_cuda};
+  static const Preload operators[] = {operator_scale::preload};
+  const DLDevice device = {static_cast<DLDeviceType>(device_type), device_id};
+  return preload_all(backends, 2, device, operators, 1);
+}

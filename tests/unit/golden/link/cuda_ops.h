@@ -1,0 +1,54 @@
+/* The operators of libaot_tune_ops.so. Written by aot_tune; for C and C++.
+ *
+ * All functions return AOT_TUNE_OK (0) or an aot_tune_status; aot_tune_last_error() then says what was wrong. They
+ * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
+ * whose outputs have no elements returns at once.
+ */
+#ifndef AOT_TUNE_CUDA_OPS_H_
+#define AOT_TUNE_CUDA_OPS_H_
+
+#include "aot_tune/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What was wrong in the last call of this thread that failed; empty when none has. Valid until the next failure. */
+const char* aot_tune_last_error(void);
+
+/* What the library holds, as JSON: operators, variants with the digests of their objects, decision tables, tools. */
+const char* aot_tune_manifest(void);
+
+/* Loads the kernels that the library has for a device, so that no later call does; DLPack's numbers of the device. Not
+ * needed for correctness: else kernels load at their first call, also while a stream is captured. */
+int32_t aot_tune_preload(int32_t device_type, int32_t device_id);
+
+/* out = x * factor.
+ *
+ * x: T [N], input
+ * bias: T [N], input, may be NULL
+ * out: T [N], output
+ * T: f32 or bf16, the same for all
+ * factor: float
+ * exec: how to carry out the call; NULL for defaults
+ */
+int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
+                       const aot_tune_exec* exec);
+
+/* Bytes of workspace that this call of aot_tune_scale needs; 0 when none. Data is not read. */
+int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
+                                 size_t* workspace_size);
+
+/* Writes lines of 'key: value' on the variant that this call gets and why; cut off to fit size. */
+int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
+                               const aot_tune_exec* exec, char* buffer, size_t size);
+
+/* Sets *tuned to 1 when exactly this problem was measured for the call's target, else to 0. */
+int32_t aot_tune_scale_is_tuned(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor,
+                                int32_t* tuned);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AOT_TUNE_CUDA_OPS_H_ */

@@ -1,0 +1,375 @@
+"""A session of the CUDA family on the host's tensors: candidates that go wrong, one after the other, in one process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import Check, Policy, messages, policy_for
+from aot_tune.bench.cuda import device_of
+from aot_tune.spec import Problem, problem
+
+torch = pytest.importorskip("torch")
+
+from aot_tune.bench.cuda.engine import FaultError, HostEngine  # noqa: E402
+from aot_tune.bench.cuda.session import CudaSession  # noqa: E402
+
+OPERATOR = '''
+"""The operator of these tests: y = 2 * x + 1, with weights that are cold."""
+from aot_tune.spec import Attribute, Baseline, Kernel, Operator, Tensor, dims, problem
+
+R, D = dims("R D")
+
+
+def reference(xp, call):
+    y = 2 * call.x + 1 + call.w
+    return {"y": y if call.bias is None else y + call.bias}
+
+
+def torch_axpb(torch, call):
+    return lambda: torch.add(call.x, call.w, out=call.y)
+
+
+operator = Operator(
+    name="axpb",
+    dims=("R", "D"),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    tensors=(
+        Tensor("x", (R, D), "T"),
+        Tensor("w", (D,), "T", cold=True),
+        Tensor("bias", (D,), "T", optional=True),
+        Tensor("y", (R, D), "T", output=True),
+    ),
+    reference=reference,
+    flops=3 * R * D,
+    workload=(problem(R=16, D=256),),
+    baselines=(Baseline("torch", "torch", torch_axpb), Baseline("absent", "no_such_module_anywhere", torch_axpb)),
+    kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
+)
+'''
+
+SOURCE = r"""
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+struct DLTensor {
+    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
+    int64_t *shape, *strides; uint64_t byte_offset;
+};
+#define EXPORT extern "C" __attribute__((visibility("default")))
+static int calls = 0, preloads = 0;
+#if BITS == 32
+using T = float;
+static float load(const T& x) { return x; }
+static T make(float x) { return x; }
+#else
+using T = uint16_t;
+static float load(const T& x) { uint32_t b = uint32_t(x) << 16; float f; std::memcpy(&f, &b, 4); return f; }
+static T make(float x) {
+    uint32_t b; std::memcpy(&b, &x, 4);
+    if ((b & 0x7fffffff) > 0x7f800000) return 0x7fff;
+    return uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16);
+}
+#endif
+static T& at(const DLTensor* t, int64_t i, int64_t j) {
+    return static_cast<T*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
+}
+EXPORT int candidate_preload() { return preloads++ < 100 ? PRELOAD : 1; }
+EXPORT int candidate_workspace(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*, size_t* size) {
+    *size = WORKSPACE; return 0;
+}
+EXPORT int candidate_launch(const DLTensor* x, const DLTensor* w, const DLTensor* bias, const DLTensor* y,
+                            void* workspace, size_t, void* stream) {
+    (void)stream; (void)workspace;
+    ++calls;
+    const int64_t rows = x->shape[0], columns = x->shape[1];
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < columns; ++j) {
+            float v = 2 * load(at(x, i, j)) + 1 + load(at(w, j, 0));
+            if (bias) v += load(at(bias, j, 0));
+            at(y, i, j) = make(v);
+        }
+    BODY
+    return 0;
+}
+"""
+
+GOOD = ""
+PAST_END = "at(y, rows - 1, columns) = make(0);"
+MUTATES = "at(x, 0, 0) = make(5);"
+WRONG = "if (rows > 1) at(y, rows - 1, columns - 1) = make(1000);"
+NAN = "at(y, 0, 0) = make(0.0f / 0.0f * 0);"
+LATER = "if (calls > 8) at(y, 0, 0) = make(77);"
+REFUSES = "return 9;"
+FAULTS = "return 700;"
+UNSTEADY = "at(y, 0, 0) = make(load(at(y, 0, 0)) * (1 + 1e-7f * (calls % 2)));"
+PAST_WORKSPACE = "static_cast<char*>(workspace)[WORKSPACE] = 0;"
+
+
+class Engine(HostEngine):
+    """The host as a device that a candidate can spoil: a launch that returns 700 does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = False
+
+    def check(self) -> None:
+        if self.broken:
+            raise FaultError(700, "")
+
+
+class Bed:
+    def __init__(self, folder: Path, role: Any = "candidate") -> None:
+        self.folder = folder / "templates" / "axpb"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "operator.py").write_text(OPERATOR)
+        self.policy = policy_for("cuda", Policy(screen_ns=1_000_000, sample_ns=10_000, copies=4))
+        device = device_of(
+            name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
+        )
+        self.engine = Engine()
+        self.session = CudaSession(self.policy, role, device, lambda: self.engine)
+        self.references, self.count = folder / "references", 0
+        self.references.mkdir()
+
+    def ask(self, request: Any) -> Any:
+        return self.session.handle(request, lambda _message: None)
+
+    def name(self, one: Problem, special: bool = False) -> str:
+        self.count += 1
+        key, check = f"problem-{self.count}", Check(problem=one, special=special)
+        files = str(self.references / key)
+        reply = self.ask(messages.Reference(operator_folder=str(self.folder), check=check, folder=files))
+        assert isinstance(reply, messages.Referred), reply
+        self.ask(messages.Work(key=key, operator_folder=str(self.folder), check=check, folder=files))
+        return key
+
+    def load(self, path: Path, handle: str = "one") -> Any:
+        return self.ask(messages.Load(handle=handle, path=str(path), symbol="candidate"))
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    folder = tmp_path_factory.mktemp("candidates")
+
+    def make(body: str, bits: int = 32, workspace: str = "0", preload: int = 0) -> Path:
+        path = folder / f"{abs(hash((body, bits, workspace, preload)))}.so"
+        if not path.exists():
+            source = path.with_suffix(".cpp")
+            source.write_text(SOURCE.replace("BODY", body))
+            flags = [f"-DBITS={bits}", f"-DWORKSPACE={workspace}", f"-DPRELOAD={preload}"]
+            subprocess.run(["g++", "-O1", "-shared", "-fPIC", *flags, "-o", path, source], check=True, timeout=60)
+        return path
+
+    return make
+
+
+SMALL = problem(R=13, D=37)
+
+
+def test_a_good_candidate_is_right_and_has_times(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    assert bed.ask(messages.Prepare(key=key)) == messages.Done()
+    assert bed.load(build(GOOD)) == messages.Done()
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert checked.status == "ok", checked.reason
+    assert 0 <= checked.error <= 1
+    assert checked.bitwise is True
+    assert len(checked.runs) == 2
+    timed = bed.ask(messages.Bench(handle="one", key=key))
+    assert timed.status == "ok", timed.reason
+    assert 2 <= len(timed.samples) <= 10
+    assert all(s > 0 for s in timed.samples)
+    assert timed.overhead > 0
+    slow = bed.ask(messages.Bench(handle="one", key=key, best_ns=0.001))
+    assert len(slow.samples) == 2
+    assert bed.ask(messages.Unload(handle="one")) == messages.Done()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        problem(R=13, D=37, dtypes={"T": "bf16"}),
+        problem(R=16, D=256, dtypes={"T": "bf16"}, present=["bias"]),
+        problem(R=13, D=37, dtypes={"T": "bf16"}, alignment={"x": 2, "w": 2, "y": 2}),
+        problem(R=13, D=37, dtypes={"T": "bf16"}, strides={"x": (-37, 1), "w": (0,)}),
+        problem(R=13, D=37, dtypes={"T": "bf16"}, strides={"y": (80, 2)}),
+        problem(R=13, D=37, dtypes={"T": "bf16"}, order={"x": (1, 0), "y": (1, 0)}),
+    ],
+    ids=lambda p: p.id,
+)
+def test_layouts_and_bf16(bed: Bed, build: Any, one: Problem) -> None:
+    key = bed.name(one)
+    bed.load(build(GOOD, bits=16))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert checked.status == "ok", checked.reason
+    wrong = bed.load(build(WRONG, bits=16), "two")
+    assert wrong == messages.Done()
+    assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "wrong-result"
+
+
+@pytest.mark.parametrize(
+    ("body", "workspace", "pattern"),
+    [
+        (PAST_END, "0", "oob: guard zone of 'y': 4 bytes written 0 bytes past its end"),
+        (MUTATES, "0", "input 'x' was changed, first at byte"),
+        (WRONG, "0", "y[12, 36]: got 1000.0, want"),
+        (NAN, "0", "y[0, 0]: got nan, want"),
+        (PAST_WORKSPACE, "1000", "oob: guard zone of 'workspace': 1 bytes written 0 bytes past its end"),
+    ],
+)
+def test_a_wrong_candidate_is_found_and_the_next_is_unaffected(
+    bed: Bed, build: Any, body: str, workspace: str, pattern: str
+) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(body, workspace=workspace))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert checked.status == "wrong-result"
+    assert pattern in checked.reason
+    bed.load(build(GOOD, workspace=workspace), "two")
+    assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
+
+
+def test_a_write_between_rows_is_found(bed: Bed, build: Any) -> None:
+    key = bed.name(problem(R=13, D=37, strides={"y": (40, 1)}))
+    bed.load(build("at(y, 0, columns) = 1;"))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert "oob: 4 bytes between the rows of 'y' were written, first 148" in checked.reason
+
+
+def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(LATER))
+    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
+    timed = bed.ask(messages.Bench(handle="one", key=key))
+    assert timed.status == "wrong-result"
+    assert "y[0, 0]: got 77.0" in timed.reason
+    assert "timed calls" in timed.reason
+
+
+def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(REFUSES))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert (checked.status, checked.reason.partition(" (")[0]) == ("failed", "candidate_launch returned 9")
+    refused = bed.load(build(GOOD, preload=3), "two")
+    assert isinstance(refused, messages.Failure)
+    assert refused.reason == "candidate_preload returned 3"
+    huge = bed.load(build(GOOD, workspace="(1ul << 40)"), "three")
+    assert huge == messages.Done()
+    checked = bed.ask(messages.Verify(handle="three", keys=(key,)))
+    assert checked.status == "skipped"
+    assert "asks for 1099511627776 bytes of workspace" in checked.reason
+
+
+def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(FAULTS))
+    monkeypatch.setattr(bed.engine, "forget", lambda: setattr(bed.engine, "broken", True))
+    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert reply == messages.Failure(
+        kind="FaultError", reason="illegal memory access (700)", status="crashed", last=True
+    )
+
+
+def test_a_fault_of_the_machine_is_not_the_candidates(bed: Bed, build: Any, monkeypatch: Any) -> None:
+    def check() -> None:
+        raise FaultError(214, "uncorrectable ECC error encountered")
+
+    bed.load(build(GOOD))
+    key = bed.name(SMALL)
+    monkeypatch.setattr(bed.engine, "check", check)
+    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert (reply.status, reply.last) == ("failed", True)
+    assert reply.reason == "in the worker: uncorrectable ECC error encountered (214)"
+
+
+def test_a_device_that_cannot_be_used_is_told_with_a_remedy(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+
+    def connect() -> Any:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
+
+    bed.session._connect = connect
+    reply = bed.ask(messages.Prepare(key="none"))
+    assert reply.last
+    assert reply.reason.startswith("in the worker: the GPU cannot be used: CUDA error: CUDA-capable device(s)")
+    assert "set its compute mode to default" in reply.reason
+
+
+def test_the_device_is_not_touched_before_it_is_needed(bed: Bed) -> None:
+    def connect() -> Any:
+        raise AssertionError
+
+    bed.session._connect = connect
+    assert isinstance(bed.ask(messages.Ping()), messages.Pong)
+    work = messages.Work(key="k", operator_folder=str(bed.folder), check=Check(problem=SMALL), folder="")
+    assert bed.ask(work) == messages.Done()
+
+
+def test_different_bits_are_flagged(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build(UNSTEADY))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert (checked.status, checked.bitwise) == ("ok", False)
+
+
+def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:
+    keys = (bed.name(SMALL), bed.name(SMALL, special=True), bed.name(problem(R=1, D=1)), bed.name(problem(R=0, D=5)))
+    bed.load(build(GOOD))
+    checked = bed.ask(messages.Verify(handle="one", keys=keys))
+    assert checked.status == "ok", checked.reason
+    bed.load(
+        build(
+            "for (int64_t j = 0; j < columns; ++j) if (load(at(x, 0, j)) != load(at(x, 0, j))) "
+            "for (int64_t i = 0; i < rows; ++i) at(y, i, j) = 0;"
+            "for (int64_t i = 0; i < rows; ++i) for (int64_t j = 0; j < columns; ++j)"
+            "{ const float v = load(at(y, i, j)); if (v != v) at(y, i, j) = 0; }"
+        ),
+        "two",
+    )
+    checked = bed.ask(messages.Verify(handle="two", keys=keys))
+    assert checked.status == "wrong-result"
+    assert "want nan" in checked.reason
+    assert "special values" in checked.reason
+
+
+def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
+    bed = Bed(tmp_path)
+    key = bed.name(SMALL)
+    prepared = bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    assert isinstance(prepared, messages.Checked), prepared
+    assert prepared.error > 1
+    assert "elements are wrong" in prepared.reason
+    absent = bed.ask(messages.Baseline(handle="absent", key=key, name="absent"))
+    assert isinstance(absent, messages.Empty)
+    bed.load(build(GOOD), "race-0")
+    assert bed.ask(messages.Verify(handle="race-0", keys=(key,), quick=True)).status == "ok"
+    for handle in ("torch", "race-0"):
+        for number in range(3):
+            turn = bed.ask(messages.Turn(handle=handle, key=key, calls=5, warm=1, fresh=number == 2))
+            assert turn.status == "ok", turn.reason
+            assert len(turn.samples) == 1
+            assert turn.samples[0] > 0
+    for handle in ("torch", "race-0"):
+        assert bed.ask(messages.Unload(handle=handle)) == messages.Done()
+
+
+def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
+    key = bed.name(problem(R=64, D=4096))
+    state = bed.session._known(key)
+    sets = state.rotation()
+    assert len(sets) == min(bed.policy.copies, 4 * (1 << 16) // (4 * 4096))
+    assert len({s.storages["w"].data_ptr() for s in sets}) == len(sets)
+    assert len({s.storages["x"].data_ptr() for s in sets}) == 1
+    assert all(s.storages["w"].data_ptr() % 256 == 0 for s in sets)
+    assert state.exact().storages["w"].data_ptr() % 128 == 64

@@ -1,0 +1,235 @@
+"""Times of calls in graphs, on a device that the tests make up; and guarded memory, and comparisons."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot_tune.bench import Policy, policy_for
+
+torch = pytest.importorskip("torch")
+
+from aot_tune.bench.cuda.compare import compare  # noqa: E402
+from aot_tune.bench.cuda.engine import CaptureError, HostEngine, Recorded  # noqa: E402
+from aot_tune.bench.cuda.memory import Arena, Strided, Want, words  # noqa: E402
+from aot_tune.bench.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
+from aot_tune.bench.cuda.truth import ArrayApi  # noqa: E402
+from aot_tune.bench.reference import Bounds  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+class Device(HostEngine):
+    """Calls take what `costs` says, in turn by what they return; a play of a graph takes 1000 ns beside."""
+
+    def __init__(self, costs: list[float], captures: bool = True) -> None:
+        super().__init__()
+        self.costs, self.captures = costs, captures
+        self.now, self.graphs, self.made, self.plays, self.closed = 0.0, [], [], 0, 0
+        self.last_busy = math.inf  # never cold
+
+    def calls(self) -> list[Any]:
+        return [lambda i=i: self.call(i) for i in range(len(self.costs))]
+
+    def call(self, index: int) -> int:
+        self.now += self.costs[index]
+        self.made.append(index)
+        return 0
+
+    def record(self, calls: Any, framework: bool = False) -> Recorded:
+        if not self.captures:
+            raise CaptureError("operation not permitted when stream is capturing (900)")
+        self.graphs.append(len(calls))
+
+        def play() -> None:
+            self.plays += 1
+            self.now += 1000.0
+            for call in calls:
+                call()
+
+        def close() -> None:
+            self.closed += 1
+
+        return Recorded(play, len(calls), close)
+
+    def time(self, play: Any, count: int, warm: bool = True) -> list[float]:
+        if warm:
+            play()
+        found = []
+        for _ in range(count):
+            begin = self.now
+            play()
+            found.append(self.now - begin)
+        return found
+
+
+POLICY = policy_for("cuda", Policy())
+
+
+def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
+    device = Device([2000.0] * 7)
+    sampler = Sampler(device, device.calls(), 200_000)
+    assert device.graphs == [35]
+    assert sampler.sample() == pytest.approx(2000 + 1000 / 35)
+    counts = [device.made[1:].count(i) for i in range(7)]
+    assert len(set(counts)) == 1
+    assert sampler.made == len(device.made)
+    sampler.close()
+    assert device.closed == 1
+
+
+@given(st.floats(100, 1e9), st.integers(1, 512))
+def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
+    size = _graph_size(call, copies, 200_000)
+    assert size % copies == 0
+    assert size >= (32 if call < 50_000 and copies < 32 else 1)
+    assert size <= max(4096, copies)
+    assert size == copies or size * call < 200_000 * 2 + 32 * 50_000 + copies * call
+
+
+def test_a_slow_candidate_is_stopped_after_two_samples() -> None:
+    device = Device([600_000.0])
+    assert len(Sampler(device, device.calls(), 200_000).screen(POLICY, best_ns=300_000.0)) == 2
+    samples = Sampler(device, device.calls(), 200_000).screen(POLICY, best_ns=500_000.0)
+    assert 2 < len(samples) <= POLICY.screen_samples
+    assert samples == [601_000.0] * len(samples)
+
+
+def test_what_cannot_be_captured_is_timed_on_the_stream_and_noted() -> None:
+    device = Device([5000.0], captures=False)
+    sampler = Sampler(device, device.calls(), 200_000)
+    assert "cannot be captured in a CUDA graph: operation not permitted" in sampler.note
+    assert sampler.sample() == 5000.0
+
+
+def test_a_cold_device_is_heated_up_once() -> None:
+    device = Device([5000.0])
+    device.last_busy = -math.inf
+    sampler = Sampler(device, device.calls(), 200_000)
+    sampler.sample()
+    plays = device.plays
+    assert plays > 100
+    sampler.sample()
+    assert device.plays < plays + 10
+
+
+def test_empty_kernels_are_timed_by_the_node() -> None:
+    device = Device([0.0])
+    assert measure_empty(device) == pytest.approx(1000 / 64)
+
+
+alignments = st.sampled_from([0, 1, 2, 4, 16, 64])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 50), alignments), min_size=1, max_size=5), st.data())
+def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, data: st.DataObject) -> None:
+    wants = [Want(f"t{i}", size, origin * max(a, 1), a) for i, (size, origin, a) in enumerate(rows)]
+    arena = Arena(CPU, wants)
+    for want in wants:
+        piece = arena.pieces[want.name]
+        address = piece.address + want.origin
+        assert piece.size == want.size == piece.storage.numel()
+        assert want.size == 0 or piece.address == piece.storage.data_ptr()
+        assert address % (2 * want.alignment or 256) == want.alignment
+        piece.storage.fill_(0x5A)
+    assert not arena.damaged()
+    number = data.draw(st.integers(0, len(wants) - 1))
+    distance = data.draw(st.integers(0, 1000))
+    after = data.draw(st.booleans())
+    piece = arena.pieces[f"t{number}"]
+    at = piece.address - arena._base + (piece.size + distance if after else -1 - distance)
+    arena._memory[at] = 0
+    assert arena.damaged()
+    place = f"{distance} bytes past its end" if after else f"{distance} bytes before its start"
+    assert arena.damage() == (f"t{number}", f"1 bytes written {place}")
+    arena.heal()
+    assert not arena.damaged()
+    assert arena.damage() == ("", "")
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    st.lists(st.integers(-7, 7), min_size=3, max_size=3),
+)
+def test_strided_tensors_read_as_numpy_reads_them(shape: list[int], strides: list[int]) -> None:
+    import numpy as np
+
+    place = Strided(tuple(shape), tuple(strides[: len(shape)]))
+    flat = np.arange(place.extent(), dtype=np.float32)
+    storage = torch.from_numpy(flat.copy()).view(torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
+    wanted = np.lib.stride_tricks.as_strided(flat[place.first() :], place.shape, [4 * s for s in place.strides])
+    assert place.of(storage, torch.float32).tolist() == (
+        wanted.tolist() if 0 not in shape else np.empty(shape).tolist()
+    )
+
+
+def test_words_are_wide_where_they_fit() -> None:
+    assert words(torch.zeros(16, dtype=torch.uint8)).dtype == torch.int64
+    assert words(torch.zeros(17, dtype=torch.uint8)[1:]).dtype == torch.uint8
+    assert words(torch.zeros(15, dtype=torch.uint8)).dtype == torch.uint8
+
+
+BOUNDS = Bounds(absolute=0.1, relative=0.01)
+
+
+def test_the_worst_element_is_told() -> None:
+    want = torch.tensor([[0.0, 100.0], [50.0, -3.0]], dtype=torch.float64)
+    got = torch.tensor([[0.05, 100.5], [50.0, -3.0]], dtype=torch.float32)
+    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    assert fault == ""
+    assert error == pytest.approx(0.5, rel=0.1)
+    got[1, 1], got[0, 0] = -4.0, 0.2
+    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    assert fault == "y[1, 1]: got -4.0, want -3.0, tolerance 0.13; 2 of 4 elements are wrong"
+    assert error == pytest.approx(1 / 0.13)
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "right"),
+    [
+        (NAN, NAN, True),
+        (INF, INF, True),
+        (-INF, INF, False),
+        (NAN, 1.0, False),
+        (1.0, NAN, False),
+        (INF, 1.0, False),
+        (INF, 1e39, True),
+        (-INF, 1e39, False),
+        (INF, NAN, False),
+    ],
+)
+def test_nan_and_infinities_must_be_where_the_truth_has_them(got: float, want: float, right: bool) -> None:
+    fault, _ = compare("y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
+    assert (fault == "") == right
+
+
+def test_operands_are_rounded_to_tf32() -> None:
+    x = torch.tensor([[1 + 2**-11, 1 + 2**-10, 1 + 3 * 2**-11, -(1 + 2**-12), math.inf]])
+    product = ArrayApi(near=True, tf32=True).matmul(x.T, torch.ones(1, 1))
+    assert product.flatten().tolist() == [1.0, 1 + 2**-10, 1 + 2**-9, -1.0, math.inf]
+    plain = ArrayApi(near=False, tf32=True).matmul(x[:, :1].double(), torch.ones(1, 1, dtype=torch.float64))
+    assert plain.item() == 1 + 2**-11
+
+
+def test_some_sums_are_in_order() -> None:
+    x = torch.full((3, 1 << 20), 0.1)
+    exact = ArrayApi().sum(x.double(), axis=1)
+    near = ArrayApi(near=True)
+    assert (near.sum(x, axis=1) - exact).abs().max() > 100 * (torch.sum(x, dim=1) - exact).abs().max()
+    assert near.mean(x, axis=-1, keepdims=True).shape == (3, 1)
+    assert near.sum(x, axis=0).shape == (1 << 20,)
+    a, b = torch.rand(20, 3000), torch.rand(3000, 40)
+    error = (near.matmul(a, b) - a.double() @ b.double()).abs()
+    assert error.max() > 2 * (a @ b - a.double() @ b.double()).abs().max()
+    batched = near.matmul(a.expand(2, 20, 3000), b.expand(2, 3000, 40))
+    torch.testing.assert_close(batched, (a @ b).expand(2, 20, 40), rtol=1e-4, atol=1e-3)
+    assert near.max(x, axis=-1, keepdims=True).shape == (3, 1)
+    assert near.min(x).item() == pytest.approx(0.1)

@@ -1,0 +1,416 @@
+"""The CUDA toolchain with a real nvcc: objects, their symbols, resources and places, and linking. No GPU is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import ObjectCache, compile_all, target_by_name
+from aot_tune.compile.cuda_object import device_digest
+from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.errors import ToolchainError
+from aot_tune.render import Rendered
+
+
+def _missing() -> str:
+    try:
+        TOOLCHAIN.identity()
+    except ToolchainError as error:
+        return f"no CUDA compiler here: {error.what}"
+    return ""
+
+
+MISSING = _missing()
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+API = 'extern "C" __attribute__((visibility("default")))'
+SOURCE = f"""
+#include <cuda_runtime.h>
+#include <cstdint>
+#include <cassert>
+template <class T> struct Shared {{
+  static int count;
+  static int next() {{ static int n = 0; return ++n + ++count; }}
+}};
+template <class T> int Shared<T>::count = 0;
+template <class T> __device__ __noinline__ T shared_function(T x) {{ return x * T(MARK); }}
+template <class T> __global__ void shared_kernel(T* x, int64_t n) {{
+  assert(n > 0);
+  const int64_t i = blockIdx.x * 256ll + threadIdx.x;
+  if (i < n) x[i] = shared_function(x[i]);
+}}
+{API} int32_t SYMBOL_workspace(size_t* size) {{ *size = 0; return 0; }}
+{API} int32_t SYMBOL_preload(void) {{
+  cudaFuncAttributes a;
+  return cudaFuncGetAttributes(&a, shared_kernel<float>);
+}}
+{API} int32_t SYMBOL_launch(float* x, int64_t n, void* stream) {{
+  shared_kernel<float><<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(x, n);
+  return cudaGetLastError();
+}}
+{API} int32_t SYMBOL_helper_launch(void) {{ return Shared<float>::next(); }}
+{API} int32_t other_name(void) {{ return MARK; }}
+"""
+
+
+def source(symbol: str, mark: int = 2) -> str:
+    return SOURCE.replace("SYMBOL", symbol).replace("MARK", str(mark))
+
+
+def compiled(text: str, target: str, folder: Path, chain: NvccToolchain = TOOLCHAIN) -> tuple[Path, dict[str, int]]:
+    folder.mkdir(parents=True)
+    outcome = chain.compile(text, target_by_name(target), folder / "object.o", 120)
+    assert outcome.status == "ok", outcome.log
+    assert sorted(p.name for p in folder.iterdir()) == ["candidate.cu", "object.o"]
+    return folder / "object.o", outcome.resources
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One source for four targets."""
+    top = tmp_path_factory.mktemp("objects")
+    targets = ("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")
+    return {t: compiled(source(f"f_{t[-3:].strip('_')}"), t, top / t)[0] for t in targets}
+
+
+def architectures(path: Path) -> list[int]:
+    """The architectures of the machine code in an object: cubins are ELF files of machine 190."""
+    data, found, at = path.read_bytes(), [], 1
+    while (at := data.find(b"\x7fELF", at)) >= 0:
+        if int.from_bytes(data[at + 18 : at + 20], "little") == 190:
+            found.append(at)
+        at += 4
+    return found
+
+
+def test_each_target_has_device_code_of_its_own(objects: dict[str, Path]) -> None:
+    assert len({device_digest(p) for p in objects.values()}) == 4
+
+
+def test_another_host_compiler_changes_the_object_but_not_the_device_code(tmp_path: Path, make_cuda) -> None:
+    other = tmp_path / "g++"
+    other.write_text('#!/bin/sh\nexec g++ "$@" -fcf-protection=none -fno-inline -O1\n')
+    other.chmod(0o755)
+    chains = [TOOLCHAIN, NvccToolchain({**os.environ, "CXX": str(other)})]
+    assert len({str(chain.identity()) for chain in chains}) == 2
+    assert len({str(chain.device_identity(chain.identity())) for chain in chains}) == 1
+    caches = [ObjectCache(tmp_path / "c", chain) for chain in chains]
+    made = [cache.get(make_cuda(source("f_host")), target_by_name("cuda-sm_80")) for cache in caches]
+    assert made[0].digest != made[1].digest
+    assert made[0].device == made[1].device == device_digest(Path(made[0].path))
+    again = ObjectCache(tmp_path / "c", TOOLCHAIN).get(make_cuda(source("f_host")), target_by_name("cuda-sm_80"))
+    assert again.cached
+    assert again.device == made[0].device
+
+
+def test_only_the_baseline_holds_ptx(tmp_path: Path) -> None:
+    """Uncompressed, so that the text can be seen."""
+    chain = NvccToolchain({**os.environ, "NVCC_APPEND_FLAGS": "--no-compress"})
+    for target, ptx in (("cuda-ptx_80", True), ("cuda-sm_80", False)):
+        path, _ = compiled(source("f"), target, tmp_path / target, chain)
+        assert (b".target sm_80" in path.read_bytes()) == ptx
+        assert len(architectures(path)) == 1
+
+
+@pytest.mark.parametrize("target", ["cuda-sm_80", "cuda-ptx_80"])
+def test_equal_sources_give_equal_objects_anywhere_and_at_any_time(
+    tmp_path: Path, objects: dict[str, Path], target: str
+) -> None:
+    want = hashlib.sha256(objects[target].read_bytes()).hexdigest()
+    for folder in ("again", "deep/er $x π, y"):
+        path, _ = compiled(source(f"f_{target[-3:].strip('_')}"), target, tmp_path / folder)
+        data = path.read_bytes()
+        assert hashlib.sha256(data).hexdigest() == want
+        assert str(tmp_path).encode() not in data
+        assert b"tmpxft" not in data
+
+
+def defined(path: Path, *options: str) -> set[str]:
+    rows = subprocess.check_output(["nm", "--defined-only", *options, str(path)], text=True).splitlines()
+    return {row.split()[-1] for row in rows if row.split()[-2].isupper() or row.split()[-2] in ("w", "v", "u")}
+
+
+def test_only_the_functions_of_a_candidate_stay_global(objects: dict[str, Path]) -> None:
+    path = objects["cuda-sm_80"]
+    assert defined(path) == {"f_80_launch", "f_80_workspace", "f_80_preload", "f_80_helper_launch"}
+    assert "no section groups" in subprocess.check_output(["readelf", "-g", str(path)], text=True)
+
+
+def test_objects_of_one_template_link_and_load_without_a_driver(objects: dict[str, Path], tmp_path: Path) -> None:
+    other, _ = compiled(source("g", mark=5), "cuda-sm_80", tmp_path / "g")
+    paths = [objects["cuda-sm_80"], objects["cuda-sm_90a"], other]
+    TOOLCHAIN.link_shared(paths, tmp_path / "lib.so")
+    needed = subprocess.check_output(["readelf", "-d", str(tmp_path / "lib.so")], text=True)
+    assert "libcudart.so" in needed
+    assert "libcuda.so" not in needed
+    code = (
+        "import ctypes, sys\nlib = ctypes.CDLL(sys.argv[1])\nsize = ctypes.c_size_t(9)\n"
+        "assert lib.f_80_workspace(ctypes.byref(size)) == 0 and size.value == 0\n"
+        # each object has its own copy of what the templates share
+        "assert [lib.f_80_helper_launch(), lib.f_80_helper_launch(), lib.g_helper_launch()] == [2, 4, 2]\n"
+        "print(lib.f_80_preload(), lib.f_90a_preload() if hasattr(lib, 'f_90a_preload') else lib.f_0a_preload())\n"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "lib.so")], text=True)
+    assert len(out.split()) == 2
+
+
+def test_a_library_with_the_static_runtime_needs_no_cuda(objects: dict[str, Path], tmp_path: Path) -> None:
+    """As the final library is linked: nothing of the runtime is seen, and nothing of CUDA is needed to load it."""
+    out = tmp_path / "final.so"
+    argv = ["g++", "-shared", "-o", str(out), str(objects["cuda-sm_80"]), *TOOLCHAIN.link_arguments()]
+    subprocess.check_call([*argv, "-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+    assert "cuda" not in "".join(r for r in _dynamic(out) if "NEEDED" in r)
+    assert not any(name.startswith("cuda") for name in defined(out, "-D"))
+    lib = ctypes.CDLL(str(out))
+    assert lib.f_80_helper_launch() == 2
+
+
+def _dynamic(path: Path) -> list[str]:
+    return subprocess.check_output(["readelf", "-d", str(path)], text=True).splitlines()
+
+
+def test_resources_are_those_of_the_worst_kernel(tmp_path: Path) -> None:
+    text = f"""
+__global__ void small(float* x) {{ x[threadIdx.x] = 1; }}
+__global__ void shared(float* x) {{
+  __shared__ float s[3000];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[255 - threadIdx.x];
+}}
+__global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
+  float v[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) v[i] = x[i * 1024 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; ++i) y[(i * 37 % 96) * 1024 + threadIdx.x] = v[i] * v[(i * 7 + 5) % 96];
+}}
+{API} int f_launch(float* x) {{ small<<<1, 1>>>(x); shared<<<1, 256>>>(x); spills<<<1, 1024>>>(x, x); return 0; }}
+"""
+    _, resources = compiled(text, "cuda-sm_80", tmp_path / "o")
+    assert resources["shared"] == 12000
+    assert resources["registers"] == 32
+    assert resources["spill_bytes"] > 0
+    assert resources["stack"] > 0
+    assert 2000 < resources["text"] < 100_000
+    assert resources["memory"] > 1 << 20
+
+
+def test_a_flood_of_warnings_is_no_output(tmp_path: Path) -> None:
+    text = "".join(f"#warning number {n}\nstatic int unused_{n};\n" for n in range(3000)) + source("f")
+    outcome = TOOLCHAIN.compile(text, target_by_name("cuda-sm_80"), tmp_path / "object.o", 120)
+    assert outcome.status == "ok"
+    assert outcome.resources["registers"] > 0
+    assert len(outcome.log) < 10_000
+
+
+@pytest.fixture
+def make_cuda(make_rendered):
+    def make(text: str, target: str = "cuda-sm_80") -> Rendered:
+        rendered = make_rendered(0, text, target)
+        candidate = type(rendered.candidate)(
+            operator="test", kernel="kernel", backend="nvcc", target=target, config={"N": 0}
+        )
+        return type(rendered)(
+            candidate=candidate,
+            source=rendered.source,
+            digest=rendered.digest,
+            symbol=rendered.symbol,
+            lines=[("test/kernel.cu.j2", n + 101) for n in range(text.count("\n") + 1)],
+        )
+
+    return make
+
+
+BROKEN = {
+    "front end": (
+        f"\n__global__ void k(float* x) {{\n  x[0] = nothing;\n}}\n{API} int SYMBOL_launch() {{ return 0; }}\n",
+        103,
+    ),
+    "host": (f"\n\n#include <nowhere.h>\n{API} int SYMBOL_launch() {{ return 0; }}\n", 103),
+    "template": (
+        f"""template <class T> __global__ void k(T* x) {{ static_assert(sizeof(T) == 1, "one byte"); }}
+{API} int SYMBOL_launch() {{ k<int><<<1, 1>>>(nullptr); return 0; }}
+""",
+        101,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_errors_lead_to_the_template_and_are_kept(tmp_path: Path, make_cuda, kind: str) -> None:
+    text, line = BROKEN[kind]
+    for cached in (False, True):
+        cache = ObjectCache(tmp_path / "cache", TOOLCHAIN)
+        made = cache.get(make_cuda(text), target_by_name("cuda-sm_80"))
+        assert made.status == "compile-failed"
+        assert made.error.startswith(f"test/kernel.cu.j2:{line}: ")
+        assert "\n" not in made.error
+        assert made.cached == cached
+        assert cache.counters.compiled == (0 if cached else 1)
+    kept = {p.name for p in (tmp_path / "cache/objects").glob("*/*/*")}
+    assert kept == {"candidate.cu", "key.json", "object.json"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('asm volatile("wgmma.fence.sync.aligned;");', "wgmma"),
+        ("__shared__ float s[20000]; s[threadIdx.x] = x[0]; __syncthreads(); x[1] = s[5];", "too much shared data"),
+    ],
+)
+def test_errors_of_the_assembler(tmp_path: Path, make_cuda, body: str, words: str) -> None:
+    text = (
+        f"__global__ void k(float* x) {{ {body} }}\n{API} int SYMBOL_launch() {{ k<<<1, 1>>>(nullptr); return 0; }}\n"
+    )
+    made = ObjectCache(tmp_path / "cache", TOOLCHAIN).get(make_cuda(text), target_by_name("cuda-sm_80"))
+    assert made.error.startswith("ptxas: error: ")
+    assert words in made.error
+    assert ObjectCache(tmp_path / "cache", TOOLCHAIN).get(make_cuda(text), target_by_name("cuda-sm_80")).cached
+
+
+def test_a_source_without_functions_is_a_failed_compile(tmp_path: Path) -> None:
+    outcome = TOOLCHAIN.compile("__global__ void k() {}\n", target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
+    assert outcome.status == "compile-failed"
+    assert "_launch" in outcome.log
+
+
+def test_the_deadline_is_a_status(tmp_path: Path) -> None:
+    outcome = TOOLCHAIN.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 0.2)
+    assert outcome.status == "timeout"
+    assert "longer than 0.2 s" in outcome.log
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["candidate.cu"]
+
+
+def test_targets_are_objects_of_their_own_in_the_cache(tmp_path: Path, make_cuda) -> None:
+    cache = ObjectCache(tmp_path / "cache", TOOLCHAIN)
+    text = source("SYMBOL")
+    rendereds = [make_cuda(text, t) for t in ("cuda-sm_80", "cuda-sm_90a")]
+    made = compile_all(cache, rendereds, 2)
+    assert {o.target for o in made.values()} == {"cuda-sm_80", "cuda-sm_90a"}
+    assert len({o.key for o in made.values()}) == 2
+    again = ObjectCache(tmp_path / "cache", TOOLCHAIN)
+    assert {o.digest for o in compile_all(again, rendereds, 2).values()} == {o.digest for o in made.values()}
+    assert again.counters.compiled == 0
+
+
+def test_headers_of_the_toolkit_are_named_without_its_folder(tmp_path: Path) -> None:
+    outcome = TOOLCHAIN.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
+    assert "cuda:cuda_runtime.h" in outcome.includes
+    assert all(name.startswith(("cuda:", "/")) for name in outcome.includes)
+    assert all(Path(TOOLCHAIN.locate(name)).is_file() for name in outcome.includes)
+
+
+def made_cutlass(folder: Path, number: int) -> Path:
+    (folder / "include/cutlass").mkdir(parents=True)
+    (folder / "include/cute").mkdir()
+    (folder / "include/cutlass/version.h").write_text("#define CUTLASS_MAJOR 4\n")
+    (folder / "include/cute/tensor.hpp").write_text(
+        f"inline int cute_number() {{ return {number}; }}\ninline const char* cute_file() {{ return __FILE__; }}\n"
+    )
+    return folder
+
+
+def test_cutlass_is_found_moved_and_followed(tmp_path: Path, make_cuda) -> None:
+    """The place of CUTLASS is in no object and no key; a change of a header that was read is seen."""
+    text = f"#include <cute/tensor.hpp>\n{API} int SYMBOL_launch() {{ return cute_number() + cute_file()[0]; }}\n"
+    made = {}
+    for name, number in (("a", 1), ("b", 1), ("c", 2)):
+        environ = {**os.environ, "CUTLASS_PATH": str(made_cutlass(tmp_path / name, number))}
+        cache = ObjectCache(tmp_path / "cache", NvccToolchain(environ))
+        made[name] = cache.get(make_cuda(text), target_by_name("cuda-sm_80"))
+        assert made[name].status == "ok", made[name].error
+    assert made["b"].cached
+    assert made["b"].digest == made["a"].digest
+    assert not made["c"].cached
+    assert made["c"].digest != made["a"].digest
+
+
+def test_missing_cutlass_costs_the_candidate_and_is_not_kept(tmp_path: Path, make_cuda) -> None:
+    environ = {k: v for k, v in os.environ.items() if k != "CUTLASS_PATH"}
+    text = f'#include "cutlass/cutlass.h"\n{API} int SYMBOL_launch() {{ return 0; }}\n'
+    chain = NvccToolchain({**environ, "NVCC": TOOLCHAIN.toolkit().command[0]}, search=[])
+    for _ in range(2):
+        made = ObjectCache(tmp_path / "cache", chain).get(make_cuda(text), target_by_name("cuda-sm_80"))
+        assert made.status == "compile-failed"
+        assert "nvidia-cutlass" in made.error
+        assert not made.cached
+
+
+def test_a_host_compiler_that_is_not_on_the_path(tmp_path: Path) -> None:
+    """nvcc does not even tell its folders without one."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "as", "ld", "objcopy", "cat", "rm", "dirname"):
+        (tools / name).symlink_to(shutil.which(name) or "/nowhere")
+    nvcc = Path(TOOLCHAIN.toolkit().programs["nvcc"])
+    environ = {"PATH": str(tools), "NVCC": str(nvcc), "CXX": shutil.which("g++") or ""}
+    compiled(source("f"), "cuda-sm_80", tmp_path / "o", NvccToolchain(environ))
+    with pytest.raises(ToolchainError, match="no C"):
+        NvccToolchain({"PATH": str(tools), "NVCC": str(nvcc)}).identity()
+
+
+def test_identity_and_recipe(tmp_path: Path) -> None:
+    identity = TOOLCHAIN.identity()
+    assert {
+        "version",
+        "nvcc",
+        "cicc",
+        "ptxas",
+        "cudafe++",
+        "fatbinary",
+        "host cc1plus",
+        "host ld",
+        "host objcopy",
+    } <= set(identity)
+    assert "/" not in "".join(identity.values())
+    wrapper = tmp_path / "my nvcc"
+    wrapper.write_text(f'#!/bin/sh\nexec "{TOOLCHAIN.toolkit().command[0]}" "$@"\n')
+    wrapper.chmod(0o755)
+    through = NvccToolchain({**os.environ, "NVCC": str(wrapper)})
+    assert through.identity() == identity
+    target = target_by_name("cuda-sm_90a")
+    assert "arch=compute_90a,code=sm_90a" in TOOLCHAIN.recipe(target)["flags"]  # type: ignore[operator]
+    nvcc = shutil.which("nvcc") or TOOLCHAIN.toolkit().command[0]
+    more = NvccToolchain({**os.environ, "NVCC": f"{nvcc} -DX=1", "NVCC_APPEND_FLAGS": "-DY"}).recipe(target)
+    assert "-DX=1" in more["flags"]  # type: ignore[operator]
+    assert more["environment"]["NVCC_APPEND_FLAGS"] == "-DY"  # type: ignore[index]
+
+
+def test_a_linker_that_fails_is_a_status_that_does_not_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = NvccToolchain(dict(os.environ))
+    monkeypatch.setattr(chain, "_binutils", lambda: {"ld": "/bin/false", "objcopy": "/bin/false"})
+    outcome = chain.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
+    assert (outcome.status, outcome.lasting) == ("compile-failed", False)
+    assert "binutils" in outcome.log
+
+
+def test_cutlass_is_part_of_the_identity(tmp_path: Path) -> None:
+    environ = {**os.environ, "CUTLASS_PATH": str(made_cutlass(tmp_path, 1))}
+    one = NvccToolchain(environ).identity()
+    (tmp_path / "include/cutlass/version.h").write_text("#define CUTLASS_MAJOR 40\n")
+    assert NvccToolchain(environ).identity()["cutlass"] != one["cutlass"]
+    with pytest.raises(ToolchainError, match="holds no CUTLASS"):
+        NvccToolchain({**os.environ, "CUTLASS_PATH": str(tmp_path / "include/cute")}).identity()
+
+
+WHEELS = [folder for folder in sys.path if any(Path(folder or ".", "nvidia").glob("cu*/bin/nvcc"))]
+
+
+@pytest.mark.skipif(not WHEELS, reason="the wheels nvidia-cuda-nvcc, -runtime and -cccl are not installed")
+def test_the_wheels_alone_are_enough(tmp_path: Path) -> None:
+    chain = NvccToolchain({"PATH": "/usr/bin:/bin"}, Path("/nowhere"), WHEELS)
+    assert chain.toolkit().command[0].startswith(WHEELS[0])
+    path, _ = compiled(source("f"), "cuda-sm_90a", tmp_path / "o", chain)
+    chain.link_shared([path], tmp_path / "f.so")
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).f_helper_launch())"
+    assert subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "f.so")], text=True) == "2\n"
+    assert all(Path(argument).is_file() for argument in chain.link_arguments() if argument.startswith("/"))

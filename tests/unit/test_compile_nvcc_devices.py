@@ -1,0 +1,312 @@
+"""What the driver is asked about the GPUs, and what is said when it cannot answer. The driver is a few lines here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aot_tune.cli import doctor
+from aot_tune.compile import cuda_devices
+from aot_tune.compile.cuda_devices import (
+    DeviceQuery,
+    check_driver,
+    check_torch,
+    check_usable,
+    installed_torch,
+    visible_devices,
+)
+from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.errors import ToolchainError
+
+# A driver. STUB_DEVICES holds a row `name|capability|compute mode|first byte of the UUID` for each GPU; of these it
+# shows those that CUDA_VISIBLE_DEVICES lists by number, up to the first that is none, as the real one does.
+DRIVER = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+#include <unistd.h>
+struct Gpu { std::string name; int capability, mode, byte; };
+static std::vector<Gpu> gpus;
+static int number(const char* name, int other) { const char* t = getenv(name); return t ? atoi(t) : other; }
+static std::vector<std::string> split(std::string text, char mark) {
+  std::vector<std::string> found;
+  for (size_t at; (at = text.find(mark)) != std::string::npos; text = text.substr(at + 1))
+    found.push_back(text.substr(0, at));
+  found.push_back(text);
+  return found;
+}
+extern "C" {
+int cuDriverGetVersion(int* v) { *v = number("STUB_DRIVER", 13000); return *v ? 0 : 3; }
+int cuInit(unsigned) {
+  if (number("STUB_HANG", 0)) sleep(60);
+  if (number("STUB_CRASH", 0)) abort();
+  if (int code = number("STUB_INIT", 0)) return code;
+  std::vector<Gpu> all;
+  for (auto& row : split(getenv("STUB_DEVICES") ? getenv("STUB_DEVICES") : "", ';')) {
+    auto f = split(row, '|');
+    if (f.size() == 4) all.push_back({f[0], atoi(f[1].c_str()), atoi(f[2].c_str()), atoi(f[3].c_str())});
+  }
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) { gpus = all; return all.empty() ? 100 : 0; }
+  for (auto& word : split(visible, ',')) {
+    char* end = nullptr;
+    const long n = strtol(word.c_str(), &end, 10);
+    if (word.empty() || *end || n < 0 || n >= static_cast<long>(all.size())) break;
+    gpus.push_back(all[n]);
+  }
+  return gpus.empty() ? 100 : 0;
+}
+int cuGetErrorName(int, const char** name) { *name = "CUDA_ERROR"; return 0; }
+int cuDeviceGetCount(int* n) { *n = static_cast<int>(gpus.size()); return number("STUB_COUNT", 0); }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetName(char* out, int size, int d) { snprintf(out, size, "%s", gpus[d].name.c_str()); return 0; }
+int cuDeviceGetUuid_v2(unsigned char* out, int d) { memset(out, 0x11, 16); out[0] = gpus[d].byte; return 0; }
+int cuDeviceTotalMem_v2(size_t* out, int) { *out = 143771ull << 20; return 0; }
+int cuDeviceGetAttribute(int* out, int what, int d) {
+  *out = what == 16 ? 132 : what == 20 ? gpus[d].mode : what == 38 ? 52428800 : what == 75 ? gpus[d].capability / 10
+       : what == 76 ? gpus[d].capability % 10 : what == 97 ? 232448 : -1;
+  return 0;
+}
+int cuCtxCreate_v2() { abort(); }
+int cuDevicePrimaryCtxRetain() { abort(); }
+}
+"""
+
+# NVML: the GPU of byte 1 has slices, that of byte 2 is a slice, that of byte 3 is whole
+NVML = r"""
+#include <cstdio>
+#include <cstring>
+extern "C" {
+int nvmlInit_v2() { return 0; }
+int nvmlShutdown() { return 0; }
+int nvmlSystemGetDriverVersion(char* out, unsigned size) { snprintf(out, size, "580.95.05"); return 0; }
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
+  const int byte = uuid[5] - '0';
+  *handle = reinterpret_cast<void*>(static_cast<long>(byte));
+  return strncmp(uuid, byte == 2 ? "MIG-" : "GPU-", 4) == 0 ? 0 : 6;
+}
+int nvmlDeviceGetMigMode(void* handle, unsigned* now, unsigned* then) {
+  *now = *then = reinterpret_cast<long>(handle) == 1;
+  return 0;
+}
+}
+"""
+H200 = "NVIDIA H200|90|0|3"
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """LD_LIBRARY_PATH with a driver alone, and with NVML."""
+    top = tmp_path_factory.mktemp("drivers")
+    for folder, name, text in (("plain", "libcuda", DRIVER), ("nvml", "libnvidia-ml", NVML)):
+        (top / folder).mkdir()
+        (top / f"{name}.cpp").write_text(text)
+        argv = ["g++", "-O1", "-shared", "-fPIC", "-o", str(top / folder / f"{name}.so.1"), str(top / f"{name}.cpp")]
+        subprocess.check_call(argv)
+    return {"plain": str(top / "plain"), "nvml": f"{top}/plain:{top}/nvml"}
+
+
+@pytest.fixture
+def ask(drivers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeviceQuery]:
+    """Ask the driver made here: `ask(devices, visible=..., INIT=...)`."""
+
+    def asked(*devices: str, visible: str | None = None, nvml: bool = False, **stub: int) -> DeviceQuery:
+        monkeypatch.setenv("STUB_DEVICES", ";".join(devices))
+        for name, value in stub.items():
+            monkeypatch.setenv(f"STUB_{name}", str(value))
+        for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("LD_LIBRARY_PATH", drivers["nvml" if nvml else "plain"])
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        cuda_devices._query.cache_clear()
+        return visible_devices()
+
+    yield asked
+    cuda_devices._query.cache_clear()
+
+
+def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
+    query = ask(H200, nvml=True)
+    assert (query.error, query.fix, query.driver, query.driver_text) == ("", "", 13000, "580.95.05")
+    (gpu,) = query.devices
+    assert (gpu.ordinal, gpu.name, gpu.capability, gpu.sm_count) == (0, "NVIDIA H200", 90, 132)
+    assert gpu.uuid == "GPU-03111111-1111-1111-1111-111111111111"
+    assert (gpu.l2_bytes, gpu.memory_bytes, gpu.shared_bytes) == (50 << 20, 143771 << 20, 232448)
+    assert (gpu.compute_mode, gpu.mig) == ("default", "disabled")
+    assert [t.name for t in NvccToolchain(dict(os.environ)).native()] == ["cuda-sm_90", "cuda-sm_90a"]
+
+
+def test_without_nvml(ask: Callable[..., DeviceQuery]) -> None:
+    query = ask(H200)
+    assert query.driver_text == ""
+    assert query.devices[0].mig == ""
+    assert query.devices[0].uuid.startswith("GPU-03")
+
+
+def test_slices_keep_their_names(ask: Callable[..., DeviceQuery]) -> None:
+    query = ask("NVIDIA H200|90|0|1", "NVIDIA H200 MIG 1g.18gb|90|0|2", nvml=True)
+    assert [(d.mig, d.uuid[:6]) for d in query.devices] == [("enabled", "GPU-01"), ("slice", "MIG-02")]
+
+
+def test_two_models(ask: Callable[..., DeviceQuery]) -> None:
+    ask("NVIDIA H200|90|0|3", "NVIDIA L4|89|0|4")
+    assert [t.name for t in NvccToolchain().native()] == ["cuda-sm_89", "cuda-sm_90", "cuda-sm_90a"]
+
+
+def test_the_driver_reads_what_is_visible(ask: Callable[..., DeviceQuery]) -> None:
+    names = ("A|90|0|3", "B|90|0|4", "C|90|0|5")
+    assert [d.name for d in ask(*names, visible="2,0").devices] == ["C", "A"]
+    assert [d.name for d in ask(*names, visible="1,junk,0").devices] == ["B"]
+
+
+@pytest.mark.parametrize("value", ["", "-1", "junk", "GPU-deadbeef", "MIG-GPU-1/2/3", "99", "0 1", "\u0663"])
+def test_a_value_that_leaves_nothing_is_named(ask: Callable[..., DeviceQuery], value: str) -> None:
+    query = ask(H200, visible=value)
+    assert query.devices == ()
+    assert f"CUDA_VISIBLE_DEVICES={value!r} leaves no GPU" in query.error
+    assert "nvidia-smi -L" in query.fix
+    assert query.driver == 13000
+    assert NvccToolchain(dict(os.environ)).native() == ()
+
+
+def test_each_value_is_asked_for_once(ask: Callable[..., DeviceQuery], monkeypatch: pytest.MonkeyPatch) -> None:
+    ask("A|90|0|3", "B|80|0|4")
+    runs = []
+    real = subprocess.run
+    monkeypatch.setattr(cuda_devices.subprocess, "run", lambda *a, **k: runs.append(1) or real(*a, **k))
+    environ = dict(os.environ)
+    for _ in range(2):
+        assert len(visible_devices(environ).devices) == 2
+        assert [d.name for d in visible_devices({**environ, "CUDA_VISIBLE_DEVICES": "1"}).devices] == ["B"]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "fix"),
+    [
+        (34, "stub", "LD_LIBRARY_PATH"),
+        (100, "sees no GPU", "--gpus all"),
+        (304, "device files", "/dev/nvidia"),
+        (802, "not ready", "fabricmanager"),
+        (803, "another version", "reboot"),
+        (804, "does not run on this GPU", "compatibility"),
+        (999, "cannot be used (cuInit: 999 CUDA_ERROR)", "nvidia-smi"),
+    ],
+)
+def test_what_the_driver_may_answer(ask: Callable[..., DeviceQuery], code: int, words: str, fix: str) -> None:
+    query = ask(H200, INIT=code)
+    assert query.devices == ()
+    assert words in query.error
+    assert fix in query.fix
+    assert str(code) in query.error
+
+
+def test_a_driver_that_dies_or_hangs(ask: Callable[..., DeviceQuery], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "-6" in ask(H200, CRASH=1).error
+    monkeypatch.setenv("STUB_CRASH", "0")
+    monkeypatch.setattr(cuda_devices, "_SECONDS", 0.5)
+    assert "did not answer within 0.5 s" in ask(H200, HANG=1).error
+
+
+def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file where the loader looks first stands for none at all, also on a machine that has one."""
+    (tmp_path / "libcuda.so.1").write_text("")
+    query = visible_devices({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+    assert (query.devices, query.driver) == ((), 0)
+    assert "no NVIDIA driver" in query.error
+    assert "--gpus all" in query.fix
+    with pytest.raises(ToolchainError, match="no NVIDIA driver"):
+        check_usable(query)
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH", "PYTHONSTARTUP"])
+def test_the_child_does_not_run_what_lies_around(
+    ask: Callable[..., DeviceQuery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    (tmp_path / "ctypes.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.setenv(variable, str(tmp_path if variable == "PYTHONPATH" else tmp_path / "ctypes.py"))
+    monkeypatch.chdir(tmp_path)
+    assert len(ask(H200).devices) == 1
+
+
+@pytest.mark.parametrize(("mode", "word"), [(1, "exclusive"), (2, "prohibited"), (3, "exclusive")])
+def test_compute_modes(ask: Callable[..., DeviceQuery], mode: int, word: str) -> None:
+    with pytest.raises(ToolchainError, match=f"is in compute mode {word}") as caught:
+        check_usable(ask(H200, f"NVIDIA H200|90|{mode}|4"))
+    assert "GPU 1 (NVIDIA H200, GPU-04" in caught.value.what
+    assert "-c DEFAULT" in caught.value.fix
+    check_usable(ask(H200))
+
+
+@pytest.mark.parametrize(("toolkit", "driver"), [("13.0.88", 13000), ("13.0.88", 13010), ("12.8.1", 13000)])
+def test_a_driver_that_is_new_enough(toolkit: str, driver: int) -> None:
+    assert check_driver(toolkit, driver) == ""
+
+
+def test_a_driver_older_than_the_toolkit() -> None:
+    said = check_driver("13.2.5", 13000)
+    assert "supports CUDA 13.0, nvcc is of CUDA 13.2" in said
+    assert "runs machine code" in said
+    assert "PTX" in said
+    with pytest.raises(ToolchainError, match=r"older than the toolkit.*CUDA 12\.8, nvcc is of CUDA 13\.0") as caught:
+        check_driver("13.0.88", 12080)
+    assert "update the driver" in caught.value.fix
+    assert "toolkit of CUDA 12" in caught.value.fix
+
+
+def test_torch_of_another_cuda() -> None:
+    check_torch("13.0", 13000)
+    check_torch("12.8", 13000)
+    check_torch("12.8", 12040)
+    check_torch("13.0", 0)
+    with pytest.raises(ToolchainError, match=r"torch is built for CUDA 13\.0, but the driver supports CUDA 12\.4"):
+        check_torch("13.0", 12040)
+    with pytest.raises(ToolchainError, match="without CUDA") as caught:
+        check_torch(None, 13000)
+    assert "replay" in caught.value.fix
+
+
+def test_the_installed_torch_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "torch", raising=False)
+    (tmp_path / "torch/version.py").write_text(
+        "__version__ = '2.9.1+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n"
+    )
+    assert installed_torch() == ("2.9.1+cu130", "13.0")
+    (tmp_path / "torch/version.py").write_text("__version__ = '2.9.1+cpu'\ncuda: Optional[str] = None\n")
+    assert installed_torch() == ("2.9.1+cpu", None)
+    (tmp_path / "torch/version.py").unlink()
+    assert installed_torch() is None
+
+
+def test_doctor_shows_the_gpu_and_counts_what_bars_a_build(
+    ask: Callable[..., DeviceQuery], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use_torch(found: tuple[str, str] | None) -> None:
+        for module in (doctor, cuda_devices):
+            monkeypatch.setattr(module, "installed_torch", lambda: found)
+
+    use_torch(("2.9.1+cu130", "13.0"))
+    assert doctor._cuda(ask("NVIDIA H200|90|3|3", nvml=True)) == 1
+    said = capsys.readouterr().out
+    assert "driver     580.95.05, supports CUDA 13.0" in said
+    assert "sm_90, 132 SMs, 140 GiB, L2 50 MiB, compute mode exclusive" in said
+    assert "torch      2.9.1+cu130, built for CUDA 13.0" in said
+    assert "problem    GPU 0" in said
+    use_torch(("2.9.1+cu140", "14.0"))
+    assert doctor._cuda(ask(H200)) == 1
+    assert "torch is built for CUDA 14.0" in capsys.readouterr().out
+    use_torch(None)
+    assert doctor._cuda(ask(H200)) == 1
+    assert "torch is not installed" in capsys.readouterr().out
+    assert doctor._cuda(ask(H200, INIT=803)) == 0
+    assert "gpu        none: the driver's library is of another version" in capsys.readouterr().out

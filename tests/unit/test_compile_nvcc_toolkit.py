@@ -1,0 +1,308 @@
+"""Which nvcc is found, and what is said when it is missing, old or incomplete. Scripts answer as nvcc does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import target_by_name, toolchain_for
+from aot_tune.compile.cuda_targets import BASELINE, TARGETS, best_targets, code_flags, fits
+from aot_tune.compile.cuda_toolkit import find_cutlass, find_nvcc
+from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.errors import ToolchainError
+from aot_tune.options import resolve
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+NOWHERE = Path("/nowhere")
+
+
+def toolkit(
+    top: Path, version: str = "13.0.88", known: str = "sm_80 sm_86 sm_89 sm_90 sm_100 sm_120", without: str = ""
+) -> Path:
+    """A toolkit whose nvcc only answers questions; returns nvcc."""
+    for name in (
+        "bin/nvcc",
+        "bin/cudafe++",
+        "bin/ptxas",
+        "bin/fatbinary",
+        "nvvm/bin/cicc",
+        "nvvm/libdevice/libdevice.10.bc",
+    ):
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+    for name in ("include/cuda_runtime.h", "lib64/libcudart_static.a", "lib64/libcudart.so"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("")
+    lines = "\n".join(f"echo {k}" for k in known.split())
+    (top / "bin/nvcc").write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        f'*--version*) echo "Cuda compilation tools, release {version[:4]}, V{version}";;\n'
+        f"*--list-gpu-code*) {lines}\n;;\n"
+        f'*--dryrun*) echo "#$ _HERE_={top}/bin"; echo "#$ CICC_PATH={top}/nvvm/bin"\n'
+        f'echo "#$ NVVMIR_LIBRARY_DIR={top}/nvvm/libdevice"; echo \'#$ INCLUDES="-I{top}/include"\'\n'
+        f'echo \'#$ LIBRARIES=  "-L{top}/lib64/stubs" "-L{top}/lib64"\';;\n'
+        "*) echo 'nvcc fatal   : this one only answers'; exit 1;;\n"
+        "esac\n"
+    )
+    (top / "bin/nvcc").chmod(0o755)
+    if without:
+        (top / without).unlink()
+    return top / "bin/nvcc"
+
+
+def chain(environ: dict[str, str] | None = None, system: Path = NOWHERE, search: tuple[str, ...] = ()) -> NvccToolchain:
+    return NvccToolchain({"PATH": "/usr/bin:/bin", **(environ or {})}, system, search)
+
+
+def found(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ...] = ()) -> str:
+    return find_nvcc({"PATH": "/usr/bin:/bin", **environ}, system, search)[0]
+
+
+def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
+    named, other, home, path, on_path, system = (
+        str(toolkit(tmp_path / n)) for n in ("named", "other", "home", "path", "on_path", "system")
+    )
+    (tmp_path / "site/nvidia").mkdir(parents=True)
+    for number in (9, 12, 13):
+        toolkit(tmp_path / f"site/nvidia/cu{number}")
+    environ = {
+        "NVCC": named,
+        "CUDACXX": other,
+        "CUDA_HOME": str(tmp_path / "home"),
+        "CUDA_PATH": str(tmp_path / "path"),
+        "PATH": f"{tmp_path}/on_path/bin:/usr/bin:/bin",
+    }
+    rest = {"system": tmp_path / "system", "search": (str(tmp_path / "empty"), str(tmp_path / "site"))}
+    for variable, want in zip([*environ], (named, other, home, path, on_path), strict=True):
+        assert found(environ, **rest) == want
+        environ[variable] = "" if variable != "PATH" else "/usr/bin:/bin"
+    assert found(environ, **rest) == system
+    rest["system"] = NOWHERE
+    assert found(environ, **rest) == f"{tmp_path}/site/nvidia/cu13/bin/nvcc"
+
+
+def test_arguments_and_spaces(tmp_path: Path) -> None:
+    plain = toolkit(tmp_path / "my toolkit")
+    assert find_nvcc({"NVCC": str(plain)}, NOWHERE, ()) == (str(plain),)
+    assert find_nvcc({"NVCC": f"'{plain}' -DX=1 -v"}, NOWHERE, ()) == (str(plain), "-DX=1", "-v")
+
+
+def test_no_compiler_names_every_way_to_one(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="no CUDA compiler found") as caught:
+        chain().identity()
+    for words in ("NVCC", "CUDA_HOME", "pip install nvidia-cuda-nvcc", "AOT_TUNE_TARGETS"):
+        assert words in caught.value.fix
+    for name in ("NVCC", "CUDACXX"):
+        with pytest.raises(ToolchainError, match=f"{name}='/nowhere/nvcc' is not a program"):
+            chain({name: "/nowhere/nvcc"}).identity()
+
+
+def test_a_home_without_a_compiler_does_not_hide_the_one_on_the_path(tmp_path: Path) -> None:
+    nvcc = toolkit(tmp_path / "t")
+    assert found({"CUDA_HOME": str(tmp_path), "PATH": f"{tmp_path}/t/bin"}) == str(nvcc)
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "target", "since"),
+    [
+        ("11.4.152", "sm_75 sm_80 sm_86", "cuda-sm_89", "11.8"),
+        ("11.8.89", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_90a", "12.0"),
+        ("12.4.131", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_100a", "12.8"),
+        ("12.4.131", "sm_80 sm_86 sm_89 sm_90", "cuda-sm_120", "12.8"),
+    ],
+)
+def test_an_nvcc_older_than_the_target(tmp_path: Path, version: str, known: str, target: str, since: str) -> None:
+    old = chain({"NVCC": str(toolkit(tmp_path, version, known))})
+    for call in (old.recipe, lambda t: old.compile("", t, tmp_path / "o" / "object.o", 9)):
+        with pytest.raises(ToolchainError, match=f"nvcc {version} cannot compile for {target}\n") as caught:
+            call(target_by_name(target))
+        assert f"CUDA {since} or later" in caught.value.fix
+        assert "sm_86" in caught.value.why
+    assert old.recipe(target_by_name("cuda-sm_80"))
+
+
+def test_an_nvcc_that_no_longer_knows_the_target(tmp_path: Path) -> None:
+    new = chain({"NVCC": str(toolkit(tmp_path, "15.1.3", "sm_90 sm_100 sm_120"))})
+    with pytest.raises(ToolchainError, match="cannot compile for cuda-sm_80") as caught:
+        new.recipe(target_by_name("cuda-sm_80"))
+    assert "still knows sm_80" in caught.value.fix
+
+
+@pytest.mark.parametrize("part", ["bin/ptxas", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"])
+def test_an_incomplete_toolkit_names_what_it_lacks(tmp_path: Path, part: str) -> None:
+    name = Path(part).name.removesuffix(".10.bc")
+    with pytest.raises(ToolchainError, match=f"not complete: it has no {name}"):
+        chain({"NVCC": str(toolkit(tmp_path, without=part))}).identity()
+
+
+def test_a_toolkit_without_a_runtime(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"no cuda_runtime\.h") as caught:
+        chain({"NVCC": str(toolkit(tmp_path / "a", without="include/cuda_runtime.h"))}).identity()
+    assert "nvidia-cuda-runtime" in caught.value.fix
+    with pytest.raises(ToolchainError, match=r"no libcudart_static\.a"):
+        chain({"NVCC": str(toolkit(tmp_path / "b", without="lib64/libcudart_static.a"))}).link_arguments()
+    nvcc = toolkit(tmp_path / "c", without="lib64/libcudart.so")
+    with pytest.raises(ToolchainError, match=r"no libcudart\.so\.13"):
+        chain({"NVCC": str(nvcc)}).link_shared([], tmp_path / "x.so")
+
+
+def test_wheels_have_the_shared_runtime_under_its_version_only(tmp_path: Path) -> None:
+    nvcc = toolkit(tmp_path, without="lib64/libcudart.so")
+    (tmp_path / "lib64/libcudart.so.13").write_text("")
+    assert chain({"NVCC": str(nvcc)}).toolkit().shared_runtime() == tmp_path / "lib64/libcudart.so.13"
+
+
+@pytest.mark.parametrize("answer", ["exit 3", "echo hello", ":"])
+def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
+    script = tmp_path / "nvcc"
+    script.write_text(f"#!/bin/sh\n{answer}\n")
+    script.chmod(0o755)
+    with pytest.raises(ToolchainError) as caught:
+        chain({"NVCC": str(script)}).identity()
+    assert str(script) in caught.value.what
+    assert "nvcc" in caught.value.fix
+
+
+def test_a_failing_compiler_is_a_status(tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    nvcc = toolkit(tmp_path / "t")
+    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
+    assert outcome.status == "compile-failed"
+    assert "only answers" in outcome.log
+
+
+@pytest.mark.parametrize(
+    ("environ", "want"),
+    [
+        ({"CUDAHOSTCXX": "/usr/bin/g++", "CXX": "/nowhere/c++"}, "/usr/bin/g++"),
+        ({"NVCC_CCBIN": "/usr/bin/g++", "CXX": "/nowhere/c++"}, "/usr/bin/g++"),
+        ({"CXX": "/usr/bin/ccache sccache /usr/bin/g++ -m64"}, "/usr/bin/g++"),
+        ({}, "/usr/bin/g++"),
+    ],
+)
+def test_the_host_compiler(environ: dict[str, str], want: str) -> None:
+    assert chain(environ)._host().command()[0] == want
+
+
+def test_cutlass_folders(tmp_path: Path) -> None:
+    include = tmp_path / "site/cutlass_library/source/include"
+    for folder in (include, tmp_path / "checkout/include"):
+        (folder / "cutlass").mkdir(parents=True)
+        (folder / "cutlass/version.h").write_text("")
+    assert find_cutlass({}, [str(tmp_path), str(tmp_path / "site")]) == include
+    for named in ("checkout", "checkout/include"):
+        assert find_cutlass({"CUTLASS_PATH": str(tmp_path / named)}, []) == tmp_path / "checkout/include"
+    assert find_cutlass({}, [str(tmp_path)]) is None
+    with pytest.raises(ToolchainError, match="holds no CUTLASS"):
+        find_cutlass({"CUTLASS_PATH": str(tmp_path)}, [str(tmp_path / "site")])
+
+
+LEVELS = {
+    75: [],
+    80: ["cuda-sm_80"],
+    86: ["cuda-sm_86"],
+    87: ["cuda-sm_86"],
+    89: ["cuda-sm_89"],
+    90: ["cuda-sm_90", "cuda-sm_90a"],
+    100: ["cuda-sm_100", "cuda-sm_100a"],
+    103: ["cuda-sm_100"],
+    110: ["cuda-ptx_80"],
+    120: ["cuda-sm_120", "cuda-sm_120a"],
+    121: ["cuda-sm_120"],
+    130: ["cuda-ptx_80"],
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_best_targets_of_a_device(level: int) -> None:
+    assert [t.name for t in best_targets([level, level])] == LEVELS[level]
+
+
+def test_two_models_have_the_targets_of_both_best_last() -> None:
+    assert [t.name for t in best_targets([90, 86])] == ["cuda-sm_86", "cuda-sm_90", "cuda-sm_90a"]
+    assert best_targets([]) == ()
+
+
+def test_what_runs_where() -> None:
+    runs = {t.name: [n for n in LEVELS if t.runs_on(n)] for t in TARGETS}
+    assert runs["cuda-ptx_80"] == [n for n in LEVELS if n >= 80]
+    assert runs["cuda-sm_80"] == [80]
+    assert runs["cuda-sm_89"] == [89]
+    assert runs["cuda-sm_90"] == runs["cuda-sm_90a"] == [90]
+    assert runs["cuda-sm_100"] == [100, 103]
+    assert runs["cuda-sm_100a"] == [100]
+    assert runs["cuda-sm_120"] == [120, 121]
+    assert target_by_name("cpu-x86-64-v2").runs_on(4)
+
+
+def test_facts_and_flags() -> None:
+    for target in TARGETS:
+        assert set(target.facts) == {"capability", "shared_bytes", "wgmma", "arch_specific"}
+        assert target.family == "cuda"
+        assert target.facts["arch_specific"] == target.name.endswith("a")
+    assert [t.name for t in TARGETS if t.facts["wgmma"]] == ["cuda-sm_90a"]
+    shared = {t.name: t.facts["shared_bytes"] for t in TARGETS}
+    assert shared["cuda-sm_80"] == 166912
+    assert shared["cuda-sm_90a"] == shared["cuda-sm_100"] == 232448
+    assert shared["cuda-sm_89"] == shared["cuda-sm_120a"] == shared["cuda-ptx_80"] == 101376
+    assert code_flags(BASELINE)[1] == "arch=compute_80,code=[sm_80,compute_80]"
+    assert code_flags(target_by_name("cuda-sm_120a"))[1] == "arch=compute_120a,code=sm_120a"
+
+
+@pytest.mark.parametrize(
+    ("shared", "threads", "registers", "words"),
+    [
+        (166912, 256, 0, ""),
+        (166913, 256, 0, "166913 bytes of shared memory"),
+        (0, 1024, 64, ""),
+        (0, 1024, 65, "registers for a block"),
+        (0, 384, 168, ""),
+        (0, 416, 168, "registers for a block"),
+        (0, 32, 256, "256 registers for a thread"),
+        (0, 1025, 0, "1025 threads"),
+        (0, 0, 0, "0 threads"),
+    ],
+)
+def test_what_fits(shared: int, threads: int, registers: int, words: str) -> None:
+    said = fits(target_by_name("cuda-sm_80"), shared, threads, registers)
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cuda-sm_91", "cuda-sm_90"),
+        ("sm_90", "cuda-sm_90"),
+        ("90a", "cuda-sm_90a"),
+        ("9.0a", "cuda-sm_90a"),
+        ("8.6+PTX", "cuda-sm_86"),
+        ("compute_80", "cuda-sm_80"),
+        ("SM_120", "cuda-sm_120"),
+        ("cuda_sm_100a", "cuda-sm_100a"),
+        ("cuda-sm_80 cuda-sm_90a", "cuda-sm_90a"),
+    ],
+)
+def test_names_of_other_tools_are_met_with_ours(name: str, near: str) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        target_by_name(name)
+    assert repr(name) in caught.value.what
+    assert f"'{near}'" in caught.value.fix
+    assert "; or ," in caught.value.why
+
+
+@pytest.mark.parametrize("text", ["cuda-sm_80,cuda-sm_90a", "cuda-sm_80;cuda-sm_90a", " cuda-sm_80 , ;cuda-sm_90a;"])
+def test_lists_of_targets_with_commas_and_semicolons(text: str) -> None:
+    names = resolve({}, {"AOT_TUNE_TARGETS": text}).targets
+    assert names == ("cuda-sm_80", "cuda-sm_90a")
+    assert [target_by_name(n).level for n in names] == [80, 90]
+
+
+def test_it_is_found_by_name() -> None:
+    found_chain = toolchain_for("nvcc", {"PATH": PATH})
+    assert found_chain.name == "nvcc"
+    assert found_chain.baseline() in found_chain.targets()
+    assert found_chain.memory_per_job() > 3 << 30

@@ -1,0 +1,135 @@
+"""Asking cuBLASLt for its algorithms, with a stand-in for the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.compile.toolchain import toolchain_for
+from aot_tune.errors import SpecError
+from aot_tune.vendor import cublaslt
+from aot_tune.vendor.cublaslt import Product, serves
+from aot_tune.vendor.tiles import tile_sizes
+
+STUB = Path(__file__).parent / "stubs" / "cublaslt.cpp"
+KEYS = {"ALGO", "TILE", "STAGES", "SPLITK", "REDUCTION", "SWIZZLE", "CUSTOM", "INNER", "CLUSTER", "VERSION"}
+BIG = {"m": 256, "n": 4096, "k": 4096}
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    command = [*toolchain_for("cxx").command(), "-std=c++17", "-O1", "-shared", "-fPIC", str(STUB)]  # type: ignore[attr-defined]
+    for name, flags in (("libcublasLt.so.13", []), ("libcuda.so.1", ["-DDRIVER"])):
+        subprocess.run([*command, *flags, f"-Wl,-soname,{name}", "-o", folder / name, "-ldl"], check=True)
+    return folder
+
+
+def run(folder: Path, products: list[dict[str, Any]], *arguments: str, libraries: Path | None) -> tuple[Any, str]:
+    """The answer of the program for `products`, and what it wrote on standard error."""
+    (folder / "in.json").write_text(json.dumps(products))
+    # Only what the test gives: a real library would answer otherwise.
+    environ = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "PYTHONPATH")}
+    environ["PYTHONPATH"] = str(Path(cublaslt.__file__).parents[2])
+    if libraries is not None:
+        environ["LD_LIBRARY_PATH"] = str(libraries)
+    argv = [sys.executable, "-m", "aot_tune.vendor.cublaslt", "--problems", "in.json", "--out", "out.json", *arguments]
+    done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    out = folder / "out.json"
+    assert out.exists() == (done.returncode == 0)
+    return (json.loads(out.read_text()) if out.exists() else None), done.stderr
+
+
+def ask(folder: Path, stub: Path, *arguments: str, **product: Any) -> dict[str, Any]:
+    answer, errors = run(folder, [product], "--library", str(stub / "libcublasLt.so.13"), *arguments, libraries=stub)
+    assert answer is not None, errors
+    assert answer["version"] == 130100
+    found: dict[str, Any] = answer["products"][0]
+    return found
+
+
+def test_configs_are_whole_distinct_and_begin_with_the_librarys_own(tmp_path: Path, stub: Path) -> None:
+    found = ask(tmp_path, stub, "--limit", "40", **BIG)
+    configs = found["configs"]
+    assert len(configs) == 40
+    assert found["heuristics"] == 1
+    assert configs[0]["ALGO"] == 900
+    assert all(set(c) == KEYS and c["VERSION"] == 130100 for c in configs)
+    assert all(type(v) is int for c in configs for v in c.values())
+    assert len({json.dumps(c, sort_keys=True) for c in configs}) == 40
+    assert {c["ALGO"] for c in configs} == {900, 7, 21, 66}
+
+
+def test_only_what_passes_the_librarys_check_is_listed(tmp_path: Path, stub: Path) -> None:
+    found = ask(tmp_path, stub, "--limit", "5000", **BIG)
+    assert 0 < found["passed"] < found["checked"] <= 12_000
+    for config in found["configs"][1:]:
+        assert not (config["ALGO"] == 66 and config["CLUSTER"] == 0)
+        assert not (config["TILE"] == 23 and config["STAGES"] == 36)
+        assert config["ALGO"] == 21 or (config["SPLITK"], config["SWIZZLE"], config["CUSTOM"]) == (1, 0, 0)
+
+
+def test_sums_of_parts_are_kept_in_float(tmp_path: Path, stub: Path) -> None:
+    for dtype, schemes in (("bf16", {0, 2}), ("f32", {0, 1, 2})):
+        found = ask(tmp_path, stub, "--limit", "5000", **BIG, dtype=dtype)
+        split = [c for c in found["configs"] if c["ALGO"] == 21]
+        assert {c["REDUCTION"] for c in split} == schemes
+        assert all((c["SPLITK"] > 1) == (c["REDUCTION"] > 0) for c in split)
+
+
+def test_short_products_are_not_split(tmp_path: Path, stub: Path) -> None:
+    found = ask(tmp_path, stub, "--limit", "5000", m=16, n=4096, k=300)
+    assert {c["SPLITK"] for c in found["configs"]} == {1, 2}
+
+
+def test_a_residual_needs_algorithms_that_can_add_another_matrix(tmp_path: Path, stub: Path) -> None:
+    found = ask(tmp_path, stub, "--limit", "5000", **BIG, residual=True, bias=True)
+    assert {c["ALGO"] for c in found["configs"]} == {900, 21, 66}
+
+
+def test_limits_are_kept_and_answers_are_always_the_same(tmp_path: Path, stub: Path) -> None:
+    first = ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG)
+    assert len(first["configs"]) == 12
+    assert first["checked"] <= 300
+    assert ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG) == first
+
+
+def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Path) -> None:
+    where = ("--library", str(stub / "libcublasLt.so.13"))
+    answer, errors = run(tmp_path, [BIG], "--library", str(tmp_path / "none.so"), libraries=None)
+    assert answer is None
+    assert "cuBLASLt not found" in errors
+    assert "nvidia-cublas" in errors
+    for wrong in ({"m": 1}, BIG | {"dtype": "f64"}, BIG | {"n": 0}, BIG | {"activation": "silu"}):
+        answer, errors = run(tmp_path, [wrong], *where, libraries=stub)
+        assert answer is None
+        assert errors.startswith("error: ")
+
+
+def test_a_sample_of_combinations_has_none_twice_and_all_values() -> None:
+    axes = [range(7), range(10), range(6), (0, 1)]
+    whole = list(cublaslt._sample(axes, 10_000))
+    assert len(whole) == len(set(whole)) == 7 * 10 * 6 * 2
+    some = list(cublaslt._sample(axes, 60))
+    assert len(some) == len(set(some)) == 60
+    assert [{one[i] for one in some} for i in range(4)] == [set(axis) for axis in axes]
+
+
+def test_epilogues_that_mean_the_same() -> None:
+    assert serves("none", residual=True)
+    assert serves("gelu_tanh", residual=False)
+    assert not serves("gelu_tanh", residual=True)
+    assert not serves("gelu", residual=False)
+    with pytest.raises(SpecError, match="epilogue"):
+        Product(m=1, n=1, k=1, activation="relu", residual=True)
+
+
+def test_tiles_have_the_sizes_of_their_names() -> None:
+    sizes = tile_sizes()
+    assert (len(sizes), sizes[1], sizes[20], sizes[23], sizes[645]) == (645, (8, 8), (128, 128), (128, 256), (256, 1))
