@@ -31,10 +31,12 @@ def derived_checks(
 
     They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
     and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
-    and pinned dims) rules one out, the nearest problem that it allows takes its place, if there is one. Problems of
-    more than `most_bytes` are left out, but never all of them; of more than `most`, every so many.
+    and pinned dims) or what the operator calls legal rules one out, the nearest problem that they allow takes its
+    place, if there is one. Problems of more than `most_bytes` are left out, but never all of them; of more than `most`,
+    every so many.
     """
     tensors = {t.name: t for t in operator.tensors}
+    requires = (*operator.legal, *requires)
     found: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
@@ -151,11 +153,18 @@ def _rounded(operator: Operator, problem: Problem, require: Expr, pinned: Mappin
     names = [n for n in operator.dims if n in require.facts() and n not in pinned]
     rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
     cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
-    for changed in (*rounded, *cut) if names else ():
+    near_constants = [dict.fromkeys(names, extent) for c in _constants(require) for extent in (c - 1, c // 2 + 1, c)]
+    for changed in (*rounded, *cut, *near_constants) if names else ():
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
         if _allowed(operator, near, (require,)):
             return near
     return problem
+
+
+def _constants(expr: Expr) -> list[int]:
+    """The constants of an expression that may be extents; of `next_power_of_2(D) == 4096` those around 4096."""
+    own = [int(expr.value)] if expr.kind == "const" and int(expr.value) > 1 else []
+    return [*own, *(c for a in expr.args for c in _constants(a))]
 
 
 def _allowed(operator: Operator, problem: Problem, requires: Sequence[Expr]) -> bool:

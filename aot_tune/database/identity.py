@@ -55,6 +55,7 @@ def operator_digest(operator: Operator) -> str:
             "epilogue": _plain(operator.epilogue),
             "tolerance": operator.tolerance,
             "reference": _sources(operator.reference),
+            **({"legal": [e.key() for e in operator.legal]} if operator.legal else {}),
         }
     )
 

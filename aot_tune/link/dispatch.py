@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.errors import ManifestError
-from aot_tune.link.decision import render_choice, render_tuned
+from aot_tune.link.decision import fact_printer, render_choice, render_tuned
 from aot_tune.link.functions import render_explain, render_functions, render_preload, render_serve
 from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
 from aot_tune.link.signature import (
@@ -109,7 +109,7 @@ namespace operator_{op.name} {{
 
 {_call(op)}
 
-{_read(table)}
+{_legal(op)}{_read(table)}
 
 {render_choice(table)}
 
@@ -257,7 +257,22 @@ def _read(table: OperatorTable) -> str:
         lines.append(f"  c_.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
     lines += [f"  c_.v_{s.name} = {s.name};" for s in op.scalars]
     lines += [f"  c_.v_{a.name} = {a.name};" for a in op.attributes]
+    if op.legal:
+        lines.append("  if (int32_t status = check_legal(c_)) return status;")
     return "\n".join([*lines, *_read_device(table), "}"])
+
+
+def _legal(op: Operator) -> str:
+    """The function that checks what every call must meet; nothing where there are no such conditions."""
+    if not op.legal:
+        return ""
+    fact = fact_printer(op)
+    lines = ["int32_t check_legal(const Call& c) {"]
+    for condition in op.legal:
+        code = "LAYOUT" if any("." in f for f in condition.facts()) else "SHAPE"
+        lines.append(f"  if (!{condition.cpp(fact)})")
+        lines.append(f"    return not_legal(kOperator, AOT_TUNE_ERROR_{code}, {c_string(condition.key())});")
+    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
 
 
 def _read_device(table: OperatorTable) -> list[str]:

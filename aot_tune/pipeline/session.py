@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,9 +23,9 @@ from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
-from aot_tune.render import Candidate, Renderer, candidate_for
+from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
-from aot_tune.spec import ConfigValue, Kernel, Operator, Target
+from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.storage import cache_location
 
 __all__ = ["LoadedOperator", "Session", "baseline_versions"]
@@ -52,7 +52,10 @@ class Session:
     def __init__(self, plan: Plan, paths: Paths, progress: Progress) -> None:
         self.plan, self.options, self.progress = plan, plan.options, progress
         roots = [Path(p) for p in paths.templates]
-        self.operators = {n: LoadedOperator(f, op) for n, (f, op) in load_operators(roots, plan.operators).items()}
+        self.operators = {
+            n: LoadedOperator(f, op)
+            for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
+        }
         self.renderer = Renderer(roots)
         self.environment = _environment(plan)
         self.location = cache_location(self.environment)
@@ -105,12 +108,16 @@ class Session:
         return [d for d in found if d.digest == found[0].digest]
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
-        """The kernels beside the generic ones that have a toolchain for a target's family."""
+        """The kernels beside the generic ones that have a toolchain for a target's family.
+
+        Triton functions that could not be read are left out; the plan said so.
+        """
         found = []
         for kernel in operator.kernels:
             chain = toolchain_for(kernel.backend, self.environment)
-            if not kernel.generic and target.family in {t.family for t in chain.targets()}:
-                found.append(kernel)
+            known = kernel.triton is None or target.name in kernel.triton.inspections
+            if known and not kernel.generic and target.family in {t.family for t in chain.targets()}:
+                found.append(resolved(kernel, target.name))
         return found
 
     def ask(self, operator: Operator, target: Target) -> list[Entry]:
@@ -120,20 +127,10 @@ class Session:
             if not fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter):
                 continue
             for config in self._strategy(operator, kernel, target).ask(_AT_ONCE):
-                for candidate in self._candidates(operator, kernel, config, target):
+                for candidate in candidates_for(operator, kernel, config, target):
                     if candidate.id not in found:
                         found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
         return list(found.values())
-
-    def _candidates(
-        self, operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
-    ) -> Iterator[Candidate]:
-        """The candidates of a config: one per dtypes, and per problem where it pins dims."""
-        workload = operator.workload_for(target.family)
-        pinned = any(config.get(p) for p in kernel.pins)
-        for dtypes in operator.dtype_choices(kernel):
-            for problem in workload if pinned else workload[:1]:
-                yield candidate_for(operator, kernel, config, target, problem, dtypes)
 
     def tell(self, operator: Operator, target: Target, entry: Entry, cost: float) -> None:
         """Report a candidate's cost, its mean time over the best of each problem, to the strategy that asked for it."""

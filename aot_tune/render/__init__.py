@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from aot_tune.render.candidate import Candidate, candidate_for, canonical_digest, requirements
+from aot_tune.render.candidate import Candidate, candidate_for, candidates_for, canonical_digest, requirements
 from aot_tune.render.environment import SourceLine
+from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.renderer import Rendered, Renderer
+from aot_tune.render.specialize import Argument, bind, resolved
 
 __all__ = [
+    "Argument",
     "Candidate",
+    "Recipe",
     "Rendered",
     "Renderer",
     "SourceLine",
+    "bind",
     "candidate_for",
+    "candidates_for",
     "canonical_digest",
+    "read_recipe",
     "requirements",
+    "resolved",
 ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import msgspec
 
-from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, dim, dtype_index
+from aot_tune.render.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
+from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
 
-__all__ = ["Candidate", "candidate_for", "canonical_digest", "requirements"]
+__all__ = ["Candidate", "candidate_for", "candidates_for", "canonical_digest", "requirements"]
 
 
 def canonical_digest(value: object) -> str:
@@ -39,7 +40,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def label(self) -> str:
         """Kernel and config for people: `packed MR=6 NR=16`."""
         values = [f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.config.items()]
-        pins = [f"{d}:={n}" for d, n in self.pins.items()]
+        pins = [_shown(d, n) for d, n in self.pins.items()]
+        pins = [p for p in pins if p]
         return " ".join([self.kernel, *self.dtypes.values(), *values, *pins])
 
 
@@ -53,12 +55,66 @@ def candidate_for(
 ) -> Candidate:
     """The candidate of a config for a target; where the config pins dims, they are those of `problem`.
 
-    `dtypes` are values of the operator's dtype variables; the first that the kernel serves where they are not given.
+    A Triton function's is the one without assumptions. `dtypes` are values of the operator's dtype variables; the first
+    that the kernel serves where they are not given.
     """
+    chosen = dict(dtypes) if dtypes is not None else operator.dtype_choices(kernel)[0]
     pins: dict[str, int] = {}
     for parameter, pinned in kernel.pins.items():
         if config.get(parameter) and problem is not None:
             pins |= {name: problem.dims[name] for name in pinned}
+    if kernel.triton is not None:
+        concrete = operator.concrete(chosen)
+        pins = (
+            generic_pins(concrete, kernel, config, target.name)
+            if problem is None
+            else plain_pins(concrete, kernel, config, problem, target.name)
+        )
+    return _candidate(operator, kernel, config, target, pins, chosen)
+
+
+def candidates_for(
+    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
+) -> Iterator[Candidate]:
+    """All candidates of a config: one per dtypes, and per set of problems that it is specialised on.
+
+    Those of a Triton function come in twos: as its JIT would compile it for a problem, and without those assumptions.
+    """
+    workload = operator.workload_for(target.family)
+    pinned = any(config.get(p) for p in kernel.pins) or kernel.triton is not None
+    for dtypes in operator.dtype_choices(kernel):
+        for problem in workload if pinned else workload[:1]:
+            if kernel.triton is None:
+                yield candidate_for(operator, kernel, config, target, problem, dtypes)
+            elif _is_for(operator, kernel, config, target, problem, dtypes):
+                concrete = operator.concrete(dtypes)
+                pins = specialized_pins(concrete, kernel, config, problem, target.name)
+                yield _candidate(operator, kernel, config, target, pins, dtypes)
+                yield candidate_for(operator, kernel, config, target, problem, dtypes)
+
+
+def _is_for(
+    operator: Operator,
+    kernel: Kernel,
+    config: dict[str, ConfigValue],
+    target: Target,
+    problem: Problem,
+    dtypes: dict[str, str],
+) -> bool:
+    facts = operator.facts(problem)
+    same = all(dtype_index(v).evaluate(facts) == operator.dtypes[v].index(d) for v, d in dtypes.items())
+    wanted = same and all_of((*kernel.requires, *kernel.worthwhile), facts)
+    return wanted and not is_pruned(kernel, target.name, config, problem)
+
+
+def _candidate(
+    operator: Operator,
+    kernel: Kernel,
+    config: dict[str, ConfigValue],
+    target: Target,
+    pins: dict[str, int],
+    dtypes: dict[str, str],
+) -> Candidate:
     return Candidate(
         operator=operator.name,
         kernel=kernel.name,
@@ -67,12 +123,26 @@ def candidate_for(
         config=config,
         pins=dict(sorted(pins.items())),
         generic=kernel.generic,
-        dtypes=dict(dtypes) if dtypes is not None else operator.dtype_choices(kernel)[0],
+        dtypes=dict(dtypes),
     )
 
 
 def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
     """The guards of a candidate: its dtypes, its kernel's, and that pinned dims have their values."""
     dtypes = tuple(dtype_index(v) == operator.dtypes[v].index(d) for v, d in candidate.dtypes.items())
+    kernel = operator.kernel(candidate.kernel)
+    if kernel.triton is not None:
+        concrete = operator.concrete(candidate.dtypes)
+        assumed = guards(concrete, kernel, candidate.config, candidate.pins, candidate.target)
+        return (*dtypes, *kernel.requires, *assumed)
     pins = tuple(dim(name) == extent for name, extent in candidate.pins.items())
-    return (*dtypes, *operator.kernel(candidate.kernel).requires, *pins)
+    return (*dtypes, *kernel.requires, *pins)
+
+
+def _shown(name: str, value: int) -> str:
+    """A pin for people; see `render.specialize`."""
+    if name.endswith("%16"):
+        return name
+    if name.endswith(".none"):
+        return f"no {name.removesuffix('.none')}" if value else ""
+    return f"{name}:={value}"

@@ -48,7 +48,8 @@ class Renderer:
             RenderError: for any fault in the template, with its file and line.
         """
         kernel = operator.kernel(candidate.kernel)
-        constants = {fact: value for e in requirements(operator, candidate) for fact, value in e.pinned()}
+        known = (*operator.legal, *requirements(operator, candidate))
+        constants = {fact: value for e in known for fact, value in e.pinned()}
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         functions = language(operator.concrete(candidate.dtypes), constants, hooks)

@@ -289,6 +289,11 @@ int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, 
               static_cast<int>(attribute.count - 1), attribute.choices[attribute.count - 1]);
 }
 
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept {
+  return fail(code, "%s: not a call that it takes: %s must hold%s", op.name, condition,
+              code == AOT_TUNE_ERROR_LAYOUT ? "; pass a contiguous copy of the tensor" : "");
+}
+
 int64_t stride_class(const DLTensor& tensor) noexcept {
   int order[kMaxRank];
   for (int i = 0; i < tensor.ndim; ++i) {

@@ -110,6 +110,10 @@ int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, 
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
+// A condition of the operator that a call does not meet.
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept
+    __attribute__((cold));
+
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);

@@ -123,7 +123,8 @@ def _check_dims(op: Operator, where: str) -> None:
     for tensor in op.tensors:
         for extent in tensor.shape:
             _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
-    _check_facts(op.flops, _call_facts(op), f"{where}: flops")
+    for expr, what in ((op.flops, "flops"), *((e, "legal") for e in op.legal)):
+        _check_facts(expr, _call_facts(op), f"{where}: {what}")
 
 
 def _check_facts(expr: Expr, known: set[str], place: str) -> None:
@@ -220,6 +221,10 @@ def _check_values(op: Operator, problem: Problem) -> None:
     place = "a shape"
     try:
         facts = op.facts(problem)
+        place = "legal"
+        for condition in op.legal:
+            if not condition.evaluate(facts):
+                raise SpecError(f"{condition.key()} does not hold", fix="change the problem, or what is legal")
         place = "flops"
         op.flops.evaluate(facts)
         for kernel in op.kernels:

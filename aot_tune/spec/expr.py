@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator as op
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, Union
+from contextvars import ContextVar
+from typing import Any, Union
 
 from aot_tune.errors import SpecError, did_you_mean
 
@@ -21,15 +22,19 @@ __all__ = [
     "as_expr",
     "attribute",
     "ceildiv",
+    "deciding",
+    "device",
     "dim",
     "dims",
     "dtype_index",
     "maximum",
     "minimum",
+    "next_power_of_2",
     "parameter",
     "present",
     "stride",
     "target",
+    "where",
 ]
 
 Facts = Mapping[str, int]
@@ -55,6 +60,9 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "max": max,
 }
 _CPP = {"//": "/", "and": "&&", "or": "||"}
+
+deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", default=None)
+"""What takes an expression that is used as a Python condition while a function is traced; see `spec.trace`."""
 
 
 class Expr:
@@ -125,7 +133,10 @@ class Expr:
     def __hash__(self) -> int:
         return hash(self.key())
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:
+        decide = deciding.get()
+        if decide is not None:
+            return decide(self)
         raise SpecError(
             f"the expression {self.key()} was used as a Python condition",
             why="its value is known only for a concrete call",
@@ -139,7 +150,7 @@ class Expr:
         """A canonical text: equal for equal expressions, stable across processes."""
         if self.kind in ("fact", "const"):
             return str(self.value)
-        if self.kind in ("min", "max"):
+        if self.kind in _CALLS:
             return f"{self.kind}({', '.join(a.key() for a in self.args)})"
         return f"({self.args[0].key()} {self.kind} {self.args[1].key()})"
 
@@ -164,22 +175,63 @@ class Expr:
                 raise SpecError(
                     f"{self.value!r} is used but not bound", fix=did_you_mean(str(self.value), facts)
                 ) from None
+        if self.kind == "where":  # only the branch that is taken: the other may divide by zero
+            condition, yes, no = self.args
+            return (yes if condition.evaluate(facts) else no).evaluate(facts)
+        if self.kind == "next_power_of_2":
+            return _power_above(self.args[0].evaluate(facts))
         left, right = (a.evaluate(facts) for a in self.args)
         if self.kind in ("//", "%") and right == 0:
             raise SpecError(f"division by zero in {self.key()}")
         return _BINARY[self.kind](left, right)
 
     def cpp(self, name: Callable[[str], str]) -> str:
-        """The expression as C++ on int64_t; `name` prints a fact."""
+        """The expression as C++ on int64_t; `name` prints a fact, `next_power_of_2` must be declared."""
         if self.kind == "const":
             return f"INT64_C({self.value})"
         if self.kind == "fact":
             return name(str(self.value))
+        if self.kind == "where":
+            return "({} ? {} : {})".format(*(a.cpp(name) for a in self.args))
+        if self.kind == "next_power_of_2":
+            return f"next_power_of_2({self.args[0].cpp(name)})"
         left, right = (a.cpp(name) for a in self.args)
         if self.kind in ("min", "max"):
             comparison = "<" if self.kind == "min" else ">"
             return f"(({left}) {comparison} ({right}) ? ({left}) : ({right}))"
         return f"({left} {_CPP.get(self.kind, self.kind)} {right})"
+
+    def substitute(self, facts: Facts) -> Expr:
+        """The expression with constants in place of the facts that are given; what is constant then is one constant."""
+        if self.kind == "fact":
+            known = facts.get(str(self.value))
+            return self if known is None else Expr("const", value=int(known))
+        if self.kind == "const":
+            return self
+        one = Expr(self.kind, tuple(a.substitute(facts) for a in self.args))
+        if self.kind == "where" and one.args[0].kind == "const":
+            return one.args[1] if one.args[0].value else one.args[2]
+        return Expr("const", value=one.evaluate({})) if all(a.kind == "const" for a in one.args) else one
+
+    def data(self) -> Any:
+        """The expression as plain lists, for `Expr.of`."""
+        if self.kind in ("fact", "const"):
+            return [self.kind, self.value]
+        return [self.kind, *(a.data() for a in self.args)]
+
+    @classmethod
+    def of(cls, data: Any) -> Expr:
+        """The expression that `data` is of.
+
+        Raises:
+            SpecError: when it is of none.
+        """
+        kind, *rest = data if isinstance(data, (list, tuple)) and data else ("",)
+        if (kind, len(rest)) in (("fact", 1), ("const", 1)) and isinstance(rest[0], str if kind == "fact" else int):
+            return cls(kind, value=rest[0])
+        if len(rest) != {"where": 3, "next_power_of_2": 1}.get(kind, 2 if kind in _BINARY else -1):
+            raise SpecError(f"{str(data)[:80]!r} is no expression")
+        return cls(kind, tuple(cls.of(a) for a in rest))
 
     def pinned(self) -> Iterator[tuple[str, int]]:
         """Facts that the expression fixes to one constant when it must hold: `fact == constant`, also under `and`."""
@@ -188,6 +240,14 @@ class Expr:
                 yield from arg.pinned()
         elif self.kind == "==" and self.args[0].kind == "fact" and self.args[1].kind == "const":
             yield str(self.args[0].value), int(self.args[1].value)
+
+
+_CALLS = ("min", "max", "next_power_of_2", "where")
+
+
+def _power_above(value: int) -> int:
+    """The least power of two that is not below `value`; 1 for 0 and below, where Triton's own gives 0."""
+    return 1 << max(value - 1, 0).bit_length()
 
 
 def _comparable(other: object) -> ExprLike:
@@ -261,6 +321,21 @@ def parameter(name: str) -> Expr:
 def target(name: str) -> Expr:
     """A number that describes the target, such as `vector_bytes`."""
     return Expr("fact", value=f"target.{name}")
+
+
+def device(name: str) -> Expr:
+    """A number of the device that a launch is for: `multiprocessors`. For grids only; no dispatch depends on it."""
+    return Expr("fact", value=f"device.{name}")
+
+
+def next_power_of_2(value: ExprLike) -> Expr:
+    """The least power of two that is not below a value; 1 for 0."""
+    return Expr("next_power_of_2", (as_expr(value),))
+
+
+def where(condition: ExprLike, yes: ExprLike, no: ExprLike) -> Expr:
+    """One of two values; the other is not evaluated."""
+    return Expr("where", (as_expr(condition), as_expr(yes), as_expr(no)))
 
 
 def minimum(left: ExprLike, right: ExprLike) -> Expr:

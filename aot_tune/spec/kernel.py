@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from types import MappingProxyType
 
 from aot_tune.errors import SpecError, did_you_mean
-from aot_tune.spec.expr import Expr, all_of
+from aot_tune.spec.expr import Expr, all_of, parameter
 from aot_tune.spec.names import check_identifier, check_template_path
 from aot_tune.spec.problem import Problem
+from aot_tune.spec.triton import TritonFunction
 
-__all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "table"]
+__all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]
 
 ConfigValue = int | bool | str
 Config = Mapping[str, ConfigValue]
@@ -51,8 +54,8 @@ class Kernel:
 
     Args:
         name: unique within the operator.
-        template: path below a template root.
-        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`.
+        template: path below a template root; empty for a Triton function.
+        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`.
         dtypes: choices of the operator's dtype variables that it serves, a candidate each; all where it says nothing.
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
@@ -67,11 +70,14 @@ class Kernel:
             was among the best in the second. For kernels that take long to compile.
         algorithms: for a vendor's library: a problem as its module of `aot_tune.vendor` takes it (None: not this one),
             whose algorithms are then tried beside the declared configs.
+        triton: for the backend `triton`, the function. Its autotuner's configs are the space where no parameters are
+            given here.
+        listed: configs given one by one, in place of the product of the parameters.
         compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
     """
 
     name: str
-    template: str
+    template: str = ""
     backend: str = "cxx"
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Expr, ...] = ()
@@ -84,11 +90,13 @@ class Kernel:
     follows: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     compile_seconds: float = 5.0
     algorithms: Callable[[Problem], Mapping[str, object] | None] | None = None
+    triton: TritonFunction | None = None
+    listed: tuple[Config, ...] = ()
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "kernel")
         check_identifier(self.backend, f"kernel {self.name!r}: backend")
-        check_template_path(self.template, f"kernel {self.name!r}")
+        self._check_source()
         names = [p.name for p in self.parameters]
         for name in names:
             if names.count(name) > 1:
@@ -117,6 +125,12 @@ class Kernel:
                 if axis is None or value not in axis.values:
                     raise SpecError(f"kernel {self.name!r}: order has {name}={value!r}, which is not in the space")
 
+    def _check_source(self) -> None:
+        if self.triton is None:
+            check_template_path(self.template, f"kernel {self.name!r}")
+        elif self.template:
+            raise SpecError(f"kernel {self.name!r} has a template and a Triton function", fix="leave the template out")
+
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.
 
@@ -129,8 +143,7 @@ class Kernel:
         if not all(c.evaluate(named) for c in self.constraints if c.facts() and c.facts() <= named.keys()):
             return
         found = False
-        for values in itertools.product(*(p.values for p in self.parameters)):
-            config = dict(zip((p.name for p in self.parameters), values, strict=True))
+        for config in self._space():
             facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
             facts |= {f"parameter.{n}": _enum_index(self, n, v) for n, v in config.items() if isinstance(v, str)}
             facts |= named
@@ -144,10 +157,28 @@ class Kernel:
                 fix="loosen a constraint or add parameter values",
             )
 
+    def _space(self) -> Iterator[dict[str, ConfigValue]]:
+        if self.listed:
+            yield from (dict(c) for c in self.listed)
+            return
+        for values in itertools.product(*(p.values for p in self.parameters)):
+            yield dict(zip((p.name for p in self.parameters), values, strict=True))
+
 
 def table(names: str, *rows: tuple[ConfigValue, ...]) -> tuple[Config, ...]:
     """Configs as the rows of a table under the parameters' names: `table("ROWS WIDTH", (1, 128), (2, 64))`."""
     return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
+
+
+def among(parameters: tuple[Parameter, ...], rows: tuple[Config, ...]) -> Expr:
+    """The constraint that a config is one of `rows`, for a kernel that has few: `among(PARAMETERS, table(...))`."""
+    values = {p.name: p.values for p in parameters}
+
+    def is_row(row: Config) -> Expr:
+        indexed = ((n, values[n].index(v) if isinstance(v, str) else v) for n, v in row.items())
+        return reduce(operator.and_, (parameter(name) == int(value) for name, value in indexed))
+
+    return reduce(operator.or_, map(is_row, rows))
 
 
 def _enum_index(kernel: Kernel, name: str, value: str) -> int:

@@ -60,6 +60,8 @@ class Operator:
         checks: problems to verify beside those of the workload and the derived odd ones.
         tolerance: how many times the error of the same-dtype reference a result may be off.
         baselines: what users would call otherwise.
+        legal: over dims, strides, alignments and presence: what every call must meet, such as `stride("x", 1) == 1`.
+            Other calls get an error; all kernels, the generic ones too, may rely on it.
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
     """
 
@@ -76,6 +78,7 @@ class Operator:
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
     tolerance: float = 4.0
+    legal: tuple[Expr, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     documentation: str = ""
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)

@@ -1,0 +1,56 @@
+"""What a Triton candidate is compiled from: the contract between the renderer and the toolchain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aot_tune.errors import RenderError
+
+__all__ = ["Recipe", "read_recipe", "with_recipe"]
+
+_BEGIN, _END = "/* triton\n", "\n*/\n"
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a function is compiled, for any target; it stands as a comment in front of the launcher's C++.
+
+    Args:
+        function: the reference, as in `TritonFunction`.
+        digest: that of `Inspection`: the function's source and all that it depends on.
+        signature: parameter to type, in order: `*bf16`, `i32`, `fp32`, `constexpr`, `tensordesc<bf16[64, 32]>`.
+        constexprs: parameter to value; None where it is left out.
+        dtypes: parameter to the element type that it is, as Triton names it (`bf16`, `fp32`).
+        divisible: parameters that 16 divides.
+        ranges: pointers whose tensors span less than 2^31 bytes.
+        options: launch options: `num_warps` and the like.
+    """
+
+    function: str
+    digest: str
+    signature: dict[str, str]
+    constexprs: dict[str, Any] = {}
+    dtypes: dict[str, str] = {}
+    divisible: list[str] = []
+    ranges: list[str] = []
+    options: dict[str, int | bool] = {}
+
+
+def with_recipe(recipe: Recipe, launcher: str) -> str:
+    """The source of a candidate."""
+    text = msgspec.json.format(msgspec.json.encode(recipe), indent=2).decode()
+    if "*/" in text:
+        raise RenderError(f"{recipe.function}: a constant holds '*/'", why="it is written into a comment of C++")
+    return f"{_BEGIN}{text}{_END}{launcher}"
+
+
+def read_recipe(source: str) -> Recipe:
+    """The recipe of a source.
+
+    Raises:
+        ValueError: when the source has none.
+    """
+    if not source.startswith(_BEGIN) or _END not in source:
+        raise ValueError("the source begins with no recipe of a Triton function")
+    return msgspec.json.decode(source[len(_BEGIN) :].partition(_END)[0], type=Recipe)

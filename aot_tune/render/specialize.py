@@ -1,0 +1,332 @@
+"""Which code a Triton function is compiled to for a call: what its parameters are, and the guards of that code.
+
+The rules are those of the JIT's own binder, of Triton 3.6 and later: an integer 1 becomes a constant, integers and
+addresses that 16 divides are marked, integers are 32 bits wide where they fit. Here each is a guard of dispatch.
+
+What a candidate assumes is in its `pins`: `name` to the value of a constexpr or of an integer, `name%16` to 0,
+`name.none` to whether an optional tensor is left out, `name.bits` to 64, `option.name` to a launch option,
+`name.range` to 32 where all bytes of a tensor lie within 2^31 - 1 of its address (AMD).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec import (
+    Buffer,
+    ConfigValue,
+    Descriptor,
+    DTypeOf,
+    Expr,
+    Inspection,
+    Kernel,
+    KernelArgument,
+    KernelParameter,
+    Operator,
+    Parameter,
+    Problem,
+    TritonFunction,
+    alignment,
+    dim,
+    present,
+    stride,
+)
+
+__all__ = [
+    "Argument",
+    "bind",
+    "generic_pins",
+    "guards",
+    "inspection_of",
+    "is_pruned",
+    "plain_pins",
+    "resolved",
+    "specialized_pins",
+]
+
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parameter of a function is in a candidate.
+
+    `kind` is pointer, integer, scalar, constant, descriptor, buffer, dtype or parameter (a value of the config). `expr`
+    is there for integers and for constexprs that depend on the call, `value` for constants, `tensor` also for dtypes.
+    """
+
+    parameter: KernelParameter
+    kind: str
+    tensor: str = ""
+    expr: Expr | None = None
+    value: Any = None
+    descriptor: Descriptor | None = None
+    buffer: Buffer | None = None
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+        return self.parameter.name
+
+
+def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspection]:
+    """The function of a kernel and what it declares for a target.
+
+    Raises:
+        SpecError: when it was not inspected for that target.
+    """
+    function = kernel.triton
+    assert function is not None
+    if target not in function.inspections:
+        raise SpecError(
+            f"kernel {kernel.name!r}: the Triton function {function.function!r} was not read for {target}",
+            fix="install Triton, and name the target in AOT_TUNE_TARGETS",
+        )
+    return function, function.inspections[target]
+
+
+def resolved(kernel: Kernel, target: str) -> Kernel:
+    """The kernel with the space of its function's autotuner, where it has none of its own."""
+    if kernel.triton is None or kernel.parameters:
+        return kernel
+    _, inspection = inspection_of(kernel, target)
+    if not inspection.configs:
+        return kernel
+    listed = tuple({n: v for n, v in c.items() if v is not None} for c in inspection.configs)
+    names = dict.fromkeys(n for c in listed for n in c)
+    values = {n: tuple(dict.fromkeys(c[n] for c in listed if n in c)) for n in names}
+    return replace(kernel, parameters=tuple(Parameter(n, values[n]) for n in names), listed=listed, order=listed)
+
+
+def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
+    """The function's parameters, each with what it is passed.
+
+    Raises:
+        SpecError: for a parameter that nothing is passed to, and for an argument that there is no parameter for.
+    """
+    function, inspection = inspection_of(kernel, target)
+    names = [p.name for p in inspection.parameters]
+    for name in function.arguments:
+        if name not in names:
+            raise SpecError(
+                f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r} has no argument {name!r}",
+                fix=did_you_mean(name, names),
+            )
+    return tuple(_argument(operator, kernel, function, inspection, p) for p in inspection.parameters)
+
+
+def _argument(
+    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Inspection, p: KernelParameter
+) -> Argument:
+    if p.name in function.arguments:
+        return _given(operator, kernel, p, function.arguments[p.name])
+    if p.name in inspection.heuristics:
+        return Argument(parameter=p, kind="integer", expr=Expr.of(inspection.heuristics[p.name]))
+    if p.name in _config_names(kernel, inspection):
+        return Argument(parameter=p, kind="parameter")
+    if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
+        return _given(operator, kernel, p, p.name)
+    if p.name in operator.dims:
+        return Argument(parameter=p, kind="integer", expr=dim(p.name))
+    if p.has_default:
+        return _given(operator, kernel, p, p.default)
+    raise SpecError(
+        f"operator {operator.name!r}: kernel {kernel.name!r}: nothing is passed as argument {p.name!r} of "
+        f"{function.function!r}",
+        why="it has no default, is no parameter of a config, and no tensor, scalar or dim has its name",
+        fix=f"add {p.name!r} to the arguments of TritonFunction",
+    )
+
+
+def _config_names(kernel: Kernel, inspection: Inspection) -> set[str]:
+    return {p.name for p in kernel.parameters} or {name for config in inspection.configs for name in config}
+
+
+def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:
+    where = f"operator {operator.name!r}: kernel {kernel.name!r}: argument {p.name!r}"
+    tensors = [t.name for t in operator.tensors]
+    if isinstance(given, (Buffer, Descriptor, DTypeOf)):
+        return _declared(where, tensors, p, given)
+    if isinstance(given, str) and given in tensors:
+        return Argument(parameter=p, kind="pointer", tensor=given)
+    if isinstance(given, str) and not p.constexpr:
+        scalars = [s.name for s in operator.scalars]
+        if given not in scalars:
+            known = [*tensors, *scalars]
+            raise SpecError(f"{where}: {given!r} is no tensor or scalar", fix=did_you_mean(given, known))
+        return Argument(parameter=p, kind="scalar", value=given)
+    if isinstance(given, Expr):
+        return Argument(parameter=p, kind="integer", expr=given)
+    if isinstance(given, int) and not isinstance(given, bool) and not p.constexpr:
+        return Argument(parameter=p, kind="integer", expr=Expr("const", value=given))
+    return Argument(parameter=p, kind="constant", value=given)
+
+
+def _declared(where: str, tensors: list[str], p: KernelParameter, given: Buffer | Descriptor | DTypeOf) -> Argument:
+    if isinstance(given, Buffer):
+        return Argument(parameter=p, kind="buffer", buffer=given)
+    if given.tensor not in tensors:
+        raise SpecError(f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, tensors))
+    if isinstance(given, DTypeOf):
+        return Argument(parameter=p, kind="dtype", tensor=given.tensor)
+    return Argument(parameter=p, kind="descriptor", tensor=given.tensor, descriptor=given)
+
+
+def specialized_pins(
+    operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], problem: Problem, target: str
+) -> dict[str, int]:
+    """What the JIT's binder would assume of a problem."""
+    facts = operator.facts(problem)
+    pins = _values(operator, kernel, config, facts, target)
+    for a in bind(operator, kernel, target):
+        p = a.parameter
+        if a.kind == "pointer" and pins.get(f"{a.name}.none") != 1:
+            if p.special and p.align and facts[f"alignment.{a.tensor}"] >= 16:
+                pins[f"{a.name}%16"] = 0
+            if target.startswith("hip-") and p.special and span(operator, a.tensor).evaluate(facts) < 2**31:
+                pins[f"{a.name}.range"] = 32
+        elif a.kind == "integer" and not p.constexpr and not p.annotation:
+            pins |= _integer_pins(a, known_value(a, config, facts), config)
+    return pins
+
+
+def _integer_pins(a: Argument, value: int, config: Mapping[str, ConfigValue]) -> dict[str, int]:
+    p = a.parameter
+    assert a.expr is not None
+    if not a.expr.substitute(config_facts(config)).facts():
+        return {}  # the same in every call
+    pins: dict[str, int] = {}
+    if value == 1 and p.special:
+        return {a.name: 1}
+    if value % 16 == 0 and p.special and p.align:
+        pins[f"{a.name}%16"] = 0
+    if not _INT32[0] <= value <= _INT32[1]:
+        pins[f"{a.name}.bits"] = 64
+    return pins
+
+
+def plain_pins(
+    operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], problem: Problem, target: str
+) -> dict[str, int]:
+    """What code for a problem assumes that is right wherever its constexprs are: integers have 64 bits."""
+    pins = _values(operator, kernel, config, operator.facts(problem), target)
+    for a in bind(operator, kernel, target):
+        if a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation:
+            assert a.expr is not None
+            if a.expr.substitute(config_facts(config)).facts():
+                pins[f"{a.name}.bits"] = 64
+    return pins
+
+
+def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, int]:
+    """What code for every legal call assumes: nothing but that integers have 64 bits.
+
+    Raises:
+        SpecError: when a constexpr, a launch option or an optional tensor would make it code for some calls only.
+    """
+    function, _ = inspection_of(kernel, target)
+    pins: dict[str, int] = {}
+    for a in bind(operator, kernel, target):
+        optional = a.kind == "pointer" and operator.tensor(a.tensor).optional
+        if optional or (a.parameter.constexpr and depends(a.expr, config)):
+            raise SpecError(
+                f"operator {operator.name!r}: generic kernel {kernel.name!r}: argument {a.name!r} of "
+                f"{function.function!r} is a constant that depends on the call",
+                why="a generic variant is one code for every legal call",
+                fix="pass a constant, or let another kernel be the generic one",
+            )
+        if a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation and depends(a.expr, config):
+            pins[f"{a.name}.bits"] = 64
+    return pins
+
+
+def is_pruned(kernel: Kernel, target: str, config: Mapping[str, ConfigValue], problem: Problem) -> bool:
+    """Whether the autotuner's own pruners leave a config out on a problem."""
+    _, inspection = inspection_of(kernel, target)
+    if (kernel.parameters and not kernel.listed) or problem.id not in inspection.pruned:
+        return False
+    left = [inspection.configs[i] for i in inspection.pruned[problem.id]]
+    return not any({n: v for n, v in c.items() if v is not None} == dict(config) for c in left)
+
+
+def _values(
+    operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], facts: Mapping[str, int], target: str
+) -> dict[str, int]:
+    """Constexprs and launch options that depend on the call, and which tensors are there."""
+    function, _ = inspection_of(kernel, target)
+    pins: dict[str, int] = {}
+    for a in bind(operator, kernel, target):
+        if a.kind == "pointer" and operator.tensor(a.tensor).optional:
+            pins[f"{a.name}.none"] = int(not facts[f"present.{a.tensor}"])
+        if a.kind == "integer" and a.parameter.constexpr and depends(a.expr, config):
+            pins[a.name] = known_value(a, config, facts)
+    for name, option in function.options.items():
+        if isinstance(option, Expr) and name not in config and depends(option, config):
+            pins[f"option.{name}"] = option.evaluate({**facts, **config_facts(config)})
+    return pins
+
+
+def guards(
+    operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], pins: Mapping[str, int], target: str
+) -> tuple[Expr, ...]:
+    """The conditions under which a candidate with these pins is right."""
+    function, _ = inspection_of(kernel, target)
+    found: list[Expr] = []
+    for a in bind(operator, kernel, target):
+        found += _guards_of(operator, a, config, pins)
+    for name, option in function.options.items():
+        if f"option.{name}" in pins and isinstance(option, Expr):
+            found.append(option.substitute(config_facts(config)) == pins[f"option.{name}"])
+    return tuple(found)
+
+
+def _guards_of(
+    operator: Operator, a: Argument, config: Mapping[str, ConfigValue], pins: Mapping[str, int]
+) -> Iterator[Expr]:
+    if a.kind == "pointer":
+        if f"{a.name}.none" in pins:
+            yield present(a.tensor) == int(not pins[f"{a.name}.none"])
+        if f"{a.name}%16" in pins:
+            yield alignment(a.tensor) >= 16
+        if f"{a.name}.range" in pins:
+            yield span(operator, a.tensor) < 2**31
+    if a.kind != "integer" or not depends(a.expr, config):
+        return
+    assert a.expr is not None
+    value = a.expr.substitute(config_facts(config))
+    if a.name in pins:
+        yield value == pins[a.name]
+        return
+    if f"{a.name}%16" in pins:
+        yield value % 16 == 0
+    if a.parameter.annotation in ("", "i32") and f"{a.name}.bits" not in pins:
+        yield value <= _INT32[1]
+        if any(f.startswith("stride.") for f in value.facts()):
+            yield value >= _INT32[0]
+
+
+def span(operator: Operator, tensor: str) -> Expr:
+    """Bytes from the first element of a tensor to behind its last, for strides that are not negative."""
+    declared = operator.tensor(tensor)
+    last = sum(((extent - 1) * stride(tensor, i) for i, extent in enumerate(declared.shape)), Expr("const", value=1))
+    return last * declared.dtype.itemsize
+
+
+def config_facts(config: Mapping[str, ConfigValue]) -> dict[str, int]:
+    """A config's numbers as facts."""
+    return {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
+
+
+def depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:
+    """Whether an expression has different values in different calls of one config."""
+    return expr is not None and bool(expr.substitute(config_facts(config)).facts())
+
+
+def known_value(a: Argument, config: Mapping[str, ConfigValue], facts: Mapping[str, int]) -> int:
+    """The value of an integer argument."""
+    assert a.expr is not None
+    return a.expr.evaluate({**facts, **config_facts(config)})

@@ -1,0 +1,80 @@
+"""From a Python function on call facts, such as a grid or a heuristic, to expressions: each branch is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aot_tune.errors import SpecError
+from aot_tune.spec.expr import Expr, as_expr, deciding, where
+
+__all__ = ["trace"]
+
+_MOST = 64
+
+
+def trace(function: Callable[[], Any], what: str) -> Any:
+    """The value of `function` with expressions in place of what is known only at a call.
+
+    Where it decides by an expression (`if`, `min`, `and`), it is run once for either outcome, and the two values become
+    one conditional expression. Values are expressions, integers, or tuples of them of one length; others must not
+    depend on the path.
+
+    Args:
+        what: names the function in messages.
+
+    Raises:
+        SpecError: when it takes more than 64 paths, or its values cannot be joined.
+    """
+    return _Tracer(function, what).follow(())
+
+
+class _Tracer:
+    def __init__(self, function: Callable[[], Any], what: str) -> None:
+        self.function, self.what = function, what
+        self.paths = 0
+
+    def follow(self, decisions: tuple[bool, ...]) -> Any:
+        """The value on all paths that begin with `decisions`."""
+        met: list[Expr] = []
+        known: dict[str, bool] = {}
+
+        def decide(condition: Expr) -> bool:
+            if not condition.facts():
+                return bool(condition.evaluate({}))
+            key = condition.key()
+            if key not in known:
+                known[key] = decisions[len(met)] if len(met) < len(decisions) else True
+                met.append(condition)
+            return known[key]
+
+        token = deciding.set(decide)
+        try:
+            value = self.function()
+        finally:
+            deciding.reset(token)
+        if len(met) == len(decisions):
+            self.paths += 1
+            if self.paths > _MOST:
+                raise SpecError(
+                    f"{self.what} has more than {_MOST} paths",
+                    why="it decides by what is known only at a call",
+                    fix="write it with minimum, maximum and where",
+                )
+            return value
+        yes, no = self.follow((*decisions, True)), self.follow((*decisions, False))
+        return self._join(met[len(decisions)], yes, no)
+
+    def _join(self, condition: Expr, yes: Any, no: Any) -> Any:
+        if isinstance(yes, (tuple, list)) and isinstance(no, (tuple, list)) and len(yes) == len(no):
+            return tuple(self._join(condition, a, b) for a, b in zip(yes, no, strict=True))
+        if isinstance(yes, (Expr, int)) and isinstance(no, (Expr, int)):
+            a, b = as_expr(yes), as_expr(no)
+            return yes if a.key() == b.key() else where(condition, a, b)
+        if type(yes) is type(no) and yes == no:
+            return yes
+        raise SpecError(
+            f"{self.what} gives {str(yes)[:40]!r} or {str(no)[:40]!r}, by {condition.key()}",
+            why="only integers may depend on a call",
+            fix="map the choice to an integer or a boolean",
+        )

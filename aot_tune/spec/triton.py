@@ -1,0 +1,169 @@
+"""A @triton.jit function as a kernel: what its arguments are in terms of the operator's, and its grid.
+
+Nothing here needs Triton. What the function itself declares (parameters, configs, heuristics) is an `Inspection`, read
+in a process of its own for each target; the specialisations that a call may have are worked out from both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.expr import Expr
+from aot_tune.spec.names import check_identifier
+
+__all__ = [
+    "OPTIONS",
+    "Buffer",
+    "DTypeOf",
+    "Descriptor",
+    "Inspection",
+    "KernelArgument",
+    "KernelParameter",
+    "TritonFunction",
+]
+
+_REFERENCE = re.compile(r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za-z_][A-Za-z0-9_]*)\Z")
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+"""Launch options that a config may set beside the function's constexprs."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor descriptor, made by the host, of a whole tensor: blocks have the extents `block`, one per axis.
+
+    The extents are integers or expressions of parameters; they stand in place of the hook that sets `block_shape`.
+    The tensor's last stride must be 1, its other strides and its address multiples of 16 bytes: `requires` says so.
+    """
+
+    tensor: str
+    block: tuple[Expr | int, ...]
+    padding: str = "zero"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Workspace memory: a pointer to `count` elements; `zero` has it set to 0 in front of each launch."""
+
+    dtype_name: str
+    count: Expr | int
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class DTypeOf:
+    """The element type of a tensor, as `tl.bfloat16`: a constexpr."""
+
+    tensor: str
+
+
+KernelArgument = str | Expr | int | float | bool | None | Descriptor | Buffer | DTypeOf
+"""What a Triton argument is: the name of a tensor or scalar, an expression of the call, or a constant."""
+
+Grid = Sequence[Expr | int] | Callable[[Mapping[str, Any]], Sequence[Expr | int]]
+
+
+class KernelParameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of a function: `align` is false where its divisibility is not looked at, `special` where nothing is.
+
+    `default` is there only where `has_default`; `annotation` is a type that the signature fixes, such as `i64`.
+    """
+
+    name: str
+    constexpr: bool = False
+    special: bool = True
+    align: bool = True
+    has_default: bool = False
+    default: Any = None
+    annotation: str = ""
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function declares, for one target.
+
+    Args:
+        parameters: in order.
+        configs: of `@triton.autotune`, constexprs and launch options in one; empty without it.
+        hooks: whether some config or the autotuner has a hook beside those that `reset_to_zero` makes.
+        pruned: problem id to the configs (by index) that the autotuner's pruners leave, where it has any.
+        heuristics: constexpr to its expression, as `Expr.data`.
+        digest: of the source of the function and of all that it calls, and of the globals that they read.
+        files: the sources that were read, for the message of a change.
+    """
+
+    parameters: tuple[KernelParameter, ...]
+    configs: tuple[dict[str, Any], ...] = ()
+    keys: tuple[str, ...] = ()
+    hooks: bool = False
+    reset_to_zero: tuple[str, ...] = ()
+    restore_value: tuple[str, ...] = ()
+    pruned: dict[str, list[int]] = {}
+    heuristics: dict[str, Any] = {}
+    digest: str = ""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TritonFunction:
+    """The reference to a function and how it is called.
+
+    Args:
+        function: `package.module:name`, or `file.py:name` with the file below a template root.
+        arguments: kernel argument to what is passed. One that is not listed is a tensor, scalar or dim of its own name,
+            a parameter or heuristic, or its default.
+        grid: one to three expressions, or a function of a mapping that gives the kernel's arguments and parameters by
+            name, as Triton's own grids are; it is run once, with expressions.
+        options: launch options by name, integers or expressions of the call and of parameters.
+        launch_pdl: the kernel calls `gdc_wait`: it may begin before the kernel in front of it has ended.
+        cooperative: all blocks must run at a time.
+        reset_to_zero: outputs and buffers, as kernel arguments, that are set to 0 before each launch.
+        hooks_declared: what hooks of configs do is declared here (`Descriptor.block`); they are left out.
+        inspections: what the function declares, by target; filled in by the build.
+    """
+
+    function: str
+    arguments: Mapping[str, KernelArgument]
+    grid: Grid
+    options: Mapping[str, Expr | int] = field(default_factory=dict)
+    launch_pdl: bool = False
+    cooperative: bool = False
+    reset_to_zero: tuple[str, ...] = ()
+    hooks_declared: bool = False
+    inspections: Mapping[str, Inspection] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if not _REFERENCE.match(self.function) or ".." in self.function:
+            raise SpecError(
+                f"{self.function[:80]!r} is no reference to a Triton function",
+                fix="write package.module:name, or path/file.py:name below the templates",
+            )
+        for name in self.options:
+            if name not in OPTIONS:
+                raise SpecError(
+                    f"Triton function {self.function!r}: unknown launch option {name!r}",
+                    fix=did_you_mean(name, OPTIONS),
+                )
+        for name, given in self.arguments.items():
+            check_identifier(name, f"Triton function {self.function!r}: argument")
+            if isinstance(given, Buffer):
+                dtype(given.dtype_name, f"Triton function {self.function!r}: argument {name!r}")
+
+    @property
+    def place(self) -> str:
+        """The module's name, or the file's path."""
+        return self.function.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """The function's name in its module."""
+        return self.function.partition(":")[2]
+
+    def inspected(self, inspections: Mapping[str, Inspection]) -> TritonFunction:
+        """The same with what the function declares, by target."""
+        return replace(self, inspections=dict(inspections))

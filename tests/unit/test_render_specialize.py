@@ -1,0 +1,218 @@
+"""What a Triton function is compiled for, and the guards of that code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aot_tune.errors import SpecError
+from aot_tune.render import bind, candidate_for, candidates_for, requirements, resolved
+from aot_tune.spec import (
+    Inspection,
+    Kernel,
+    KernelParameter,
+    Operator,
+    Problem,
+    Target,
+    Tensor,
+    TritonFunction,
+    all_of,
+    dims,
+    next_power_of_2,
+    problem,
+    stride,
+)
+
+R, D = dims("R D")
+SM90 = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)
+MI300 = Target(name="hip-gfx942", family="hip", level=942)
+
+
+def parameter(name: str, **given: Any) -> KernelParameter:
+    return KernelParameter(name=name, **given)
+
+
+INSPECTION = Inspection(
+    parameters=(
+        parameter("x_ptr"),
+        parameter("bias_ptr"),
+        parameter("y_ptr"),
+        parameter("x_row"),
+        parameter("rows", special=False),
+        parameter("n_cols"),
+        parameter("BLOCK", constexpr=True),
+        parameter("SPLIT", constexpr=True, has_default=True, default=2),
+    ),
+    configs=({"num_warps": 4, "maxnreg": None}, {"num_warps": 8, "maxnreg": None}),
+    digest="0" * 64,
+)
+ARGUMENTS = {
+    "x_ptr": "x",
+    "bias_ptr": "bias",
+    "y_ptr": "y",
+    "x_row": stride("x", 0),
+    "rows": R,
+    "n_cols": D,
+    "BLOCK": next_power_of_2(D),
+}
+
+
+def operator(arguments: dict[str, Any] | None = None, inspection: Inspection = INSPECTION, **given: Any) -> Operator:
+    function = TritonFunction("rows.py:rows", arguments or ARGUMENTS, grid=(R,))
+    function = function.inspected({SM90.name: inspection, MI300.name: inspection})
+    kernels = (
+        Kernel("generic", "rows/generic.cpp.j2", generic=True),
+        Kernel("rows", backend="triton", triton=function, requires=(stride("x", 1) == 1,), **given),
+    )
+    return Operator(
+        name="rows",
+        dims=("R", "D"),
+        tensors=(
+            Tensor("x", (R, D), "bf16"),
+            Tensor("bias", (D,), "bf16", optional=True),
+            Tensor("y", (R, D), "bf16", output=True),
+        ),
+        reference=lambda xp, call: {"y": call.x},
+        flops=R * D,
+        workload=(problem(R=4, D=1000), problem(R=1, D=1024), problem(R=4, D=1024, present=("bias",))),
+        kernels=kernels,
+    )
+
+
+def pins(op: Operator, one: Problem, target: Target = SM90) -> list[dict[str, int]]:
+    """Of the candidates of one config that are for a problem alone."""
+    alone = replace(op, workload=(one,))
+    kernel = resolved(alone.kernel("rows"), target.name)
+    return [c.pins for c in candidates_for(alone, kernel, {"num_warps": 4}, target)]
+
+
+def test_the_autotuners_configs_are_the_space() -> None:
+    kernel = resolved(operator().kernel("rows"), SM90.name)
+    assert list(kernel.configs({})) == [{"num_warps": 4}, {"num_warps": 8}]
+    assert kernel.order == kernel.listed
+
+
+def test_a_candidate_assumes_what_the_binder_would_and_another_nothing() -> None:
+    special, plain = pins(operator(), problem(R=4, D=1000))
+    assert special == {"bias_ptr.none": 1, "BLOCK": 1024, "x_ptr%16": 0, "y_ptr%16": 0}
+    assert plain == {
+        "bias_ptr.none": 1,
+        "BLOCK": 1024,
+        "x_row.bits": 64,
+        "rows.bits": 64,
+        "n_cols.bits": 64,
+    }
+    special, _ = pins(operator(), problem(R=1, D=1024, present=("bias",)))
+    assert special == {
+        "bias_ptr.none": 0,
+        "BLOCK": 1024,
+        "x_ptr%16": 0,
+        "bias_ptr%16": 0,
+        "y_ptr%16": 0,
+        "x_row%16": 0,
+        "n_cols%16": 0,
+    }
+
+
+def test_an_integer_of_one_is_a_constant_unless_it_must_not_be_specialised() -> None:
+    special, _ = pins(operator(), problem(R=1, D=1))
+    assert special["n_cols"] == 1
+    assert special["x_row"] == 1
+    assert "rows" not in special
+
+
+def test_unaligned_addresses_and_large_integers_are_not_assumed_away() -> None:
+    special, _ = pins(operator(), problem(R=4, D=1000, alignment={"x": 2}, strides={"x": (2**31 + 8, 1)}))
+    assert "x_ptr%16" not in special
+    assert special["x_row.bits"] == 64
+    assert "x_row%16" not in special
+
+
+def test_amd_assumes_the_span_of_tensors() -> None:
+    special, _ = pins(operator(), problem(R=4, D=1024), MI300)
+    assert special["x_ptr.range"] == 32
+    special, _ = pins(operator(), problem(R=4, D=1024, strides={"x": (2**30, 1)}), MI300)
+    assert "x_ptr.range" not in special
+
+
+@pytest.mark.parametrize(
+    ("other", "special", "plain"),
+    [
+        (problem(R=9, D=1024), True, True),
+        (problem(R=9, D=1023), False, True),  # 16 does not divide it
+        (problem(R=9, D=1024, alignment={"x": 2}), False, True),
+        (problem(R=9, D=1024, strides={"x": (1025, 1)}), False, True),
+        (problem(R=9, D=1024, strides={"x": (2**32, 1)}), False, True),
+        (problem(R=9, D=1040), False, False),  # another BLOCK
+        (problem(R=9, D=1024, present=("bias",)), False, False),
+        (problem(R=9, D=1024, order={"x": (1, 0)}), False, False),
+    ],
+)
+def test_guards_let_in_what_the_code_is_right_for(other: Problem, special: bool, plain: bool) -> None:
+    op = replace(operator(), workload=(problem(R=4, D=1024),))
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    found = list(candidates_for(op, kernel, {"num_warps": 4}, SM90))
+    assert [all_of(requirements(op, c), op.facts(other)) for c in found] == [special, plain]
+
+
+def test_pruned_configs_have_no_candidate() -> None:
+    wanted = problem(R=4, D=1000)
+    inspection = Inspection(
+        parameters=INSPECTION.parameters, configs=INSPECTION.configs, pruned={wanted.id: [1]}, digest="1" * 64
+    )
+    op = replace(operator(inspection=inspection), workload=(wanted,))
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    assert list(candidates_for(op, kernel, {"num_warps": 4}, SM90)) == []
+    assert len(list(candidates_for(op, kernel, {"num_warps": 8}, SM90))) == 2
+
+
+def test_defaults_and_heuristics_stand_in_for_arguments() -> None:
+    given = {k: v for k, v in ARGUMENTS.items() if k != "BLOCK"}
+    inspection = Inspection(
+        parameters=INSPECTION.parameters, heuristics={"BLOCK": (next_power_of_2(D) * 2).data()}, digest="2" * 64
+    )
+    op = operator(given, inspection)
+    assert {a.name: a.kind for a in bind(op, op.kernel("rows"), SM90.name)} == {
+        "x_ptr": "pointer",
+        "bias_ptr": "pointer",
+        "y_ptr": "pointer",
+        "x_row": "integer",
+        "rows": "integer",
+        "n_cols": "integer",
+        "BLOCK": "integer",
+        "SPLIT": "constant",
+    }
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    assert candidate_for(op, kernel, {}, SM90, problem(R=1, D=100)).pins["BLOCK"] == 256
+
+
+def test_an_argument_without_a_mapping_is_named() -> None:
+    op = operator({k: v for k, v in ARGUMENTS.items() if k != "x_row"})
+    with pytest.raises(SpecError, match=r"(?s)nothing is passed as argument 'x_row' of 'rows.py:rows'.*add 'x_row'"):
+        bind(op, op.kernel("rows"), SM90.name)
+
+
+def test_an_argument_that_the_function_lacks_is_named() -> None:
+    op = operator({**ARGUMENTS, "n_col": D})
+    with pytest.raises(SpecError, match=r"(?s)has no argument 'n_col'.*n_cols"):
+        bind(op, op.kernel("rows"), SM90.name)
+
+
+def test_a_tensor_that_there_is_not_is_named() -> None:
+    op = operator({**ARGUMENTS, "x_ptr": "xx"})
+    with pytest.raises(SpecError, match=r"argument 'x_ptr': 'xx' is no tensor or scalar"):
+        bind(op, op.kernel("rows"), SM90.name)
+
+
+def test_a_function_that_was_not_read_for_a_target() -> None:
+    op = operator()
+    with pytest.raises(SpecError, match="was not read for cuda-sm_80"):
+        bind(op, op.kernel("rows"), "cuda-sm_80")
+
+
+def test_a_generic_kernel_cannot_have_constants_that_depend_on_the_call() -> None:
+    op = operator()
+    with pytest.raises(SpecError, match=r"argument 'bias_ptr' of 'rows.py:rows' is a constant"):
+        candidate_for(op, op.kernel("rows"), {"num_warps": 4}, SM90)
