@@ -1,4 +1,5 @@
-"""What a build needs beside its static requirements, by its targets and the machine: torch, nvcc, CUTLASS, or nothing.
+"""What a build needs beside its static requirements, by its targets, its kernels and the machine: torch, Triton, nvcc,
+CUTLASS, or nothing.
 
 Only the standard library: the build backend asks before anything else is installed.
 """
@@ -21,6 +22,7 @@ __all__ = ["build_requirements", "chosen", "visible_gpus"]
 _MEASURING = ("auto", "tune")
 _TORCH = "torch>=2.9"
 _CUTLASS = "nvidia-cutlass>=4.2"
+_TRITON = "triton>=3.6,<3.10"
 _NVCC = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 _OLDEST_WHEELS = 13
 """Wheels of nvcc for earlier versions of CUDA hold no nvcc."""
@@ -61,6 +63,8 @@ def build_requirements(
     found = [] if _has_nvcc(environ, system) else _nvcc_wheels(driver)
     if not environ.get("CUTLASS_PATH"):
         found.append(_CUTLASS)
+    if _any_file(project, ".py", b"TritonFunction("):
+        found.append(_TRITON)
     if gpus and mode in (("tune",) if editable else _MEASURING):
         found.append(_TORCH)
     return found
@@ -118,12 +122,17 @@ def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
 
 def _recorded_for_cuda(project: Path) -> bool:
     """Whether a database of the project holds measurements for GPUs."""
+    return _any_file(project, ".jsonl", b"cuda-sm_")
+
+
+def _any_file(project: Path, ending: str, text: bytes) -> bool:
+    """Whether a file of the project with that ending of its name holds the text."""
     top = len(project.parts)
     for folder, folders, files in os.walk(project):
         deep = len(Path(folder).parts) - top >= _DEPTH
         folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in _SKIPPED]
         for file in files:
-            if file.endswith(".jsonl") and b"cuda-sm_" in Path(folder, file).read_bytes():
+            if file.endswith(ending) and text in Path(folder, file).read_bytes():
                 return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ import linked
 import linked_cuda
 
 from aot_tune.link import LibrarySpec
+from aot_tune.render import Rendered
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +40,31 @@ def cuda_spec(tmp_path_factory: pytest.TempPathFactory) -> LibrarySpec:
 
 @pytest.fixture(scope="session")
 def standin(cuda_spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
-    """The library with kernels that run on the host, linked with the runtime of fake_cuda.cpp."""
-    includes, _ = linked_cuda.cuda_runtime()
-    if not includes:
-        pytest.skip("no CUDA headers are here")
+    """The library with kernels that run on the host, linked with the driver of fake_cuda.cpp; no toolkit is needed."""
     folder = tmp_path_factory.mktemp("standin")
     fake = folder / "libcuda.so.1"
     source = str(Path(__file__).with_name("fake_cuda.cpp"))
     run = ["g++", "-std=c++17", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1"]
     subprocess.run([*run, "-o", str(fake)], check=True)
-    return linked.link_library(cuda_spec, folder, includes=includes, libraries=[str(fake), "-Wl,-rpath,$ORIGIN"])
+    found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN"]  # so that dlopen gets this one
+    return linked.link_library(cuda_spec, folder, cuda=True, libraries=found)
+
+
+@pytest.fixture
+def make_cuda(make_rendered: Callable[..., Rendered]) -> Callable[..., Rendered]:
+    """A rendered candidate of a CUDA source: `make_cuda(source, target)`."""
+
+    def make(text: str, target: str = "cuda-sm_80") -> Rendered:
+        rendered = make_rendered(0, text, target)
+        candidate = type(rendered.candidate)(
+            operator="test", kernel="kernel", backend="nvcc", target=target, config={"N": 0}
+        )
+        return type(rendered)(
+            candidate=candidate,
+            source=rendered.source,
+            digest=rendered.digest,
+            symbol=rendered.symbol,
+            lines=[("test/kernel.cu.j2", n + 101) for n in range(text.count("\n") + 1)],
+        )
+
+    return make

@@ -1,6 +1,5 @@
-// Stands in for the driver and the CUDA runtime: three devices of levels 80, 90 and 75, and a log of what is
-// asked. Functions with C linkage and the runtime's names; built as libcuda.so.1, which a library for CUDA is
-// linked with.
+// Stands in for the driver: three devices of levels 80, 90 and 75, and a log of what is asked. Functions with
+// C linkage and the driver's names; built as libcuda.so.1.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -46,6 +45,14 @@ int cuCtxGetCurrent(void** context) {
   return 0;
 }
 int cuCtxSetCurrent(void* context) {
+  for (int i = 0; i < 3; ++i) {
+    if (context == &contexts[i]) {
+      event(("set " + std::to_string(i)).c_str());
+      if (failing != 0) return failing;
+      current = context;
+      return 0;
+    }
+  }
   current = context;
   event("restore");
   return 0;
@@ -57,35 +64,38 @@ int cuThreadExchangeStreamCaptureMode(int* wanted) {
   return 0;
 }
 
-// ---- The runtime
-int cudaDriverGetVersion(int* version) {
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) {
   *version = std::getenv("FAKE_VERSION") != nullptr ? std::atoi(std::getenv("FAKE_VERSION")) : 13000;
   return 0;
 }
-int cudaGetLastError() { return 0; }
-const char* cudaGetErrorString(int status) { return status == 700 ? "an illegal address" : "a fake error"; }
-int cudaGetDeviceCount(int* count) {
+int cuGetErrorString(int status, const char** text) {
+  *text = status == 700 ? "an illegal address" : "a fake error";
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
   *count = 3;
   return 0;
 }
-int cudaDeviceGetAttribute(int* value, int attribute, int device) {
+int cuDeviceGet(int* device, int ordinal) {
   if (std::getenv("FAKE_ERROR") != nullptr) return std::atoi(std::getenv("FAKE_ERROR"));
-  if (device < 0 || device >= 3) return 101;
+  *device = ordinal;
+  return ordinal < 0 || ordinal >= 3 ? 101 : 0;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? kLevels[device] / 10 : kLevels[device] % 10;
   event("attribute");
   return 0;
 }
-int cudaGetDevice(int* device) {
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = &contexts[device];
+  return 0;
+}
+int cuCtxGetDevice(int* device) {
   *device = current == &failing ? 1 : device_of(current);
   return 0;
 }
-int cudaSetDevice(int device) {
-  event(("set " + std::to_string(device)).c_str());
-  if (failing != 0) return failing;
-  current = &contexts[device];
-  return 0;
-}
-int cudaMalloc(void** memory, size_t size) {
+int cuMemAlloc_v2(void** memory, size_t size) {
   event(("malloc " + std::to_string(size >> 10) + "K").c_str());
   *memory = std::aligned_alloc(256, size);
   return *memory != nullptr ? 0 : 2;

@@ -273,9 +273,9 @@ class Built:
 
 
 def link_library(
-    spec: LibrarySpec, folder: Path, *, includes: Sequence[str] = (), libraries: Sequence[str] = ()
+    spec: LibrarySpec, folder: Path, *, cuda: bool = False, includes: Sequence[str] = (), libraries: Sequence[str] = ()
 ) -> Built:
-    """Generate and link as a package would be, for CUDA with the runtime's header and library."""
+    """Generate and link as a package would be; `includes` and `libraries` are those of toolchains."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
@@ -299,7 +299,7 @@ def link_library(
         "-Wl,--gc-sections",
         "-Wl,--build-id=none",
     ]
-    sources = sorted(str(p) for p in (*runtime.glob("*.cpp"), *(runtime.glob("cuda/*.cpp") if includes else ())))
+    sources = sorted(str(p) for p in (*runtime.glob("*.cpp"), *(runtime.glob("cuda/*.cpp") if cuda else ())))
     subprocess.run(
         [
             *common,

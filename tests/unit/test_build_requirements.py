@@ -55,6 +55,18 @@ def test_a_cpu_build_asks_for_nothing(gpus, names, tmp_path: Path) -> None:
         gpus(0, 0)
 
 
+def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_path: Path) -> None:
+    folder = tmp_path / "templates" / "softmax"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text('Kernel("rows", "softmax/rows.cu.j2", backend="nvcc")\n')
+    assert "triton" not in names(CUDA)
+    (folder / "kernels.py").write_text('Kernel("t", backend="triton", triton=TritonFunction("k.py:k", {}, (1,)))\n')
+    assert names(CUDA) == names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS, "triton"]
+    assert names() == []
+    gpus(13000, 1)
+    assert names() == [*WHEELS, CUTLASS, "triton", TORCH]
+
+
 @pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64,cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
 def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: str) -> None:
     assert names({"cmake.define.AOT_TUNE_TARGETS": targets}) == [*WHEELS, CUTLASS]

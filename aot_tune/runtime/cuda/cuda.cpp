@@ -1,97 +1,89 @@
-// CUDA devices: their capability, the thread's device, and workspace memory per stream. Needs the CUDA
-// runtime, which is linked statically and finds the driver at the first call; nothing here runs when the
-// library loads.
-#include <cuda_runtime_api.h>
+// CUDA devices: their capability, the thread's device, and workspace memory per stream. The driver is found
+// with dlopen at the first call; nothing here runs when the library loads, and no CUDA toolkit is needed to
+// build it.
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <type_traits>
 
 #include "runtime.h"
+
+#if __has_include(<cuda_runtime_api.h>)
+#include <cuda_runtime_api.h>
+#endif
 
 namespace aot_tune {
 namespace {
 
 constexpr int32_t kMaxDevices = 64;
 
-// ---- Capability
+// The CUDA that the driver must have: that of the runtime which is linked with kernels of nvcc, whose driver
+// may be of an older minor version; else the first whose driver loads kernels without a context.
+#ifdef CUDART_VERSION
+constexpr int kNeeded = CUDART_VERSION / 1000 * 1000;
+#else
+constexpr int kNeeded = 12000;
+#endif
+
+// ---- The driver
 // ----------------------------------------------------------------------------------------------------
 
-std::atomic<int32_t> levels[kMaxDevices];  // 0 before it was asked for
+// Values of the driver's interface, which are those of the runtime's too. [CUDA driver API, cuda.h]
+enum : int {
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kRuntimeInsufficientDriver = 35,  // of the runtime only
+  kDeviceUnavailable = 46,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kCapabilityMajor = 75,
+  kCapabilityMinor = 76,
+  kRelaxedCapture = 2,
+};
+void* const kStreamPerThread = reinterpret_cast<void*>(2);
 
-int32_t driver_failed(int32_t device_id, cudaError_t error) noexcept {
-  int version = 0;
-  cudaGetLastError();  // so that the next call does not report it again
-  const int have = CUDART_VERSION;
-  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) {
-    return fail(
-        AOT_TUNE_ERROR_DRIVER,
-        "cuda:%d: there is no CUDA driver here (libcuda.so.1 was not found); install NVIDIA's driver, "
-        "or pass tensors on the CPU",
-        static_cast<int>(device_id));
-  }
-  if (error == cudaErrorInsufficientDriver) {
-    return fail(
-        AOT_TUNE_ERROR_DRIVER,
-        "cuda:%d: the driver is for CUDA %d.%d, but this library needs one for CUDA %d.%d; update the "
-        "driver, or build the library with an older toolkit",
-        static_cast<int>(device_id), version / 1000, version % 1000 / 10, have / 1000, have % 1000 / 10);
-  }
-  if (error == cudaErrorNoDevice) {
-    return fail(AOT_TUNE_ERROR_DEVICE,
-                "cuda:%d: the driver sees no device; look at nvidia-smi and CUDA_VISIBLE_DEVICES",
-                static_cast<int>(device_id));
-  }
-  int count = 0;
-  if (error == cudaErrorInvalidDevice && cudaGetDeviceCount(&count) == cudaSuccess) {
-    return fail(AOT_TUNE_ERROR_DEVICE, "cuda:%d: there is no such device; the driver sees %d, from cuda:0 on",
-                static_cast<int>(device_id), count);
-  }
-  const char* hint = "";
-  if (error == cudaErrorDevicesUnavailable)
-    hint = "; another process holds it, or its compute mode is exclusive or prohibited";
-  if (error == cudaErrorInitializationError)
-    hint = "; a process that was forked after CUDA was used cannot use it: start it anew (spawn)";
-  return fail(AOT_TUNE_ERROR_DRIVER, "cuda:%d cannot be used: CUDA error %d (%s)%s",
-              static_cast<int>(device_id), static_cast<int>(error), cudaGetErrorString(error), hint);
-}
-
-int32_t cuda_level(int32_t device_id) noexcept {
-  const bool cached = device_id >= 0 && device_id < kMaxDevices;
-  const int32_t known = cached ? levels[device_id].load(std::memory_order_relaxed) : 0;
-  if (known != 0) return known;
-  int major = 0, minor = 0;
-  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_id);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_id);
-  if (error != cudaSuccess) return -driver_failed(device_id, error);
-  const int32_t level = 10 * major + minor;
-  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same whoever stores it
-  return level;
-}
-
-// ---- The thread's device
-// -------------------------------------------------------------------------------------------
-
-// Functions of the driver that the runtime has no equal of: contexts tell the thread's device faster, and can
-// be put back without making one on a device that the caller never used; neither function makes a context
-// itself.
+// None of these functions but `primary_retain` makes a context.
 struct Driver {
+  int (*init)(unsigned flags) = nullptr;
+  int (*version)(int* version) = nullptr;
+  int (*device_count)(int* count) = nullptr;
+  int (*device_get)(int* device, int ordinal) = nullptr;
+  int (*device_attribute)(int* value, int attribute, int device) = nullptr;
+  int (*primary_retain)(void** context, int device) = nullptr;
   int (*get_current)(void** context) = nullptr;
   int (*set_current)(void* context) = nullptr;
+  int (*current_device)(int* device) = nullptr;
   int (*exchange_mode)(int* mode) = nullptr;
+  int (*allocate)(void** memory, size_t size) = nullptr;
+  int (*error_string)(int status, const char** text) = nullptr;
+  bool found = false;
+  int status = 0;  // of `init`
 
   Driver() noexcept {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW);  // the runtime has loaded it by now, and it stays
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return;
-    get_current = reinterpret_cast<int (*)(void**)>(dlsym(library, "cuCtxGetCurrent"));
-    set_current = reinterpret_cast<int (*)(void*)>(dlsym(library, "cuCtxSetCurrent"));
-    exchange_mode = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuThreadExchangeStreamCaptureMode"));
-  }
-  bool complete() const noexcept {
-    return get_current != nullptr && set_current != nullptr && exchange_mode != nullptr;
+    found = true;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      found = found && function != nullptr;
+    };
+    find(init, "cuInit");
+    find(version, "cuDriverGetVersion");
+    find(device_count, "cuDeviceGetCount");
+    find(device_get, "cuDeviceGet");
+    find(device_attribute, "cuDeviceGetAttribute");
+    find(primary_retain, "cuDevicePrimaryCtxRetain");
+    find(get_current, "cuCtxGetCurrent");
+    find(set_current, "cuCtxSetCurrent");
+    find(current_device, "cuCtxGetDevice");
+    find(exchange_mode, "cuThreadExchangeStreamCaptureMode");
+    find(allocate, "cuMemAlloc_v2");
+    find(error_string, "cuGetErrorString");
+    if (found) status = init(0);
   }
 };
 
@@ -100,28 +92,119 @@ const Driver& driver() noexcept {
   return functions;
 }
 
+const char* error_text(int status) noexcept {
+  const char* text = nullptr;
+  if (status == kRuntimeInsufficientDriver) return "the driver is older than the library's CUDA runtime";
+  if (!driver().found || driver().error_string(status, &text) != 0 || text == nullptr) return "unknown error";
+  return text;
+}
+
+int32_t driver_failed(int32_t device_id, int error) noexcept {
+  int version = 0;
+  if (!driver().found || driver().version(&version) != 0 || version == 0) {
+    return fail(
+        AOT_TUNE_ERROR_DRIVER,
+        "cuda:%d: there is no CUDA driver here (libcuda.so.1 was not found); install NVIDIA's driver, "
+        "or pass tensors on the CPU",
+        static_cast<int>(device_id));
+  }
+  if (version < kNeeded) {
+    return fail(
+        AOT_TUNE_ERROR_DRIVER,
+        "cuda:%d: the driver is for CUDA %d.%d, but this library needs one for CUDA %d.%d; update the "
+        "driver, or build the library with an older toolkit",
+        static_cast<int>(device_id), version / 1000, version % 1000 / 10, kNeeded / 1000,
+        kNeeded % 1000 / 10);
+  }
+  if (error == kNoDevice) {
+    return fail(AOT_TUNE_ERROR_DEVICE,
+                "cuda:%d: the driver sees no device; look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+                static_cast<int>(device_id));
+  }
+  int count = 0;
+  if (error == kInvalidDevice && driver().device_count(&count) == 0) {
+    return fail(AOT_TUNE_ERROR_DEVICE, "cuda:%d: there is no such device; the driver sees %d, from cuda:0 on",
+                static_cast<int>(device_id), count);
+  }
+  const char* hint = "";
+  if (error == kDeviceUnavailable)
+    hint = "; another process holds it, or its compute mode is exclusive or prohibited";
+  if (error == kNotInitialized)
+    hint = "; a process that was forked after CUDA was used cannot use it: start it anew (spawn)";
+  return fail(AOT_TUNE_ERROR_DRIVER, "cuda:%d cannot be used: CUDA error %d (%s)%s",
+              static_cast<int>(device_id), error, error_text(error), hint);
+}
+
+// ---- Capability
+// ----------------------------------------------------------------------------------------------------
+
+std::atomic<int32_t> levels[kMaxDevices];  // 0 before it was asked for
+
+int read_level(int32_t device_id, int32_t* level) noexcept {
+  const Driver& functions = driver();
+  if (!functions.found) return kNoDevice;
+  if (functions.status != 0) return functions.status;
+  int version = 0, device = 0, major = 0, minor = 0;
+  if (functions.version(&version) == 0 && version < kNeeded) return kRuntimeInsufficientDriver;
+  int error = functions.device_get(&device, device_id);
+  if (error == 0) error = functions.device_attribute(&major, kCapabilityMajor, device);
+  if (error == 0) error = functions.device_attribute(&minor, kCapabilityMinor, device);
+  *level = 10 * major + minor;
+  return error;
+}
+
+int32_t cuda_level(int32_t device_id) noexcept {
+  const bool cached = device_id >= 0 && device_id < kMaxDevices;
+  const int32_t known = cached ? levels[device_id].load(std::memory_order_relaxed) : 0;
+  if (known != 0) return known;
+  int32_t level = 0;
+  const int error = read_level(device_id, &level);
+  if (error != 0) return -driver_failed(device_id, error);
+  if (cached) levels[device_id].store(level, std::memory_order_relaxed);  // the same whoever stores it
+  return level;
+}
+
+// ---- The thread's device
+// -------------------------------------------------------------------------------------------
+
+// Contexts tell the thread's device, and can be put back without making one on a device that the caller never
+// used.
 std::atomic<void*> contexts[kMaxDevices];  // each device's context as last seen
 
+// The primary context of a device, which the CUDA runtime uses too; it is kept as long as the process lives.
+int primary_context(int32_t device_id, void** context) noexcept {
+  static std::atomic<void*> retained[kMaxDevices];
+  const bool cached = device_id >= 0 && device_id < kMaxDevices;
+  *context = cached ? retained[device_id].load(std::memory_order_acquire) : nullptr;
+  if (*context != nullptr) return 0;
+  int device = 0;
+  int error = driver().device_get(&device, device_id);
+  if (error == 0) error = driver().primary_retain(context, device);
+  if (error == 0 && cached) retained[device_id].store(*context, std::memory_order_release);
+  return error;
+}
+
 // Makes the device the thread's.
-cudaError_t switch_device(int32_t device_id, Scope* scope) noexcept {
+int switch_device(int32_t device_id, Scope* scope) noexcept {
   const Driver& functions = driver();
   const bool cached = device_id >= 0 && device_id < kMaxDevices;
   if (functions.get_current(&scope->previous) != 0) scope->previous = nullptr;
   if (scope->previous != nullptr) {
-    if (cached && contexts[device_id].load(std::memory_order_relaxed) == scope->previous) return cudaSuccess;
-    int device = -1;  // another context of the same device, such as a green one, stays
-    if (cudaGetDevice(&device) == cudaSuccess && device == device_id) {
+    if (cached && contexts[device_id].load(std::memory_order_relaxed) == scope->previous) return 0;
+    int device = -1, wanted = -2;  // another context of the same device, such as a green one, stays
+    if (functions.current_device(&device) == 0 && functions.device_get(&wanted, device_id) == 0 &&
+        device == wanted) {
       if (cached) contexts[device_id].store(scope->previous, std::memory_order_relaxed);
-      return cudaSuccess;
+      return 0;
     }
   }
-  const cudaError_t error = cudaSetDevice(device_id);
-  if (error != cudaSuccess) return error;
-  scope->switched = true;
   void* context = nullptr;
-  if (cached && functions.get_current(&context) == 0)
-    contexts[device_id].store(context, std::memory_order_relaxed);
-  return cudaSuccess;
+  int error = primary_context(device_id, &context);
+  if (error == 0) error = functions.set_current(context);
+  if (error != 0) return error;
+  scope->switched = true;
+  if (cached) contexts[device_id].store(context, std::memory_order_relaxed);
+  return 0;
 }
 
 void cuda_leave(const Scope& scope) noexcept {
@@ -132,12 +215,11 @@ void cuda_leave(const Scope& scope) noexcept {
 
 // A thread in relaxed mode may load modules and get memory while it, or another thread, captures a stream.
 int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
-  int mode = cudaStreamCaptureModeRelaxed;
-  if (!driver().complete() || driver().exchange_mode(&mode) != 0)
-    return driver_failed(device_id, cudaErrorInitializationError);
+  int mode = kRelaxedCapture;
+  if (!driver().found || driver().exchange_mode(&mode) != 0) return driver_failed(device_id, kNotInitialized);
   *scope = {nullptr, mode, false};
-  const cudaError_t error = switch_device(device_id, scope);
-  if (error == cudaSuccess) return AOT_TUNE_OK;
+  const int error = switch_device(device_id, scope);
+  if (error == 0) return AOT_TUNE_OK;
   cuda_leave(*scope);
   return driver_failed(device_id, error);
 }
@@ -161,7 +243,7 @@ Buffer* buffers = nullptr;  // guarded by `mutex`
 // What tells streams apart: the handle, but for the stream that each thread has of its own under one handle.
 const void* stream_key(void* stream) noexcept {
   static thread_local char own;
-  return stream == cudaStreamPerThread ? &own : stream;
+  return stream == kStreamPerThread ? &own : stream;
 }
 
 Buffer* find_buffer(int32_t device_id, const void* stream) noexcept {
@@ -181,14 +263,13 @@ int32_t cuda_workspace(int32_t device_id, void* stream, size_t size, void** memo
         size > 2 * buffer->size ? size : 2 * buffer->size;  // the old memory is not lost often
     const size_t rounded = (wanted + 65535) / 65536 * 65536;
     void* grown = nullptr;
-    const cudaError_t error = rounded >= size ? cudaMalloc(&grown, rounded) : cudaErrorMemoryAllocation;
-    if (error != cudaSuccess) {
-      cudaGetLastError();
+    const int error = rounded >= size ? driver().allocate(&grown, rounded) : int{kOutOfMemory};
+    if (error != 0) {
       return fail(
           AOT_TUNE_ERROR_MEMORY,
           "cuda:%d: no memory for a workspace of %zu bytes: CUDA error %d (%s); pass a workspace, or one "
           "that is smaller for another variant",
-          static_cast<int>(device_id), size, static_cast<int>(error), cudaGetErrorString(error));
+          static_cast<int>(device_id), size, error, error_text(error));
     }
     buffer->memory = grown;
     buffer->size = rounded;
@@ -198,9 +279,7 @@ int32_t cuda_workspace(int32_t device_id, void* stream, size_t size, void** memo
   return AOT_TUNE_OK;
 }
 
-const char* cuda_describe(int32_t status) noexcept {
-  return status > 0 ? cudaGetErrorString(static_cast<cudaError_t>(status)) : nullptr;
-}
+const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }
 
 }  // namespace
 
