@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.errors import OptionError, SpecError, did_you_mean
 from aot_tune.spec import Operator
 from aot_tune.spec.checks import check_unique_operators
 from aot_tune.spec.names import check_identifier
 
-__all__ = ["bundled_templates", "load_operator", "load_operators", "operator_folders"]
+__all__ = ["bundled_templates", "load_operator", "load_operators", "operator_folders", "without_backends"]
 
 
 def bundled_templates() -> Path:
@@ -77,15 +78,38 @@ def load_operator(folder: Path) -> Operator:
     return operator
 
 
-def load_operators(roots: Sequence[Path], names: Sequence[str] = ()) -> dict[str, tuple[Path, Operator]]:
+def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
+    """The operator without the kernels of some backends, as if it had never had them.
+
+    Raises:
+        OptionError: when a generic kernel is among them.
+    """
+    for kernel in operator.generics:
+        if kernel.backend in backends:
+            raise OptionError(
+                f"AOT_TUNE_EXCLUDE_BACKENDS has {kernel.backend!r}",
+                why=f"it compiles the generic kernel {operator.name}/{kernel.name}: calls would have no answer",
+                fix="name backends without generic kernels, such as cublaslt; AOT_TUNE_TARGETS says what is built for",
+            )
+    kept = tuple(k for k in operator.kernels if k.backend not in backends)
+    return operator if len(kept) == len(operator.kernels) else dataclasses.replace(operator, kernels=kept)
+
+
+def load_operators(
+    roots: Sequence[Path], names: Sequence[str] = (), exclude: Collection[str] = ()
+) -> dict[str, tuple[Path, Operator]]:
     """Operators below the roots by name, with their folders; only `names` when any are given.
+
+    Kernels of the backends in `exclude` are left out.
 
     Raises:
         SpecError: for a name that no root has, with the nearest names.
+        OptionError: when a backend in `exclude` has a generic kernel.
     """
     folders = {f.name: f for f in operator_folders(roots)}
     check_unique_operators(names)
     for name in names:
         if name not in folders:
             raise SpecError(f"there is no operator {name!r}", fix=did_you_mean(name, folders))
-    return {name: (folders[name], load_operator(folders[name])) for name in sorted(names or folders)}
+    found = ((name, folders[name], load_operator(folders[name])) for name in sorted(names or folders))
+    return {name: (folder, without_backends(operator, exclude)) for name, folder, operator in found}

@@ -61,7 +61,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("AOT_TUNE_THREADS", "", "threads that CPU candidates and baselines may use; empty is all usable cores"),
     Option(
-        "AOT_TUNE_STRICT", "0", "1 makes replay fail where an object is not bit-equal to the recorded one", ("0", "1")
+        "AOT_TUNE_STRICT",
+        "0",
+        "1 makes replay fail where an object is not bit-equal to the recorded one, for a GPU where its device code is "
+        "not",
+        ("0", "1"),
     ),
     Option(
         "AOT_TUNE_NO_SURVIVOR",
@@ -70,6 +74,12 @@ OPTIONS: tuple[Option, ...] = (
         ("fail", "generic"),
     ),
     Option("AOT_TUNE_FILTER", "*", "shell pattern of `operator/kernel` names to tune"),
+    Option(
+        "AOT_TUNE_EXCLUDE_BACKENDS",
+        "",
+        "backends whose kernels the library does without, separated by `;`, such as `cublaslt`: they are neither tuned "
+        "nor replayed, and what serves is chosen among the others",
+    ),
 )
 
 
@@ -93,6 +103,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool
     no_survivor: str
     filter: str
+    exclude_backends: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -112,10 +123,9 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         if option.choices and value not in option.choices:
             raise OptionError(f"{option.name}={value!r} is not allowed", fix=did_you_mean(value, option.choices))
         values[option.name] = value
-    targets = tuple(t for t in values["AOT_TUNE_TARGETS"].replace(",", ";").split(";") if t.strip())
     return Options(
         mode=values["AOT_TUNE_MODE"],
-        targets=tuple(t.strip() for t in targets) or ("native",),
+        targets=_names(values["AOT_TUNE_TARGETS"]) or ("native",),
         budget=_seconds("AOT_TUNE_BUDGET", values["AOT_TUNE_BUDGET"]),
         effort=values["AOT_TUNE_EFFORT"],
         cache=values["AOT_TUNE_CACHE"],
@@ -125,7 +135,13 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         strict=values["AOT_TUNE_STRICT"] == "1",
         no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
         filter=values["AOT_TUNE_FILTER"],
+        exclude_backends=tuple(sorted(set(_names(values["AOT_TUNE_EXCLUDE_BACKENDS"])))),
     )
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """The parts of a list, which CMake's own semicolons or commas separate."""
+    return tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
 
 
 def _seconds(name: str, value: str) -> float | None:

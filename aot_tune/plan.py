@@ -20,10 +20,11 @@ from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
+from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, resolve
 from aot_tune.preflight import check_measuring
-from aot_tune.render import Renderer, candidate_for
+from aot_tune.render import Renderer, candidate_for, resolved
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.names import check_identifier
 from aot_tune.storage import cache_location, check_folder
@@ -66,6 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     inputs: str
     notes: tuple[str, ...] = ()
+    inspections: Inspections = {}
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
@@ -77,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
             f"devices {'; '.join(self.devices)}",
             f"budget {budget}, effort {options.effort}",
+            *([f"without kernels of {', '.join(options.exclude_backends)}"] if options.exclude_backends else []),
             *(f"note: {note}" for note in self.notes),
         ]
 
@@ -101,8 +104,11 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_files(request)
     options = resolve(request.options, {**request.defaults, **environment})
     _check_cache(options, environment)
+    _check_backends(options.exclude_backends)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
-    operators = {name: op for name, (_, op) in load_operators(roots, request.operators).items()}
+    operators = {
+        name: op for name, (_, op) in load_operators(roots, request.operators, options.exclude_backends).items()
+    }
     if not operators:
         raise BuildError(
             f"library {request.name!r} has no operators",
@@ -114,13 +120,15 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     wanted = _targets(options, databases)
     targets = wanted if options.mode != "generic" else []
     families = sorted({"cpu", *(t.family for t in wanted)})
+    inspections, left_out = inspect_functions(operators, targets, families, roots, environment)
+    operators = {name: with_inspections(op, inspections, families) for name, op in operators.items()}
     _check_spaces(operators, targets, families, roots)
     files = _input_files(roots, operators, request.database)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
-    notes: list[str] = []
+    notes = [left_out] if left_out else []
     if may_measure and options.mode in ("auto", "tune"):
-        notes = check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
+        notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
     found = devices(options.threads or usable_cores(), families)
     plan = Plan(
         name=request.name,
@@ -138,6 +146,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         machine=hashlib.sha256("".join(d.digest for d in found).encode()).hexdigest(),
         inputs=_digest(files, roots),
         notes=tuple(notes),
+        inspections=inspections,
     )
     chains = [toolchain_for(b, environment) for b in plan.toolchains]
     paths = Paths(
@@ -183,6 +192,15 @@ def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
+
+
+def _check_backends(exclude: Sequence[str]) -> None:
+    known = sorted(toolchains())
+    for name in exclude:
+        if name not in known:
+            raise OptionError(
+                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is no backend", fix=did_you_mean(name, known)
+            )
 
 
 def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
@@ -236,10 +254,13 @@ def _check_spaces(
             if family not in families:
                 continue
             for target in [chain.baseline()] if kernel.generic else [t for t in targets if t.family == family]:
-                config = next(kernel.configs(target.facts), None)
+                if kernel.triton is not None and target.name not in kernel.triton.inspections:
+                    continue  # its constraints say that it is not for the target
+                one = resolved(kernel, target.name)
+                config = next(one.configs(target.facts), None)
                 if config is not None:
-                    problem = next(iter(operator.workload_for(family)), None)
-                    renderer.render(operator, candidate_for(operator, kernel, config, target, problem), target)
+                    problem = next(iter(operator.workload_for(family)), None) if not one.generic else None
+                    renderer.render(operator, candidate_for(operator, one, config, target, problem), target)
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:

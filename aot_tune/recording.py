@@ -35,9 +35,14 @@ def export_records(library: str, directory: Path) -> list[Path]:
 
 
 def _newest(recorded: Path, library: str) -> Path | None:
-    """The folder that the last build of a library of that name wrote: `<library>-<digest>`."""
-    found = [f for f in recorded.glob("*-*") if f.is_dir() and f.name.rpartition("-")[0] == library]
-    return max(found, key=lambda f: f.stat().st_mtime_ns, default=None)
+    """The folder that the last build of a library of that name wrote: `<library>-<digest>`.
+
+    Where there is none, that of the last build without some backends: `<library>-without-<backend>-<digest>`.
+    """
+    folders = [(f.name.rpartition("-")[0], f) for f in recorded.glob("*-*") if f.is_dir()]
+    whole = [f for name, f in folders if name == library]
+    less = [f for name, f in folders if name.startswith(f"{library}-without-")]
+    return max(whole or less, key=lambda f: f.stat().st_mtime_ns, default=None)
 
 
 def _key(database: OperatorDatabase) -> tuple[str, str]:

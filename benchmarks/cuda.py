@@ -1,6 +1,7 @@
 """Measures the installed aot_tune on one NVIDIA GPU, side by side with torch (eager, max-autotune) and plain copies.
 
-Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--json FILE] [--markdown FILE]
+Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--without-vendor FOLDER]
+    [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gpu_second import SecondLibrary
 from gpu_tables import Result, Verdict, render_results, render_verdicts, verdicts
-from gpu_tasks import PRODUCTS, ROWS, Task, chosen_to_compile, mix, tasks
+from gpu_tasks import PRODUCTS, ROWS, SECOND, Task, chosen_to_compile, mix, tasks
 
 __all__ = ["main"]
 
-_EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "without vendor variants", "max-autotune, without vendor"
+_EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "vendor variants off", "max-autotune, vendor variants off"
 _SHARES = {_EAGER: 0.42, _COMPILED: 0.28, _ALONE: 0.20, _BOTH: 0.10}
 """Of the seconds, for each pass. The last finds what max-autotune compiled before in its cache."""
 
-_VENDOR = "cublaslt*"
+_VENDOR, _BACKEND = "cublaslt*", "cublaslt"
 _STUCK = 240.0
 """Seconds without a line after which a worker counts as stuck: max-autotune may compile for long."""
 
@@ -45,6 +47,7 @@ class Pass:
     seconds: float
     compile: bool = False
     exclude: str = ""
+    second: str = ""
     results: list[Result] = field(default_factory=list)
     raw: list[dict[str, Any]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +62,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--operators", default=",".join(every), help=f"some of {', '.join(every)}; separated by commas")
     parser.add_argument("--compile-problems", type=int, default=4, metavar="N",
                         help="fused products, and as many row problems, for max-autotune (default 4)")  # fmt: skip
-    parser.add_argument("--no-vendor-pass", action="store_true", help="skip the pass without vendor variants")
+    parser.add_argument("--without-vendor", type=Path, metavar="FOLDER",
+                        help=f"race a second library, built with AOT_TUNE_EXCLUDE_BACKENDS={_BACKEND}")  # fmt: skip
+    parser.add_argument(
+        "--no-vendor-pass", action="store_true", help="skip the passes with vendor variants switched off"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
     options = parser.parse_args()
@@ -69,6 +76,12 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(every)}")
     if options.rounds < 3 or options.seconds <= 0:
         parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
+    if options.without_vendor is not None:
+        try:
+            if SecondLibrary(options.without_vendor).has_kernels_of(_BACKEND):
+                parser.error(f"--without-vendor: the library there was built with {_BACKEND}")
+        except OSError as error:
+            parser.error(f"--without-vendor: {error}")
     return options
 
 
@@ -85,7 +98,9 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
     passes = [Pass(_EAGER, mix(found), 0)]
     if compiled:
         passes.append(Pass(_COMPILED, compiled, 0, compile=True))
-    if products and not options.no_vendor_pass:
+    for one in passes:
+        one.second = str(options.without_vendor.resolve()) if options.without_vendor is not None else ""
+    if products and not options.no_vendor_pass and options.without_vendor is None:
         passes.append(Pass(_ALONE, mix(products), 0, exclude=_VENDOR))
         if fused := [t for t in compiled if t.kind == "fused"]:
             passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
@@ -112,7 +127,8 @@ def _run(one: Pass, rounds: int) -> None:
 def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int) -> str | None:
     """One process; returns the key of the task at which it died, or None when it came to its end."""
     environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
-    plan = {"tasks": [t.plain() for t in left], "seconds": seconds, "rounds": rounds, "compile": one.compile}
+    plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
+    plan["tasks"] = [t.plain() for t in left]
     argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdin is not None
@@ -151,12 +167,15 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
 
 
 def _keep(one: Pass, task: Task, told: dict[str, Any]) -> None:
-    result = Result(task, told.get("us", {}), told.get("facts", {}), told.get("error", ""))
+    result = Result(task, told.get("us", {}), told.get("facts", {}), told.get("error", ""), told.get("beside", {}))
     one.results.append(result)
     one.raw.append(told)
     if result.error:
         _say(f"{task.operator} {task.text} {task.mode}: {result.error}")
         return
+    for name, told_beside in result.beside.items():
+        if "error" in told_beside:
+            _say(f"{task.operator} {task.text} {task.mode}: {name}: {told_beside['error']}")
     others = [n for n in result.us if n not in ("aot_tune", "empty")]
     ratios = ", ".join(f"{result.ratio(n):.3f} x {n}" for n in others)
     _say(f"{task.operator} {task.text} {task.mode}: {result.median('aot_tune'):.2f} us, {ratios}")
@@ -211,14 +230,39 @@ problem is not in the workload that was tuned."""
 def _report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
     parts: list[str] = []
     found: dict[str, list[Verdict]] = {}
-    for name, exclude in (("with vendor variants", ""), ("without vendor variants", _VENDOR)):
-        results = [r for p in passes if p.exclude == exclude for r in p.results]
-        if results:
-            found[name] = [*_excluded(results, exclude), *verdicts(_merged(results), copy_speed)]
-    for name, several in found.items():
-        parts.append(f"### Requirements, {name}\n\n{render_verdicts(several)}")
-    parts += [f"### Pass: {p.name}\n\n{render_results(p.results, copy_speed)}" for p in passes if p.results]
+    for name, several in _views(passes).items():
+        results = [r for _, of_pass in several for r in of_pass]
+        found[name] = [*_excluded(results, "" if name == _WHOLE else _VENDOR), *verdicts(_merged(results), copy_speed)]
+    for name, told in found.items():
+        parts.append(f"### Requirements, {name}\n\n{_ABOUT[name]}{render_verdicts(told)}")
+    for name, several in _views(passes).items():
+        parts += [f"### Pass: {p}, {name}\n\n{render_results(results, copy_speed)}" for p, results in several]
     return "\n\n".join([*parts, _NOTES]), found
+
+
+_WHOLE, _OFF = "with vendor variants", "with vendor variants switched off"
+_ABOUT = {
+    _WHOLE: "",
+    SECOND: "A second library, built without the vendor's backend, in the same rounds.\n\n",
+    _OFF: "The same library, which keeps of the others only what beats the vendor's: where nothing else is kept, a "
+    "generic variant serves. What a library without them would do, `--without-vendor` tells.\n\n",
+}
+
+
+def _views(passes: Sequence[Pass]) -> dict[str, list[tuple[str, list[Result]]]]:
+    """The results by pass, for each way to see them: of the library as it is, and without the vendor's variants."""
+    plain = [p for p in passes if not p.exclude]
+    views = {
+        _WHOLE: [(p.name, [r.without(SECOND) for r in p.results]) for p in plain],
+        SECOND: [
+            (p.name, [o for r in p.results if r.task.kind != "rows" and (o := r.seen_from(SECOND)) is not None])
+            for p in plain
+            if p.second
+        ],
+        _OFF: [(p.name, p.results) for p in passes if p.exclude],
+    }
+    shown = {name: [(p, results) for p, results in several if results] for name, several in views.items()}
+    return {name: several for name, several in shown.items() if several}
 
 
 def _excluded(results: Sequence[Result], pattern: str) -> list[Verdict]:

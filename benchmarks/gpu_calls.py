@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from gpu_race import Arena, Run
+from gpu_second import SecondLibrary
 
-__all__ = ["compiled", "difference", "eager", "facts", "ours", "product"]
+__all__ = ["compiled", "difference", "eager", "facts", "ours", "product", "second"]
 
 _f = torch.nn.functional
 _WORKSPACE = 32 << 20
@@ -36,6 +37,15 @@ def ours(arena: Arena) -> Run:
         return function(*first, **rest, stream=torch.cuda.current_stream().cuda_stream, workspace=workspace)
 
     return run
+
+
+def second(arena: Arena, library: SecondLibrary) -> tuple[Run, dict[str, Any]]:
+    """Another library's function with the same outputs and as much workspace, and what it says of the call."""
+    workspace = torch.empty(_WORKSPACE, dtype=torch.uint8, device="cuda")
+    bound = [library.bind(arena.operator, arena.task.problem, call) for call in arena.calls]
+    told = bound[0].explain()
+    facts = {key: told.get(key) for key in ("kernel", "variant", "target")} | {"tuned": told.get("tuned") == "yes"}
+    return lambda i: bound[i].run(torch.cuda.current_stream().cuda_stream, workspace), facts
 
 
 def facts(arena: Arena) -> dict[str, Any]:

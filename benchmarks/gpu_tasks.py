@@ -16,11 +16,13 @@ try:
 except ImportError as error:
     raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
 
-__all__ = ["KINDS", "PRODUCTS", "ROWS", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
+__all__ = ["KINDS", "PRODUCTS", "ROWS", "SECOND", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
 
 PRODUCTS = ("gemm", "batched_gemm")
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
 KINDS = ("product", "fused", "rows")
+SECOND = "without vendor variants"
+"""The contender that is a second library, which was built without the vendor's backend."""
 
 LARGE, LARGER = 128 * 10**6, 512 * 10**6
 """Bytes of a row problem from which on it is held against a copy."""

@@ -7,12 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from gpu_calls import compiled, difference, eager, facts, ours, product
-from gpu_race import Arena, Contender, copy_of, copy_speed, empty_kernel, race
-from gpu_tasks import LARGE, Task
+from gpu_calls import compiled, difference, eager, facts, ours, product, second
+from gpu_race import Arena, Contender, Run, copy_of, copy_speed, empty_kernel, race
+from gpu_second import SecondLibrary
+from gpu_tasks import LARGE, SECOND, Task
 
 __all__: list[str] = []
 
@@ -27,6 +29,7 @@ class Server:
         self.plan, self.replies = plan, replies
         self.end = time.monotonic() + plan["seconds"]
         self.empty, self.empty_name = empty_kernel()
+        self.second = SecondLibrary(Path(plan["second"])) if plan["second"] else None
 
     def tell(self, **what: Any) -> None:
         """One line."""
@@ -63,6 +66,7 @@ class Server:
         if not off <= _OFF[task.mode]:
             raise ArithmeticError(f"it differs from torch by {off:.2e} of the norm")
         contenders = [Contender("aot_tune", run, arena.sets)]
+        beside = self._second(task, arena, other, contenders)
         contenders += self._others(task, arena)
         if task.kind != "rows" and task.group == "M <= 16":
             contenders.append(Contender("empty", self.empty, arena.sets))
@@ -70,11 +74,26 @@ class Server:
         return {
             "us": times,
             "facts": facts(arena),
+            "beside": beside,
             "sets": arena.sets,
             "nodes": contenders[0].nodes,
             "difference": off,
             "clocks": clocks(),
         }
+
+    def _second(self, task: Task, arena: Arena, other: Run, contenders: list[Contender]) -> dict[str, dict[str, Any]]:
+        """Add the second library to the contenders of a product; what it says of the call, or how it fails."""
+        if self.second is None or task.kind == "rows":
+            return {}
+        try:
+            run, told = second(arena, self.second)
+            off = difference(arena, run, other)
+        except RuntimeError as error:
+            return {SECOND: {"error": str(error)[:300]}}
+        if not off <= _OFF[task.mode]:
+            return {SECOND: {"error": f"it differs from torch by {off:.2e} of the norm"}}
+        contenders.append(Contender(SECOND, run, arena.sets))
+        return {SECOND: {**told, "difference": off}}
 
     def _others(self, task: Task, arena: Arena) -> Sequence[Contender]:
         found = []

@@ -34,6 +34,39 @@ include("{root}/cmake/aot_tune_add_library.cmake")
 aot_tune_add_library(my_ops PREFIX mine MODULE ops TEMPLATES {templates} OPERATORS {operators} {database})
 """
 
+# A tensor that says it is on a GPU: numpy's own capsule with another device in it.
+FAKE = """
+import ctypes
+import numpy as np
+import ops
+
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+class OnGpu:
+    def __init__(self, array, device=0):
+        self.array, self.device = array, device
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+    def __dlpack_device__(self):
+        return 2, self.device
+    def __dlpack__(self, **_):
+        capsule = self.array.__dlpack__()
+        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        ctypes.c_int32.from_address(place).value = 2
+        ctypes.c_int32.from_address(place + 4).value = self.device
+        return capsule
+
+def fails(call):
+    try:
+        call()
+    except ops.Error as error:
+        print(type(error).__name__, error)
+    else:
+        raise SystemExit("it did not fail")
+
+x = np.linspace(-2, 3, 256, dtype="f4").reshape(4, 64)
+"""
+
 
 @dataclass(frozen=True)
 class Made:

@@ -19,7 +19,17 @@ import msgspec
 
 from aot_tune.errors import ToolchainError
 
-__all__ = ["OUTPUT", "Finished", "compiler_environment", "key_environment", "kill_running", "run"]
+__all__ = [
+    "OUTPUT",
+    "Finished",
+    "adopt",
+    "compiler_environment",
+    "disown",
+    "group_seconds",
+    "key_environment",
+    "kill_running",
+    "run",
+]
 
 _PASSED = ("PATH",)
 _KEYED = (
@@ -103,7 +113,7 @@ def run(
     try:
         _limit(process.pid, memory)
         output, timed_out = _collect(process, began + timeout, keep // 2)
-        busy_group = _group_seconds(process.pid) if timed_out else 0.0
+        busy_group = group_seconds(process.pid) if timed_out else 0.0
     finally:
         _running.discard(process.pid)
         _kill(process.pid)  # also whatever the program left running
@@ -123,9 +133,30 @@ def run(
 
 
 def kill_running() -> None:
-    """Kill every program that other threads are waiting for in `run`; they get its death as the result."""
+    """Kill every program that other threads are waiting for in `run`, which get its death as the result, and all that
+    were adopted."""
     for group in list(_running):
         _kill(group)
+
+
+def adopt(process: subprocess.Popen[bytes], memory: int | None = None) -> None:
+    """Have a process that stays, in a group of its own, die with the others: in `kill_running`, and with this process.
+
+    Args:
+        memory: address space in bytes that each process of the group may take.
+    """
+    _reaper().add(process.pid)
+    _running.add(process.pid)
+    _limit(process.pid, memory)
+
+
+def disown(process: subprocess.Popen[bytes]) -> None:
+    """Kill the group of an adopted process, and wait for it."""
+    _running.discard(process.pid)
+    if process.returncode is None:  # its number is its own until it was waited for
+        _kill(process.pid)
+        process.wait()
+    _reaper().remove(process.pid)
 
 
 def _kill(group: int) -> None:
@@ -179,7 +210,7 @@ def _collect(process: subprocess.Popen[bytes], deadline: float, half: int) -> tu
     return (head + cut + tail).decode(errors="replace"), timed_out
 
 
-def _group_seconds(group: int) -> float:
+def group_seconds(group: int) -> float:
     """CPU seconds that the living processes of a group have used, with those of children that they waited for."""
     ticks = 0
     for entry in os.scandir("/proc"):

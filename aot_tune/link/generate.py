@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from aot_tune.link.elf import definitions, initialiser_count
 from aot_tune.link.header import public_functions, render_header
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.module import render_module, render_stub
-from aot_tune.link.records import LibrarySpec, family_of
+from aot_tune.link.records import LibrarySpec, LinkedVariant, family_of
 
 __all__ = ["Generated", "generate"]
 
@@ -43,6 +45,8 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         OSError: when the folder cannot be written.
     """
     check_library(spec)
+    members = _members(spec)
+    spec = _with_notes(spec, members)
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
     module_exports = _version_script([f"PyInit_{spec.face}"])
@@ -59,7 +63,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     }
     for name, text in files.items():
         _write(out_dir / name, text.encode())
-    _write(out_dir / "variants.a", write_archive(_members(spec)))
+    _write(out_dir / "variants.a", write_archive([members[symbol] for symbol in sorted(members)]))
     return Generated(
         header=str(out_dir / spec.header),
         dispatch=str(out_dir / "dispatch.cpp"),
@@ -73,7 +77,22 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     )
 
 
-def _members(spec: LibrarySpec) -> list[Member]:
+def _with_notes(spec: LibrarySpec, members: Mapping[str, Member]) -> LibrarySpec:
+    """The library with `notes` of each variant as its object has it."""
+
+    def told(variant: LinkedVariant) -> LinkedVariant:
+        return dataclasses.replace(variant, notes=_note(variant) in members[variant.symbol].symbols)
+
+    tables = (dataclasses.replace(t, variants=tuple(map(told, t.variants))) for t in spec.operators)
+    return dataclasses.replace(spec, operators=tuple(tables))
+
+
+def _note(variant: LinkedVariant) -> str:
+    return f"{variant.symbol}_note"
+
+
+def _members(spec: LibrarySpec) -> dict[str, Member]:
+    """The objects of a library by symbol, each with the functions that it defines."""
     members: dict[str, Member] = {}
     for table in spec.operators:
         for variant in table.variants:
@@ -87,24 +106,25 @@ def _members(spec: LibrarySpec) -> list[Member]:
                     why=f"the object that was measured has digest {variant.object_digest}",
                     fix="build again; the object cache holds a damaged file",
                 )
-            symbols = variant.functions
             where = f"operator {table.operator.name!r}: variant {variant.name!r}"
-            _check_object(where, data, symbols, allowed=int(family_of(variant.target) == "cuda"))
-            members[variant.symbol] = Member(f"{variant.symbol}.o", data, symbols)
-    return [members[symbol] for symbol in sorted(members)]
+            members[variant.symbol] = Member(f"{variant.symbol}.o", data, _checked_functions(where, variant, data))
+    return members
 
 
-def _check_object(where: str, data: bytes, symbols: tuple[str, ...], *, allowed: int) -> None:
-    """Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's.
+def _checked_functions(where: str, variant: LinkedVariant, data: bytes) -> tuple[str, ...]:
+    """The functions that a variant's object defines: those that it must have, and its note if it has one.
 
-    `allowed` initialisers may be there: nvcc registers a CUDA object's kernels by one, in code for the baseline.
+    Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. One
+    initialiser may be in a CUDA object: nvcc registers its kernels by one, in code for the baseline.
     """
+    allowed = int(family_of(variant.target) == "cuda")
     try:
         defined = definitions(data)
         initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
-    foreign, missing = sorted(defined - set(symbols)), sorted(set(symbols) - defined)
+    wanted = dataclasses.replace(variant, notes=_note(variant) in defined).functions
+    foreign, missing = sorted(defined - set(wanted)), sorted(set(wanted) - defined)
     if missing:
         raise ManifestError(
             f"{where}: its object does not define the function {missing[0]!r}",
@@ -123,6 +143,7 @@ def _check_object(where: str, data: bytes, symbols: tuple[str, ...], *, allowed:
             why="it is compiled for a target that the device may not be",
             fix="initialise the template's globals with constants",
         )
+    return wanted
 
 
 def _version_script(symbols: list[str]) -> str:

@@ -33,7 +33,8 @@ class LinkedVariant:
         object_digest: SHA-256 of that file.
         device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
         generic: answers every legal call in its dtypes; one per operator, family of devices and dtypes.
-        notes: it has the function `<symbol>_note` too, which writes a line of text for explain().
+        notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
+            from its object.
         rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
             makes other device code.
     """

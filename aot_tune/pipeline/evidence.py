@@ -57,12 +57,16 @@ class Entry:
 
 @dataclass
 class Evidence:
-    """One operator on one target: its candidates (the generic one last) and their measurements by problem id."""
+    """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
+
+    `fresh` has, by problem id, the candidates that were screened since the last race on it.
+    """
 
     operator: Operator
     target: Target
     entries: dict[str, Entry]
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    fresh: dict[str, set[str]] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -81,6 +85,14 @@ class Evidence:
     def tried(self, problem: Problem) -> list[Entry]:
         """Candidates that have an object and are meant for a problem."""
         return [e for e in self.entries.values() if e.digest and self.meant_for(e, problem)]
+
+    def has(self, entry: Entry, problem: Problem) -> bool:
+        """Whether there is a measurement of a candidate on a problem."""
+        return entry.candidate.id in self.measurements.get(problem.id, {})
+
+    def lacks(self, entry: Entry) -> bool:
+        """Whether a measurement is missing on some problem that a candidate is meant for."""
+        return any(self.meant_for(entry, p) and not self.has(entry, p) for p in self.workload)
 
     def add(self, measurement: Measurement) -> None:
         """Take a measurement over: that of a race replaces the same candidate's screen, unless the race left it out."""

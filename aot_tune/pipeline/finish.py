@@ -15,6 +15,7 @@ from aot_tune.link.records import family_of
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_name
+from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report
 from aot_tune.select import select
 from aot_tune.spec import Operator, Target
@@ -42,7 +43,20 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    return Chosen(evidence, select(costs, facts, lambda c, f: serves(evidence, c, f), sizes=sizes), costs)
+    selection = select(costs, facts, lambda c, f: serves(evidence, c, f), sizes=sizes, plainer=_plainer(evidence))
+    return Chosen(evidence, selection, costs)
+
+
+def _plainer(evidence: Evidence) -> dict[str, str]:
+    """For each candidate that assumes things of a call the one that assumes least and is the same otherwise."""
+    found = {}
+    assuming = [e.candidate for e in evidence.entries.values() if evidence.operator.kernel(e.candidate.kernel).triton]
+    for candidate in assuming:
+        others = (other for other in assuming if assumes_less(other, candidate))
+        least = min(others, key=lambda c: (sum(not n.endswith(".bits") for n in c.pins), c.id), default=None)
+        if least is not None:
+            found[candidate.id] = least.id
+    return found
 
 
 def _told(failure: Failure) -> str:
@@ -81,10 +95,15 @@ def finish(
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
         policy="; ".join(_policy(f, session.policy_of(f)) for f in session.plan.families),
         operators=tuple(reports),
-        notes=tuple(sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
+        notes=(*_left_out(session), *sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
+
+
+def _left_out(session: Session) -> list[str]:
+    backends = session.options.exclude_backends
+    return [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
 
 
 def _policy(family: str, policy: Policy) -> str:
@@ -161,5 +180,4 @@ def _variant(entry: Entry, target: Target) -> LinkedVariant:
         device_digest=entry.object.device,
         generic=entry.candidate.generic,
         rebuilt=entry.rebuilt,
-        notes=entry.candidate.backend == "cublaslt",
     )

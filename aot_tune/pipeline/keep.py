@@ -77,11 +77,13 @@ def _recorded_toolchain(session: Session, entry: Entry) -> str:
 def records_folder(session: Session) -> Path | None:
     """Where the records of the library's last build are kept; None without a cache.
 
-    Libraries of one name that differ in their prefix or operators are of different projects, and have a folder each.
+    Libraries of one name that differ in their prefix or operators are of different projects, and have a folder each. So
+    has one that does without some backends, `<name>-without-<backend>-<digest>`: it knows less than the whole one.
     """
     root = session.store.root
     identity = "\0".join((session.plan.prefix, *session.plan.operators))
-    name = f"{session.plan.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    parts = [session.plan.name, *(f"without-{backend}" for backend in session.options.exclude_backends)]
+    name = "-".join([*parts, hashlib.sha256(identity.encode()).hexdigest()[:12]])
     return None if root is None else root / "recorded" / name
 
 

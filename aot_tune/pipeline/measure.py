@@ -10,24 +10,34 @@ from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
-from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 
-__all__ = ["Measurer"]
+__all__ = ["Measurer", "finalists"]
 
 _FINALISTS = 4
 _WITHIN = 1.3
 """A race takes the best four of the screen, as far as they are within 1.3 x of the best."""
 
 
+def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
+    """The candidates that a race on a problem is between, the best of the screen first; none where no race is due.
+
+    It is due when one of them was screened since the last one: what a record says of a race stands until then.
+    """
+    row = evidence.measurements.get(problem.id, {})
+    times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
+    best = sorted(times, key=lambda c: (times[c], c))[:_FINALISTS]
+    best = [c for c in best if times[c] <= times[best[0]] * _WITHIN]
+    return [evidence.entries[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
+
+
 class Measurer:
-    """Measures on the device of a bench; `known` is what committed records know, by operator."""
+    """Measures on the device of a bench."""
 
     def __init__(self, bench: LazyBench) -> None:
         self._lazy, self._session = bench, bench.session
-        self.known: dict[str, Known] = {}
         self._stores: dict[str, OperatorStore] = {}
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self.measured = self.reused = 0
@@ -35,16 +45,17 @@ class Measurer:
     def measure(
         self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
     ) -> None:
-        """Screen and race one problem of an operator's workload, unless the budget has ended."""
-        if not self._session.turn.allows(0.2):
-            done = len(evidence.measurements)
-            left = len(evidence.workload) - done
-            evidence.note = f"the budget ended before {left} of {len(evidence.workload)} problems were measured"
+        """Screen and race what is not known of one problem of a workload, unless the budget has ended."""
+        waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
+        if not waiting:
             return
-        tried = evidence.tried(problem)
-        if not self.recorded(loaded, evidence, problem, tick):
-            self.screen(loaded, evidence, problem, tried, tick)
-            self.race(loaded, evidence, problem)
+        if not self._session.turn.allows(0.2):
+            workload = evidence.workload
+            left = sum(any(not evidence.has(e, p) for e in evidence.tried(p)) for p in workload)
+            evidence.note = f"the budget ended before {left} of {len(workload)} problems were measured"
+            return
+        self.screen(loaded, evidence, problem, waiting, tick)
+        self.race(loaded, evidence, problem)
 
     def _store(self, loaded: LoadedOperator) -> OperatorStore:
         name = loaded.operator.name
@@ -57,22 +68,6 @@ class Measurer:
                 baseline_versions(loaded),
             )
         return self._stores[name]
-
-    def recorded(
-        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
-    ) -> bool:
-        """Take a problem over from the committed records, where they know all that would be tried on it."""
-        tried = evidence.tried(problem)
-        known = self.known.get(loaded.operator.name, Known())
-        found = [m for e in tried if (m := known.find(e.candidate.id, problem)) is not None]
-        if len(found) != len(tried):
-            return False
-        self.reused += len(found)
-        for measurement in (*found, *known.baselines(problem)):
-            evidence.add(measurement)
-        for _ in tried:
-            tick(f"{loaded.operator.name} {problem.id}: recorded")
-        return True
 
     def screen(
         self,
@@ -91,15 +86,18 @@ class Measurer:
                 return
             measurement = self._screen(one, entry, best)
             evidence.add(measurement)
+            evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             tick(f"{loaded.operator.name} {problem.id}: best so far {shown}")
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Race the best of a problem's screen."""
-        for measurement in self._race(self._one(loaded, problem), evidence, evidence.tried(problem)):
+        """Race the best of a problem's screen, where a race is due."""
+        entrants = finalists(evidence, problem)
+        for measurement in self._race(self._one(loaded, problem), entrants) if entrants else ():
             evidence.add(measurement)
+        evidence.fresh.pop(problem.id, None)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)
@@ -126,18 +124,8 @@ class Measurer:
             one.store.put(measurement)
         return measurement
 
-    def _race(self, one: _OneProblem, evidence: Evidence, tried: list[Entry]) -> list[Measurement]:
-        row = evidence.measurements.get(one.problem.id, {})
-        times = {c: m.ns for c, m in row.items() if m.ns is not None}
-        finalists = sorted(
-            (e for e in tried if e.candidate.id in times), key=lambda e: (times[e.candidate.id], e.candidate.id)
-        )
-        if not finalists:
-            return []
-        limit = times[finalists[0].candidate.id] * _WITHIN
-        finalists = [e for e in finalists[:_FINALISTS] if times[e.candidate.id] <= limit]
-        names = one.baselines()
-        subjects = [(e.candidate.id, e.digest) for e in finalists] + [(f"baseline:{n}", "") for n in names]
+    def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
+        subjects = [(e.candidate.id, e.digest) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
         known = one.store.find_race(subjects, one.problem)
         if known is not None:
             self.reused += len(known)
@@ -149,7 +137,7 @@ class Measurer:
                 symbol=e.rendered.symbol,
                 object_digest=e.digest,
             )
-            for e in finalists
+            for e in entries
         ]
         raced = self._lazy.get().race(one.prepared(), entrants)
         self.measured += len(raced)

@@ -12,14 +12,12 @@ from aot_tune.compile.run import kill_running
 from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.follow import to_compile
+from aot_tune.pipeline.measure import Measurer, finalists
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
 
 __all__ = ["Timings", "measure_overlapped"]
-
-_AMONG_THE_BEST = 1.04
-"""A config was among the best of a dtype where it took at most so many times the best time on some problem."""
 
 _KEPT_FOR_RACES = 0.3
 """Share of a budget after which nothing is compiled any more."""
@@ -51,56 +49,47 @@ def measure_overlapped(
 ) -> Timings:
     """Compile `entries` and screen each on its problems as it gets ready; race when all are there.
 
-    Entries that are not among `entries` have their object, or a record that knows all of them.
+    Entries that are not among `entries` have their object, or a record that knows all of them. Those that follow
+    another one wait for it; what only the races tell of their leaders, they are compiled, screened and raced after.
     """
     timings = Timings()
     start = session.progress.now()
-    leaders, followers = _in_two(pairs, entries)
-    done = {id(e) for _, evidence in pairs for e in evidence.entries.values()} - {id(e) for e in entries}
-    taken = _take_recorded(crew.members[0], pairs, tick)
-    first = [e for _, evidence in pairs for e in evidence.entries.values() if id(e) in done]
-    _screen(crew, pairs, first, taken, tick)
-    for group in (leaders, followers):
-        wanted = group if group is leaders else [e for e in group if _leads(pairs, e)]
-        for ready in _compiled(session, crew, wanted, timings):
-            _screen(crew, pairs, ready, taken, tick)
-    crew.each(
-        (number, partial(_race, session, loaded, evidence, problem, tick))
-        for number, loaded, evidence, problem in _open_problems(pairs, taken)
-    )
-    timings.wall = session.progress.now() - start
-    return timings
+    new = {id(e) for e in entries}
+    _screen(crew, pairs, [e for _, v in pairs for e in v.entries.values() if id(e) not in new], tick)
+    wanted, left = _in_two(pairs, entries)
+    while True:
+        while wanted:
+            for ready in _compiled(session, crew, wanted, timings):
+                _screen(crew, pairs, ready, tick)
+            wanted, left = _in_two(pairs, left)
+        _race_all(session, crew, pairs, tick)
+        wanted, left = _in_two(pairs, left)
+        if not wanted:
+            timings.wall = session.progress.now() - start
+            return timings
 
 
-def _take_recorded(measurer: Measurer, pairs: Pairs, tick: Callable[[str], None]) -> set[tuple[str, str]]:
-    """Problems that committed records know whole, by operator and id; their measurements are taken over."""
-    return {
-        (evidence.operator.name, problem.id)
-        for loaded, evidence in pairs
-        for problem in evidence.workload
-        if evidence.tried(problem) and measurer.recorded(loaded, evidence, problem, tick)
+def _in_two(pairs: Pairs, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """The entries that are to be compiled now, and the others."""
+    now = {
+        id(e)
+        for _, evidence in pairs
+        for e in to_compile(evidence, [e for e in entries if e.candidate.operator == evidence.operator.name])
     }
+    return [e for e in entries if id(e) in now], [e for e in entries if id(e) not in now]
 
 
-def _open_problems(
-    pairs: Pairs, taken: set[tuple[str, str]]
-) -> Iterator[tuple[int, LoadedOperator, Evidence, Problem]]:
-    """Numbered problems that have to be measured; the number decides on which device."""
-    number = 0
-    for loaded, evidence in pairs:
-        for problem in evidence.workload:
-            if (evidence.operator.name, problem.id) not in taken:
-                yield number, loaded, evidence, problem
-                number += 1
+def _problems(pairs: Pairs) -> Iterator[tuple[int, LoadedOperator, Evidence, Problem]]:
+    """All problems with their number, which decides on which device they are measured."""
+    each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
+    return ((number, *one) for number, one in enumerate(each))
 
 
-def _screen(
-    crew: Crew, pairs: Pairs, ready: Sequence[Entry], taken: set[tuple[str, str]], tick: Callable[[str], None]
-) -> None:
+def _screen(crew: Crew, pairs: Pairs, ready: Sequence[Entry], tick: Callable[[str], None]) -> None:
     new = {id(e) for e in ready}
     jobs: list[tuple[int, Job]] = []
-    for number, loaded, evidence, problem in _open_problems(pairs, taken):
-        tried = [e for e in evidence.tried(problem) if id(e) in new]
+    for number, loaded, evidence, problem in _problems(pairs):
+        tried = [e for e in evidence.tried(problem) if id(e) in new and not evidence.has(e, problem)]
         if tried:
             jobs.append((number, partial(_screen_one, loaded, evidence, problem, tried, tick)))
     crew.each(jobs)
@@ -115,6 +104,22 @@ def _screen_one(
     measurer: Measurer,
 ) -> None:
     measurer.screen(loaded, evidence, problem, tried, tick)
+
+
+def _race_all(session: Session, crew: Crew, pairs: Pairs, tick: Callable[[str], None]) -> None:
+    """Race on every problem where that is due; entrants that only a record knew are compiled together before.
+
+    Where the budget does not allow that, the times of the record stand.
+    """
+    due = [(problem, entrants) for problem in _problems(pairs) if (entrants := finalists(problem[2], problem[3]))]
+    missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
+    if missing and _may_compile(session):
+        session.compile(missing.values(), "finalists")
+    crew.each(
+        (number, partial(_race, session, loaded, evidence, problem, tick))
+        for (number, loaded, evidence, problem), entrants in due
+        if all(e.object is not None for e in entrants)
+    )
 
 
 def _race(
@@ -197,40 +202,3 @@ def _next_batch(
 
 def _may_compile(session: Session) -> bool:
     return session.turn.allows(_KEPT_FOR_RACES * (session.turn.seconds or 0.0))
-
-
-def _in_two(pairs: Pairs, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """The entries that are compiled at once, and those that wait for what they follow."""
-    follow = {id(e) for e in entries if _leader(pairs, e) is not None}
-    return [e for e in entries if id(e) not in follow], [e for e in entries if id(e) in follow]
-
-
-def _leader(pairs: Pairs, entry: Entry) -> Entry | None:
-    """The entry whose success decides whether this one is tried."""
-    candidate = entry.candidate
-    for _, evidence in pairs:
-        if evidence.operator.name != candidate.operator:
-            continue
-        follows = evidence.operator.kernel(candidate.kernel).follows
-        wanted = {v: follows.get(d, d) for v, d in candidate.dtypes.items()}
-        for other in evidence.entries.values() if wanted != candidate.dtypes else ():
-            c = other.candidate
-            if (c.kernel, c.config, c.pins, c.target) == (
-                candidate.kernel,
-                candidate.config,
-                candidate.pins,
-                candidate.target,
-            ) and c.dtypes == wanted:
-                return other
-    return None
-
-
-def _leads(pairs: Pairs, entry: Entry) -> bool:
-    """Whether what an entry follows was among the best on some problem."""
-    leader = _leader(pairs, entry)
-    return leader is not None and any(
-        row.get(leader.candidate.id, float("inf")) <= _AMONG_THE_BEST * min(row.values())
-        for _, evidence in pairs
-        if evidence.operator.name == entry.candidate.operator
-        for row in evidence.costs().values()
-    )

@@ -37,6 +37,19 @@ class Known:
         """The measurements of baselines on a problem."""
         return [m for m in self._baselines if problem_key(m.problem) == problem_key(problem)]
 
+    def give(self, evidence: Evidence) -> int:
+        """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much."""
+        given = 0
+        for problem in evidence.workload:
+            wanted = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
+            found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
+            there = evidence.measurements.get(problem.id, {})
+            beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
+            for measurement in (*found, *beside):
+                evidence.add(measurement)
+            given += len(found)
+        return given
+
 
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
     """What the committed databases know of an operator on this very device, under this policy, for these objects.
@@ -168,6 +181,8 @@ def _rendered_again(
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     for record in database.candidates:
         candidate = record.candidate
+        if candidate.backend in session.options.exclude_backends:
+            continue
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
         built_for = session.baseline_target(candidate) if candidate.generic else target

@@ -18,6 +18,7 @@ from aot_tune.compile import Progress as CompileProgress
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.errors import BuildError
+from aot_tune.inspection import with_inspections
 from aot_tune.library import load_operators
 from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry
@@ -56,8 +57,11 @@ class Session:
             n: LoadedOperator(f, op)
             for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
         }
+        for name, loaded in self.operators.items():
+            known = with_inspections(loaded.operator, plan.inspections, plan.families)
+            self.operators[name] = LoadedOperator(loaded.folder, known)
         self.renderer = Renderer(roots)
-        self.environment = _environment(plan)
+        self.environment = _environment(plan, paths)
         self.location = cache_location(self.environment)
         if self.location.message:
             progress.line(self.location.message)
@@ -110,7 +114,7 @@ class Session:
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels beside the generic ones that have a toolchain for a target's family.
 
-        Triton functions that could not be read are left out; the plan said so.
+        Triton functions that were not read for the target are left out: their constraints say that they are not for it.
         """
         found = []
         for kernel in operator.kernels:
@@ -158,9 +162,10 @@ class Session:
             target = toolchain_for(kernel.backend, self.environment).baseline()
             if target.family not in ((family,) if family else self.plan.families):
                 continue
-            config = next(iter(kernel.configs(target.facts)))
-            for dtypes in operator.dtype_choices(kernel):
-                candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
+            one = resolved(kernel, target.name)
+            config = next(iter(one.configs(target.facts)))
+            for dtypes in operator.dtype_choices(one):
+                candidate = candidate_for(operator, one, config, target, dtypes=dtypes)
                 found.append(Entry.of(operator, self.renderer.render(operator, candidate, target)))
         return found
 
@@ -195,7 +200,7 @@ class Session:
             raise BuildError(
                 f"operator {operator.name!r}: its generic kernel cannot be compiled",
                 why=reason,
-                fix=f"mend templates/{operator.kernel(entry.candidate.kernel).template}; calls would have no answer",
+                fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
             )
 
 
@@ -205,13 +210,14 @@ def _runs(device: Device, target: Target) -> bool:
     return capability is None or target.runs_on(int(capability))
 
 
-def _environment(plan: Plan) -> dict[str, str]:
-    """The process's environment with the plan's options in it."""
+def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
+    """The process's environment with the plan's options in it, and where files that candidates name are."""
     options = plan.options
     given = {
         "AOT_TUNE_CACHE": options.cache,
         "AOT_TUNE_CACHE_DIR": options.cache_dir,
         "AOT_TUNE_JOBS": str(options.jobs or ""),
+        "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates),
     }
     return {**os.environ, **{k: v for k, v in given.items() if v}}
 

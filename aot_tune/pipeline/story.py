@@ -53,6 +53,7 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         failures=tuple(failures_of(evidence)),
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
         held_out_regret=statistics.fmean(held_out) if held_out else None,
+        not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
     )
 

@@ -9,9 +9,10 @@ from aot_tune.bench import Device
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.follow import to_compile, waiting
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.overlap import measure_overlapped
-from aot_tune.pipeline.recorded import Known, known_here, recorded_evidence
+from aot_tune.pipeline.recorded import known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.vendors import vendor_entries
 from aot_tune.spec import Problem, Target
@@ -55,18 +56,16 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         found[name].append(Evidence(loaded.operator, target, {}))
         pairs.append((loaded, found[name][-1]))
     with Crew(session, devices) as crew:
-        known: dict[str, Known] = {}
+        recorded = 0
         while fresh := _ask(session, pairs, crew.device):
-            for loaded, evidence in pairs:
-                if session.options.mode == "auto":
-                    known[loaded.operator.name] = known_here(session, loaded.operator, devices[0], evidence.entries)
-            for measurer in crew.members:
-                measurer.known = known
-            entries = _unknown(pairs, known)
+            for loaded, evidence in pairs if session.options.mode == "auto" else ():
+                known = known_here(session, loaded.operator, devices[0], evidence.entries)
+                recorded += known.give(evidence)
+            entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             if target.family == "cpu":  # a compiler beside it would disturb what is measured
                 _one_after_the_other(session, crew.members[0], pairs, entries, target)
             else:
-                tick = _ticker(session, pairs, entries)
+                tick = _ticker(session, pairs, entries, races=True)
                 timings = measure_overlapped(session, crew, pairs, entries, tick)
                 session.progress.line(
                     f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
@@ -74,7 +73,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 )
             for evidence, entry in fresh:
                 session.tell(evidence.operator, target, entry, evidence.mean_cost(entry))
-        session.progress.line(f"{target.name}: {crew.measured} measurements made, {crew.reused} known from before")
+        known_before = crew.reused + recorded
+        session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
 
 
 def _ask(
@@ -105,28 +105,24 @@ def _one_after_the_other(
     """Compile everything, then measure everything."""
     if entries:
         session.compile(_within_budget(session, entries), target.name)
-    tick = _ticker(session, pairs, [])
+    tick = _ticker(session, pairs, [], races=False)
     for loaded, evidence, problem in _in_order(session, pairs):
         measurer.measure(loaded, evidence, problem, tick)
 
 
-def _unknown(pairs: list[tuple[LoadedOperator, Evidence]], known: dict[str, Known]) -> list[Entry]:
-    """What has to be compiled to be measured; what a record covers whole is compiled only if it is kept."""
-    entries: list[Entry] = []
-    for loaded, evidence in pairs:
-        recorded = all(
-            known.get(loaded.operator.name, Known()).find(e.candidate.id, problem) is not None
-            for problem in evidence.workload
-            for e in evidence.tried(problem)
-        )
-        tried = [e for e in evidence.entries.values() if _is_tried(evidence, e)]
-        complete = recorded and all(e.digest or e.object is not None for e in tried)
-        entries += [] if complete else tried
-    return entries
+def _unknown(evidence: Evidence) -> list[Entry]:
+    """What has to be compiled to be measured.
 
-
-def _is_tried(evidence: Evidence, entry: Entry) -> bool:
-    return entry.candidate.generic or any(evidence.meant_for(entry, p) for p in evidence.workload)
+    What a record covers whole is compiled only if it races again or is kept; what follows a candidate that was measured
+    and not among the best is not compiled at all.
+    """
+    entries = [
+        e
+        for e in evidence.entries.values()
+        if e.object is None and (evidence.lacks(e) or (e.candidate.generic and not e.digest))
+    ]
+    wanted = {id(e) for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
+    return [e for e in entries if id(e) in wanted]
 
 
 def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
@@ -179,14 +175,16 @@ def _spread_out(count: int) -> list[int]:
 
 
 def _ticker(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], coming: list[Entry]
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], coming: list[Entry], *, races: bool
 ) -> Callable[[str], None]:
-    """Counts what was tried; `coming` are entries that have no object yet and will be raced on every problem."""
-    total = sum(len(e.tried(p)) for _, e in pairs for p in e.workload)
+    """Counts what was tried, and with `races` the races too; `coming` are entries that may have no object yet."""
     names = {e.candidate.id for e in coming}
-    for _, evidence in pairs if coming else ():
-        waiting = [e for i, e in evidence.entries.items() if i in names and not e.digest]
-        total += sum(evidence.meant_for(e, p) for e in waiting for p in evidence.workload) + len(evidence.workload)
+    total = 0
+    for _, evidence in pairs:
+        for problem in evidence.workload:
+            subjects = [e for i, e in evidence.entries.items() if e.digest or (i in names and e.object is None)]
+            left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
+            total += left + (races and left > 0)
     done = 0
     start = session.progress.now()
 

@@ -58,7 +58,7 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                 raise BuildError(
                     f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
-                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).template}; "
+                    fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}; "
                     "it answers every call that no other variant serves",
                 )
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from aot_tune.render.candidate import Candidate, candidate_for, candidates_for, canonical_digest, requirements
+from aot_tune.render.candidate import (
+    Candidate,
+    assumes_less,
+    candidate_for,
+    candidates_for,
+    canonical_digest,
+    requirements,
+)
 from aot_tune.render.environment import SourceLine
 from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.renderer import Rendered, Renderer
@@ -15,6 +22,7 @@ __all__ = [
     "Rendered",
     "Renderer",
     "SourceLine",
+    "assumes_less",
     "bind",
     "candidate_for",
     "candidates_for",

@@ -11,7 +11,7 @@ import msgspec
 from aot_tune.render.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
 
-__all__ = ["Candidate", "candidate_for", "candidates_for", "canonical_digest", "requirements"]
+__all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "canonical_digest", "requirements"]
 
 
 def canonical_digest(value: object) -> str:
@@ -42,6 +42,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         values = [f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.config.items()]
         pins = [_shown(d, n) for d, n in self.pins.items()]
         pins = [p for p in pins if p]
+        divisible = sum(d.endswith("%16") for d in self.pins)
+        pins += [f"divisible={divisible}"] if divisible else []
         return " ".join([self.kernel, *self.dtypes.values(), *values, *pins])
 
 
@@ -139,10 +141,18 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
     return (*dtypes, *kernel.requires, *pins)
 
 
+def assumes_less(plain: Candidate, special: Candidate) -> bool:
+    """Whether two candidates of a Triton function are of one config, and the first is right wherever the second is."""
+    one, other = (msgspec.structs.replace(c, pins={}) for c in (plain, special))
+    wanted = {name: value for name, value in plain.pins.items() if not name.endswith(".bits")}
+    return one == other and wanted.items() < special.pins.items()
+
+
 def _shown(name: str, value: int) -> str:
     """A pin for people; see `render.specialize`."""
-    if name.endswith("%16"):
-        return name
+    if name.endswith(("%16", ".bits", ".range")):
+        return ""
+    name = name.removeprefix("option.")
     if name.endswith(".none"):
         return f"no {name.removesuffix('.none')}" if value else ""
     return f"{name}:={value}"

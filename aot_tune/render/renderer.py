@@ -14,6 +14,7 @@ from aot_tune.render.cuda import CudaFunctions
 from aot_tune.render.cxx import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
+from aot_tune.render.triton import render_triton
 from aot_tune.spec import Operator, Target
 
 __all__ = ["Rendered", "Renderer"]
@@ -50,6 +51,9 @@ class Renderer:
         kernel = operator.kernel(candidate.kernel)
         known = (*operator.legal, *requirements(operator, candidate))
         constants = {fact: value for e in known for fact, value in e.pinned()}
+        if kernel.triton is not None:
+            concrete = operator.concrete(candidate.dtypes)
+            return _rendered(operator, candidate, target, render_triton(concrete, candidate, target, constants))
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         functions = language(operator.concrete(candidate.dtypes), constants, hooks)
@@ -73,12 +77,16 @@ class Renderer:
                     fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
                     + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
-        source, lines = map_lines(text)
-        digest = _digest(operator, candidate, target, source)
-        symbol = f"aot_tune_{operator.name}_{digest[:16]}"
-        return Rendered(
-            candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
-        )
+        return _rendered(operator, candidate, target, text)
+
+
+def _rendered(operator: Operator, candidate: Candidate, target: Target, text: str) -> Rendered:
+    source, lines = map_lines(text)
+    digest = _digest(operator, candidate, target, source)
+    symbol = f"aot_tune_{operator.name}_{digest[:16]}"
+    return Rendered(
+        candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
+    )
 
 
 def _digest(operator: Operator, candidate: Candidate, target: Target, source: str) -> str:

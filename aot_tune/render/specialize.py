@@ -90,13 +90,17 @@ def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspecti
 
 
 def resolved(kernel: Kernel, target: str) -> Kernel:
-    """The kernel with the space of its function's autotuner, where it has none of its own."""
+    """The kernel with the space of its function's autotuner, where it has none of its own.
+
+    A generic kernel's is its first config.
+    """
     if kernel.triton is None or kernel.parameters:
         return kernel
     _, inspection = inspection_of(kernel, target)
     if not inspection.configs:
         return kernel
     listed = tuple({n: v for n, v in c.items() if v is not None} for c in inspection.configs)
+    listed = listed[:1] if kernel.generic else listed
     names = dict.fromkeys(n for c in listed for n in c)
     values = {n: tuple(dict.fromkeys(c[n] for c in listed if n in c)) for n in names}
     return replace(kernel, parameters=tuple(Parameter(n, values[n]) for n in names), listed=listed, order=listed)
@@ -189,7 +193,7 @@ def specialized_pins(
                 pins[f"{a.name}%16"] = 0
             if target.startswith("hip-") and p.special and span(operator, a.tensor).evaluate(facts) < 2**31:
                 pins[f"{a.name}.range"] = 32
-        elif a.kind == "integer" and not p.constexpr and not p.annotation:
+        elif a.kind == "integer" and not p.constexpr:
             pins |= _integer_pins(a, known_value(a, config, facts), config)
     return pins
 
@@ -200,11 +204,11 @@ def _integer_pins(a: Argument, value: int, config: Mapping[str, ConfigValue]) ->
     if not a.expr.substitute(config_facts(config)).facts():
         return {}  # the same in every call
     pins: dict[str, int] = {}
-    if value == 1 and p.special:
+    if value == 1 and p.special and not p.annotation:
         return {a.name: 1}
-    if value % 16 == 0 and p.special and p.align:
+    if value % 16 == 0 and p.special and p.align and p.annotation[:2] not in ("u1", "fp", "bf"):
         pins[f"{a.name}%16"] = 0
-    if not _INT32[0] <= value <= _INT32[1]:
+    if not _INT32[0] <= value <= _INT32[1] and not p.annotation:
         pins[f"{a.name}.bits"] = 64
     return pins
 

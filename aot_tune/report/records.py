@@ -59,7 +59,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator on one target. `statuses` counts candidates by the worst that happened to them."""
+    """One operator on one target. `statuses` counts candidates by the worst that happened to them.
+
+    `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
+    what is picked was never timed.
+    """
 
     operator: str
     target: str
@@ -70,6 +74,7 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[Failure, ...]
     mean_regret: float
     held_out_regret: float | None
+    not_held_out: int = 0
     note: str = ""
 
 

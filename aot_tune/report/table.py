@@ -51,7 +51,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
         text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean"
         if one.held_out_regret is not None:
-            text += f", {_percent(one.held_out_regret)} on shapes left out of learning"
+            text += f", {_percent(one.held_out_regret)} on shapes left out of learning{_not_judged(one)}"
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
     for variant in one.variants:
@@ -67,6 +67,12 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `aot-tune report --failures` lists them")
     return lines
+
+
+def _not_judged(one: OperatorReport) -> str:
+    if not one.not_held_out:
+        return ""
+    return f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
 
 
 def _problem(row: ProblemRow) -> tuple[str, ...]:

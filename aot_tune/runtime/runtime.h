@@ -111,12 +111,18 @@ int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, 
     __attribute__((cold));
 
 // A condition of the operator that a call does not meet.
-int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept
-    __attribute__((cold));
+int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) noexcept __attribute__((cold));
 
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
+}
+
+// The least power of two that is not below a value; 1 for 0 and below, 0 where 63 bits have none.
+inline int64_t next_power_of_2(int64_t value) noexcept {
+  if (value <= 1) return 1;
+  const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(value) - 1);
+  return bits < 63 ? int64_t{1} << bits : 0;
 }
 
 // Which order a tensor's axes run in, and whether the fastest has stride 1; equal numbers mean the same

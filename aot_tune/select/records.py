@@ -28,6 +28,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     `regret` is, per problem of the workload, the time of the variant that dispatch picks over the best time measured,
     less 1; `held_out` the same where the tree was learned without the problem (NaN-free; empty for a single problem).
+    Problems of `regret` that are not in `held_out` could not be judged: what the tree picks was never timed there, or
+    nothing that is kept was timed on any of the others.
     """
 
     kept: tuple[str, ...]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from aot_tune.select.keep import choose_variants
 from aot_tune.select.records import Costs, Node, Selection
@@ -26,6 +28,7 @@ def select(
     limit: float = REGRET_LIMIT,
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
+    plainer: Mapping[str, str] | None = None,
 ) -> Selection:
     """Choose the variants and the decision tree of one operator for one target.
 
@@ -34,18 +37,27 @@ def select(
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
         limit, sizes, byte_budget: see `choose_variants`.
+        plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
+            those that were chosen, in front of the generic variant: for calls unlike those of the workload.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     kept = choose_variants(rows, limit=limit, sizes=sizes, byte_budget=byte_budget)
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     nodes = learn(rows, facts, kept)
+    measured = {c for row in rows.values() for c in row}
+    beside = {c: p for c, p in (plainer or {}).items() if p in measured}
     return Selection(
-        kept=tuple(kept),
-        nodes=tuple(nodes),
+        kept=_with(beside, kept),
+        nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
         regret={p: _regret(nodes, row, facts[p], serves) for p, row in rows.items()},
         held_out=_held_out(rows, facts, kept, serves),
     )
+
+
+def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
+    """The candidates, and behind them those that stand beside them, each once."""
+    return tuple(dict.fromkeys([*ranked, *(beside[c] for c in ranked if c in beside)]))
 
 
 def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: Callable[[str, Facts], bool]) -> float:

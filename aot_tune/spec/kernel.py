@@ -72,7 +72,7 @@ class Kernel:
             whose algorithms are then tried beside the declared configs.
         triton: for the backend `triton`, the function. Its autotuner's configs are the space where no parameters are
             given here.
-        listed: configs given one by one, in place of the product of the parameters.
+        listed: configs given one by one, in place of the product of the parameters, which need not be given then.
         compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
     """
 
@@ -94,6 +94,8 @@ class Kernel:
     listed: tuple[Config, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.listed and not self.parameters:
+            object.__setattr__(self, "parameters", _axes(self.listed))
         check_identifier(self.name, "kernel")
         check_identifier(self.backend, f"kernel {self.name!r}: backend")
         self._check_source()
@@ -101,7 +103,7 @@ class Kernel:
         for name in names:
             if names.count(name) > 1:
                 raise SpecError(f"kernel {self.name!r} declares parameter {name!r} twice", fix="rename one")
-        if self.generic and (self.parameters or self.requires):
+        if self.generic and (self.requires or len(self.listed) > 1 or (self.parameters and not self.listed)):
             raise SpecError(
                 f"generic kernel {self.name!r} has parameters or requirements",
                 why="a generic variant answers every legal call",
@@ -124,6 +126,11 @@ class Kernel:
                 axis = next((p for p in self.parameters if p.name == name), None)
                 if axis is None or value not in axis.values:
                     raise SpecError(f"kernel {self.name!r}: order has {name}={value!r}, which is not in the space")
+
+    @property
+    def source(self) -> str:
+        """Where it is written, for messages."""
+        return f"templates/{self.template}" if self.triton is None else self.triton.function
 
     def _check_source(self) -> None:
         if self.triton is None:
@@ -179,6 +186,12 @@ def among(parameters: tuple[Parameter, ...], rows: tuple[Config, ...]) -> Expr:
         return reduce(operator.and_, (parameter(name) == int(value) for name, value in indexed))
 
     return reduce(operator.or_, map(is_row, rows))
+
+
+def _axes(listed: tuple[Config, ...]) -> tuple[Parameter, ...]:
+    """The parameters of listed configs, with the values that occur."""
+    names = dict.fromkeys(name for config in listed for name in config)
+    return tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed if n in c))) for n in names)
 
 
 def _enum_index(kernel: Kernel, name: str, value: str) -> int:

@@ -40,11 +40,14 @@ class Descriptor:
 
     The extents are integers or expressions of parameters; they stand in place of the hook that sets `block_shape`.
     The tensor's last stride must be 1, its other strides and its address multiples of 16 bytes: `requires` says so.
+    `order` lists the tensor's axes as the descriptor has them, such as (1, 0) for that of a transpose; block and the
+    conditions are then in that order.
     """
 
     tensor: str
     block: tuple[Expr | int, ...]
     padding: str = "zero"
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

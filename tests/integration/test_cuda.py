@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from cuda_project import TARGETS, TWICE, Made, author_templates, build, record
+from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, record
 from environments import ROOT, environment, run
 
 from aot_tune.compile import target_by_name, toolchain_for
@@ -73,40 +73,6 @@ def generic(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
         MODE="generic",
         TARGETS=";".join(TARGETS),
     )
-
-
-# A tensor that says it is on a GPU: numpy's own capsule with another device in it.
-FAKE = """
-import ctypes
-import numpy as np
-import ops
-
-pointer = ctypes.pythonapi.PyCapsule_GetPointer
-pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-
-class OnGpu:
-    def __init__(self, array, device=0):
-        self.array, self.device = array, device
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-    def __dlpack_device__(self):
-        return 2, self.device
-    def __dlpack__(self, **_):
-        capsule = self.array.__dlpack__()
-        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
-        ctypes.c_int32.from_address(place).value = 2
-        ctypes.c_int32.from_address(place + 4).value = self.device
-        return capsule
-
-def fails(call):
-    try:
-        call()
-    except ops.Error as error:
-        print(type(error).__name__, error)
-    else:
-        raise SystemExit("it did not fail")
-
-x = np.linspace(-2, 3, 256, dtype="f4").reshape(4, 64)
-"""
 
 
 def test_it_links_and_imports_without_a_driver(generic: Made) -> None:

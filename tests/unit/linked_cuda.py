@@ -194,7 +194,7 @@ def _variant(
         text = text.replace("TYPE", "__nv_bfloat16" if dtype == "bf16" else "float")
         outcome = toolchain.compile(text, made, path, 300)
         assert outcome.status == "ok", outcome.log
-        where, digest, notes = str(path), hashlib.sha256(path.read_bytes()).hexdigest(), False
+        where, digest = str(path), hashlib.sha256(path.read_bytes()).hexdigest()
     else:
         source = HOST_CUDA + (NOTE if notes else "")
         source = source.replace("UNAVAILABLE", "-100" if notes else "0")
@@ -211,7 +211,6 @@ def _variant(
         object_digest=digest,
         generic=generic,
         requires=requires,
-        notes=notes,
     )
 
 

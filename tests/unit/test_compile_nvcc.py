@@ -11,65 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from nvcc_sources import API, MISSING, compiled, source
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name
 from aot_tune.compile.cuda_object import device_digest
 from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
 from aot_tune.errors import ToolchainError
-from aot_tune.render import Rendered
 
-
-def _missing() -> str:
-    try:
-        TOOLCHAIN.identity()
-    except ToolchainError as error:
-        return f"no CUDA compiler here: {error.what}"
-    return ""
-
-
-MISSING = _missing()
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-API = 'extern "C" __attribute__((visibility("default")))'
-SOURCE = f"""
-#include <cuda_runtime.h>
-#include <cstdint>
-#include <cassert>
-template <class T> struct Shared {{
-  static int count;
-  static int next() {{ static int n = 0; return ++n + ++count; }}
-}};
-template <class T> int Shared<T>::count = 0;
-template <class T> __device__ __noinline__ T shared_function(T x) {{ return x * T(MARK); }}
-template <class T> __global__ void shared_kernel(T* x, int64_t n) {{
-  assert(n > 0);
-  const int64_t i = blockIdx.x * 256ll + threadIdx.x;
-  if (i < n) x[i] = shared_function(x[i]);
-}}
-{API} int32_t SYMBOL_workspace(size_t* size) {{ *size = 0; return 0; }}
-{API} int32_t SYMBOL_preload(void) {{
-  cudaFuncAttributes a;
-  return cudaFuncGetAttributes(&a, shared_kernel<float>);
-}}
-{API} int32_t SYMBOL_launch(float* x, int64_t n, void* stream) {{
-  shared_kernel<float><<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(x, n);
-  return cudaGetLastError();
-}}
-{API} int32_t SYMBOL_helper_launch(void) {{ return Shared<float>::next(); }}
-{API} int32_t other_name(void) {{ return MARK; }}
-"""
-
-
-def source(symbol: str, mark: int = 2) -> str:
-    return SOURCE.replace("SYMBOL", symbol).replace("MARK", str(mark))
-
-
-def compiled(text: str, target: str, folder: Path, chain: NvccToolchain = TOOLCHAIN) -> tuple[Path, dict[str, int]]:
-    folder.mkdir(parents=True)
-    outcome = chain.compile(text, target_by_name(target), folder / "object.o", 120)
-    assert outcome.status == "ok", outcome.log
-    assert sorted(p.name for p in folder.iterdir()) == ["candidate.cu", "object.o"]
-    return folder / "object.o", outcome.resources
 
 
 @pytest.fixture(scope="module")
@@ -212,84 +161,6 @@ def test_a_flood_of_warnings_is_no_output(tmp_path: Path) -> None:
     assert len(outcome.log) < 10_000
 
 
-@pytest.fixture
-def make_cuda(make_rendered):
-    def make(text: str, target: str = "cuda-sm_80") -> Rendered:
-        rendered = make_rendered(0, text, target)
-        candidate = type(rendered.candidate)(
-            operator="test", kernel="kernel", backend="nvcc", target=target, config={"N": 0}
-        )
-        return type(rendered)(
-            candidate=candidate,
-            source=rendered.source,
-            digest=rendered.digest,
-            symbol=rendered.symbol,
-            lines=[("test/kernel.cu.j2", n + 101) for n in range(text.count("\n") + 1)],
-        )
-
-    return make
-
-
-BROKEN = {
-    "front end": (
-        f"\n__global__ void k(float* x) {{\n  x[0] = nothing;\n}}\n{API} int SYMBOL_launch() {{ return 0; }}\n",
-        103,
-    ),
-    "host": (f"\n\n#include <nowhere.h>\n{API} int SYMBOL_launch() {{ return 0; }}\n", 103),
-    "template": (
-        f"""template <class T> __global__ void k(T* x) {{ static_assert(sizeof(T) == 1, "one byte"); }}
-{API} int SYMBOL_launch() {{ k<int><<<1, 1>>>(nullptr); return 0; }}
-""",
-        101,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_errors_lead_to_the_template_and_are_kept(tmp_path: Path, make_cuda, kind: str) -> None:
-    text, line = BROKEN[kind]
-    for cached in (False, True):
-        cache = ObjectCache(tmp_path / "cache", TOOLCHAIN)
-        made = cache.get(make_cuda(text), target_by_name("cuda-sm_80"))
-        assert made.status == "compile-failed"
-        assert made.error.startswith(f"test/kernel.cu.j2:{line}: ")
-        assert "\n" not in made.error
-        assert made.cached == cached
-        assert cache.counters.compiled == (0 if cached else 1)
-    kept = {p.name for p in (tmp_path / "cache/objects").glob("*/*/*")}
-    assert kept == {"candidate.cu", "key.json", "object.json"}
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ('asm volatile("wgmma.fence.sync.aligned;");', "wgmma"),
-        ("__shared__ float s[20000]; s[threadIdx.x] = x[0]; __syncthreads(); x[1] = s[5];", "too much shared data"),
-    ],
-)
-def test_errors_of_the_assembler(tmp_path: Path, make_cuda, body: str, words: str) -> None:
-    text = (
-        f"__global__ void k(float* x) {{ {body} }}\n{API} int SYMBOL_launch() {{ k<<<1, 1>>>(nullptr); return 0; }}\n"
-    )
-    made = ObjectCache(tmp_path / "cache", TOOLCHAIN).get(make_cuda(text), target_by_name("cuda-sm_80"))
-    assert made.error.startswith("ptxas: error: ")
-    assert words in made.error
-    assert ObjectCache(tmp_path / "cache", TOOLCHAIN).get(make_cuda(text), target_by_name("cuda-sm_80")).cached
-
-
-def test_a_source_without_functions_is_a_failed_compile(tmp_path: Path) -> None:
-    outcome = TOOLCHAIN.compile("__global__ void k() {}\n", target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
-    assert outcome.status == "compile-failed"
-    assert "_launch" in outcome.log
-
-
-def test_the_deadline_is_a_status(tmp_path: Path) -> None:
-    outcome = TOOLCHAIN.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 0.2)
-    assert outcome.status == "timeout"
-    assert "longer than 0.2 s" in outcome.log
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["candidate.cu"]
-
-
 def test_targets_are_objects_of_their_own_in_the_cache(tmp_path: Path, make_cuda) -> None:
     cache = ObjectCache(tmp_path / "cache", TOOLCHAIN)
     text = source("SYMBOL")
@@ -334,30 +205,6 @@ def test_cutlass_is_found_moved_and_followed(tmp_path: Path, make_cuda) -> None:
     assert made["c"].digest != made["a"].digest
 
 
-def test_missing_cutlass_costs_the_candidate_and_is_not_kept(tmp_path: Path, make_cuda) -> None:
-    environ = {k: v for k, v in os.environ.items() if k != "CUTLASS_PATH"}
-    text = f'#include "cutlass/cutlass.h"\n{API} int SYMBOL_launch() {{ return 0; }}\n'
-    chain = NvccToolchain({**environ, "NVCC": TOOLCHAIN.toolkit().command[0]}, search=[])
-    for _ in range(2):
-        made = ObjectCache(tmp_path / "cache", chain).get(make_cuda(text), target_by_name("cuda-sm_80"))
-        assert made.status == "compile-failed"
-        assert "nvidia-cutlass" in made.error
-        assert not made.cached
-
-
-def test_a_host_compiler_that_is_not_on_the_path(tmp_path: Path) -> None:
-    """nvcc does not even tell its folders without one."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("sh", "as", "ld", "objcopy", "cat", "rm", "dirname"):
-        (tools / name).symlink_to(shutil.which(name) or "/nowhere")
-    nvcc = Path(TOOLCHAIN.toolkit().programs["nvcc"])
-    environ = {"PATH": str(tools), "NVCC": str(nvcc), "CXX": shutil.which("g++") or ""}
-    compiled(source("f"), "cuda-sm_80", tmp_path / "o", NvccToolchain(environ))
-    with pytest.raises(ToolchainError, match="no C"):
-        NvccToolchain({"PATH": str(tools), "NVCC": str(nvcc)}).identity()
-
-
 def test_identity_and_recipe(tmp_path: Path) -> None:
     identity = TOOLCHAIN.identity()
     assert {
@@ -383,14 +230,6 @@ def test_identity_and_recipe(tmp_path: Path) -> None:
     more = NvccToolchain({**os.environ, "NVCC": f"{nvcc} -DX=1", "NVCC_APPEND_FLAGS": "-DY"}).recipe(target)
     assert "-DX=1" in more["flags"]  # type: ignore[operator]
     assert more["environment"]["NVCC_APPEND_FLAGS"] == "-DY"  # type: ignore[index]
-
-
-def test_a_linker_that_fails_is_a_status_that_does_not_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = NvccToolchain(dict(os.environ))
-    monkeypatch.setattr(chain, "_binutils", lambda: {"ld": "/bin/false", "objcopy": "/bin/false"})
-    outcome = chain.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
-    assert (outcome.status, outcome.lasting) == ("compile-failed", False)
-    assert "binutils" in outcome.log
 
 
 def test_cutlass_is_part_of_the_identity(tmp_path: Path) -> None:

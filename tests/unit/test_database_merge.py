@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from databases import DEVICE, POLICY, a_database, databases
 from hypothesis import given, settings
 
 from aot_tune.bench.records import Measurement
@@ -28,32 +27,17 @@ from aot_tune.errors import DatabaseError
 from aot_tune.spec import problem
 
 
-def neighbour() -> Any:
-    """The module that makes databases for tests."""
-    path = Path(__file__).with_name("test_database_text.py")
-    spec = importlib.util.spec_from_file_location("_database_text", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TEXT = neighbour()
-DEVICE, POLICY, a_database = TEXT.DEVICE, TEXT.POLICY, TEXT.a_database
-
-
 def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:
     return msgspec.structs.replace(database, measurements=tuple(m for m in database.measurements if wanted(m)))
 
 
-@given(TEXT.databases())
+@given(databases())
 @settings(max_examples=60, deadline=None)
 def test_merging_with_itself_changes_nothing(database: OperatorDatabase) -> None:
     assert merge(database, database) == canonical_database(database)
 
 
-@given(TEXT.databases())
+@given(databases())
 @settings(max_examples=60, deadline=None)
 def test_halves_make_a_whole(database: OperatorDatabase) -> None:
     database = msgspec.structs.replace(

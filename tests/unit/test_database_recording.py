@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,29 +9,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from databases import DEVICE
 
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import DatabaseError
+from aot_tune.options import resolve
 from aot_tune.pipeline import keep
 from aot_tune.recording import export_records
 
 
-def neighbour() -> Any:
-    """The module that makes databases for tests."""
-    path = Path(__file__).with_name("test_database_text.py")
-    spec = importlib.util.spec_from_file_location("_database_text", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TEXT = neighbour()
-
-
 def database(operator: str = "gemm", slug: str = "cpu-2t") -> OperatorDatabase:
-    device = msgspec.structs.replace(TEXT.DEVICE, slug=slug, identity={"threads": slug})
+    device = msgspec.structs.replace(DEVICE, slug=slug, identity={"threads": slug})
     return OperatorDatabase(
         operator=operator,
         contract="c",
@@ -55,11 +42,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, *found: OperatorDatabase, name: str = "ops", prefix: str = "one"
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *found: OperatorDatabase,
+    name: str = "ops",
+    prefix: str = "one",
+    without: str = "",
 ) -> Path | None:
     """What a build does at its end that measured `found`."""
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
-    options = SimpleNamespace(cache="rw")
+    options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
     session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
     monkeypatch.setattr(keep, "_databases", lambda *_: iter(found))
     keep.save_records(session, {})
@@ -79,6 +71,17 @@ def test_nothing_of_an_earlier_build_stays(cache: Path, tmp_path: Path, monkeypa
     assert build(cache, monkeypatch) == first  # it measured nothing
     assert recorded(tmp_path / "again") == ["cpu-1t/gemm"]
     assert list((cache / "tmp").iterdir()) == []
+
+
+def test_a_build_without_a_backend_does_not_hide_the_records_of_the_whole_library(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = build(cache, monkeypatch, database("other"), without="cublaslt")
+    assert recorded(tmp_path / "all there is") == ["cpu-2t/other"]
+    whole = build(cache, monkeypatch, database("other"), database("gemm"))
+    assert less != whole
+    assert build(cache, monkeypatch, database("other"), without="cublaslt") == less
+    assert sorted(recorded(tmp_path / "whole")) == ["cpu-2t/gemm", "cpu-2t/other"]
 
 
 def test_projects_do_not_mix_and_the_newest_is_taken(

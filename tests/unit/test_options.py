@@ -26,6 +26,11 @@ def test_targets_are_a_list(text: str) -> None:
     assert resolve({"AOT_TUNE_TARGETS": text}, {}).targets == ("cpu-x86-64-v3", "cpu-x86-64-v4")
 
 
+def test_backends_to_do_without_are_a_list_in_one_order() -> None:
+    assert resolve({"AOT_TUNE_EXCLUDE_BACKENDS": " nvcc,cublaslt;nvcc "}, {}).exclude_backends == ("cublaslt", "nvcc")
+    assert resolve({}, {}).exclude_backends == ()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
 from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
 from aot_tune.pipeline.recorded import Known
-from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.pipeline.story import failures_of
 from aot_tune.pipeline.tune import _in_turn, _spread_out, _unknown
 from aot_tune.render import Candidate, Rendered
@@ -150,7 +147,8 @@ def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() 
     found = evidence(SMALL, elsewhere, GENERIC)
     small, large = OPERATOR.workload
     rows = [measured(SMALL, small, (1.0,)), measured(GENERIC, small, (2.0,)), measured(GENERIC, large, (2.0,))]
-    pairs = [(LoadedOperator(Path(), OPERATOR), found)]
-    assert _unknown(pairs, {"scale": Known(tuple(rows))}) == []
-    assert _unknown(pairs, {"scale": Known(tuple(rows[:2]))}) == [SMALL, GENERIC]
-    assert _unknown(pairs, {}) == [SMALL, GENERIC]
+    assert _unknown(found) == [SMALL, GENERIC]
+    assert Known(tuple(rows[:2])).give(found) == 2
+    assert _unknown(found) == [GENERIC]  # what else is known of that problem stands
+    assert Known(tuple(rows)).give(found) == 1
+    assert _unknown(found) == []

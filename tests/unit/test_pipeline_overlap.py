@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from aot_tune.bench import Measurement
 from aot_tune.compile import Object
+from aot_tune.database import Code
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measure import finalists
 from aot_tune.pipeline.overlap import measure_overlapped
+from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.tune import _unknown
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
@@ -41,6 +46,7 @@ OPERATOR = Operator(
             compile_seconds=40.0,
         ),
         Kernel("quick", "q.cu.j2", backend="nvcc", dtypes={"T": ("bf16",)}, compile_seconds=1.0),
+        Kernel("vendor", "v.cpp.j2", backend="cublaslt", dtypes={"T": ("bf16",)}, algorithms=lambda _: None),
     ),
 )
 TIMES = {1: 100.0, 2: 101.0, 3: 150.0}
@@ -70,6 +76,7 @@ class World:
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
         self.delay, self.fault = delay, fault
+        self.times, self.finals = TIMES, TIMES
         self.main = threading.get_ident()
         self.turn = Budget(budget)
         self.progress = SimpleNamespace(now=time.monotonic)
@@ -77,8 +84,10 @@ class World:
         self.benches = [SimpleNamespace(shared_object=lambda _entry: None)]
         self.members = [self]
 
-    def compile(self, entries: Iterable[Entry], _what: str, ready: Callable[[Entry], None]) -> None:
-        assert threading.get_ident() != self.main
+    def compile(
+        self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] = lambda _entry: None
+    ) -> None:
+        assert (threading.get_ident() == self.main) == (what == "finalists")
         for one in entries:
             time.sleep(self.delay)
             if self.fault is not None:
@@ -101,9 +110,6 @@ class World:
         for _, job in jobs:
             job(cast(Any, self))
 
-    def recorded(self, *_: object) -> bool:
-        return False
-
     def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry], _tick: object) -> None:
         for one in tried:
             self.screened.append((where.id, one.rendered.symbol))
@@ -116,18 +122,40 @@ class World:
                     device="d",
                     policy="p",
                     status="ok",
-                    screen=(TIMES.get(width, 200.0),) * 4,
+                    screen=(self.times.get(width, 200.0),) * 4,
                 )
             )
+            evidence.fresh.setdefault(where.id, set()).add(one.candidate.id)
 
-    def race(self, _loaded: object, _evidence: Evidence, where: Problem) -> None:
+    def race(self, _loaded: object, evidence: Evidence, where: Problem) -> None:
         self.raced.append(where.id)
+        for one in finalists(evidence, where):
+            told = evidence.measurements[where.id][one.candidate.id]
+            times = (self.finals.get(cast(int, one.candidate.config.get("W", 0)), 200.0),) * 4
+            evidence.add(msgspec.structs.replace(told, screen=(), final=times, race=f"{len(self.raced)}"))
+        del evidence.fresh[where.id]
 
-    def run(self, entries: list[Entry]) -> Evidence:
-        evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
+    def run(self, entries: list[Entry], evidence: Evidence | None = None) -> Evidence:
+        evidence = evidence or Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
         pairs = [(cast(LoadedOperator, SimpleNamespace(operator=OPERATOR)), evidence)]
         measure_overlapped(cast(Session, self), cast(Crew, self), pairs, entries, lambda _note: None)
         return evidence
+
+
+def recorded(entries: list[Entry], names: Iterable[str], times: dict[int, float] = TIMES) -> Evidence:
+    """Evidence whose candidates of these symbols are known from a record, races of the best included."""
+    world, found = World(), Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
+    world.times = world.finals = times
+    for one in entries:
+        if one.rendered.symbol in names:
+            one.recorded = Code(one.rendered.symbol, "device")
+    for where in found.workload:
+        world.screen(None, found, where, found.tried(where), None)
+        world.race(None, found, where)
+    known = Known(tuple(m for row in found.measurements.values() for m in row.values()))
+    evidence = Evidence(OPERATOR, TARGET, found.entries)
+    assert known.give(evidence) == sum(map(len, found.measurements.values()))
+    return evidence
 
 
 def everyone() -> list[Entry]:
@@ -164,3 +192,79 @@ def test_at_the_end_of_the_budget_what_is_there_is_raced() -> None:
     assert time.monotonic() - begin < 5
     assert 0 < len(world.compiled) < 9
     assert world.raced
+
+
+TRIED = ["generic_bf16_0", "generic_f16_0", "quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES)]
+"""What a record holds whatever was among the best."""
+
+
+def symbols(entries: list[Entry]) -> list[str]:
+    return [e.rendered.symbol for e in entries]
+
+
+def test_what_follows_a_recorded_candidate_that_was_not_among_the_best_is_left_out() -> None:
+    entries = everyone()
+    assert _unknown(recorded(entries, [*TRIED, "slow_f16_1", "slow_f16_2"])) == []
+    assert symbols(_unknown(recorded(everyone(), TRIED))) == ["slow_f16_1", "slow_f16_2"]
+    without = [s for s in TRIED if s != "slow_bf16_3"]  # nothing is known of the third: it has to be measured
+    assert symbols(_unknown(recorded(everyone(), without))) == ["slow_bf16_3", *(f"slow_f16_{w}" for w in TIMES)]
+
+
+def test_a_recorded_leader_that_did_not_compile_has_no_followers() -> None:
+    evidence = recorded(everyone(), [s for s in TRIED if s != "slow_bf16_1"])
+    (leader,) = (e for e in evidence.entries.values() if e.rendered.symbol == "slow_bf16_1")
+    leader.object = Object(
+        key="", path="", digest="", symbol="", source="", target=TARGET.name, status="compile-failed"
+    )
+    assert symbols(_unknown(evidence)) == ["slow_f16_2"]
+
+
+def test_a_new_candidate_races_with_the_best_of_the_record_and_only_they_are_compiled() -> None:
+    entries = everyone()
+    evidence = recorded(entries, [s for s in TRIED if s != "slow_bf16_1"] + ["slow_f16_1", "slow_f16_2"])
+    before = {where: dict(row) for where, row in evidence.measurements.items()}
+    world = World()
+    world.run(_unknown(evidence), evidence)
+    assert world.compiled[0] == "slow_bf16_1"
+    assert world.compiled[1:] == ["slow_bf16_2"]  # the third and the others are slower than 1.3 x
+    assert world.screened == [("N=8", "slow_bf16_1"), ("N=64", "slow_bf16_1")]
+    assert world.raced == ["N=8", "N=64"]
+    assert evidence.measurements["N=8 T=f16"] == before["N=8 T=f16"]
+
+
+def test_without_time_to_compile_the_entrants_of_a_record_its_times_stand() -> None:
+    evidence = recorded(everyone(), [s for s in TRIED if s != "slow_bf16_1"] + ["slow_f16_1", "slow_f16_2"])
+    world = World(budget=2.0, delay=1.7)  # after the first compile, what is left of the budget is for races
+    world.run(_unknown(evidence), evidence)
+    assert (world.compiled, world.raced) == (["slow_bf16_1"], [])
+    assert evidence.measurements["N=8"][candidate_id(evidence, "slow_bf16_2")].race == "1"
+
+
+def candidate_id(evidence: Evidence, symbol: str) -> str:
+    return next(i for i, e in evidence.entries.items() if e.rendered.symbol == symbol)
+
+
+def test_a_new_candidate_that_is_slow_leaves_the_record_as_it_is() -> None:
+    evidence = recorded(everyone(), [s for s in TRIED if s != "slow_bf16_3"] + ["slow_f16_1", "slow_f16_2"])
+    world = World()
+    world.run(_unknown(evidence), evidence)
+    assert (world.compiled, world.raced) == (["slow_bf16_3"], [])
+
+
+def test_a_leader_that_only_the_race_shows_to_be_among_the_best_is_followed_after_it() -> None:
+    """So a record holds all that a build from it would ask for."""
+    world = World()
+    world.times, world.finals = {**TIMES, 3: 105.0}, {**TIMES, 3: 103.0}
+    evidence = world.run(everyone())
+    assert world.compiled[-1] == "slow_f16_3"
+    assert world.screened[-1] == ("N=8 T=f16", "slow_f16_3")
+    assert world.raced == ["N=8", "N=64", "N=8 T=f16", "N=8 T=f16"]
+    assert _unknown(evidence) == []
+
+
+def test_a_vendors_library_does_not_keep_followers_from_being_tried() -> None:
+    """They serve where the library is missing, or is left out of the build."""
+    world = World()
+    world.times = world.finals = {**TIMES, 7: 10.0}
+    world.run([entry("vendor", "bf16", 7), *everyone()])
+    assert {"slow_f16_1", "slow_f16_2"} < set(world.compiled)

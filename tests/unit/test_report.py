@@ -85,6 +85,7 @@ REPORT = Report(
             ),
             mean_regret=0.0065,
             held_out_regret=0.05,
+            not_held_out=1,
         ),
         OperatorReport(
             operator="softmax",

@@ -91,6 +91,14 @@ def test_held_out_regret_is_that_of_a_tree_which_has_not_seen_the_problem() -> N
     assert found.held_out == {"M=1": 1.0, "M=4096": 1.0}  # the other problem's winner is twice as slow
 
 
+def test_a_problem_whose_pick_was_never_timed_on_it_is_not_in_the_held_out_regret() -> None:
+    costs: Costs = {"M=1": {"small": 1.0, "any": 3.0}, "M=2": {"small": 1.0, "any": 3.0}, "M=99": {"any": 3.0}}
+    facts = {p: {"M": int(p[2:])} for p in costs}
+    found = select(costs, facts, always)  # `small` says that it serves all, but was not tried at M=99
+    assert set(found.regret) == set(costs)
+    assert set(found.held_out) == {"M=1", "M=2"}
+
+
 times = st.dictionaries(st.sampled_from("abcde"), st.floats(1, 100), min_size=1)
 tables = st.dictionaries(st.integers(1, 5000).map(lambda m: f"M={m}"), times, min_size=1, max_size=12)
 
@@ -123,3 +131,14 @@ def test_a_learned_tree_ends_for_every_call_in_a_full_ranking(costs: Costs) -> N
 @pytest.mark.parametrize("node", [Node(ranked=("a", "b"))])
 def test_a_tree_of_one_leaf_asks_for_no_fact(node: Node) -> None:
     assert rank([node], {}) == ("a", "b")
+
+
+def test_what_assumes_less_is_kept_beside_what_is_chosen_and_tried_after_it() -> None:
+    facts = {f"M={m}": {"M": m} for m in (1, 2, 64, 128)}
+    costs = {p: {"fast": 1.0, "wide": 3.0, "plain": 5.0} for p in ("M=1", "M=2")}
+    costs |= {p: {"fast": 3.0, "wide": 1.0, "plain": 5.0} for p in ("M=64", "M=128")}
+    plainer = {"fast": "plain", "wide": "plain", "plain": "never"}
+    found = select(costs, facts, lambda _, __: True, plainer=plainer)
+    assert found.kept == ("fast", "wide", "plain")
+    assert {n.ranked for n in found.nodes if n.ranked} >= {("fast", "wide", "plain"), ("wide", "fast", "plain")}
+    assert select(costs, facts, lambda _, __: True, plainer={"fast": "not measured"}).kept == ("fast", "wide")

@@ -1,0 +1,166 @@
+"""Reads what the Triton functions of a library declare, for each target in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aot_tune.compile import toolchain_for
+from aot_tune.errors import BuildError, ToolchainError
+from aot_tune.spec import (
+    Buffer,
+    Descriptor,
+    DTypeOf,
+    Expr,
+    Inspection,
+    Kernel,
+    KernelArgument,
+    Operator,
+    Target,
+    Tensor,
+    all_of,
+    dim,
+    stride,
+)
+from aot_tune.triton.messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
+
+__all__ = ["Inspections", "inspect_functions", "with_inspections"]
+
+Inspections = dict[str, dict[str, Inspection]]
+"""`operator/kernel` to target to what the kernel's function declares."""
+
+_SECONDS = 300.0
+
+
+def inspect_functions(
+    operators: Mapping[str, Operator],
+    targets: Sequence[Target],
+    families: Sequence[str],
+    roots: Sequence[Path],
+    environ: Mapping[str, str],
+) -> tuple[Inspections, str]:
+    """What the functions of all Triton kernels declare for targets of GPUs, and why that is not known.
+
+    `families` are those that generic variants are built for.
+
+    Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
+
+    Raises:
+        BuildError: when a function cannot be read.
+    """
+    from aot_tune.triton.client import inspect
+
+    found: Inspections = {}
+    for target in (*_generic_targets(operators, targets, families), *targets):
+        wanted = _requests(operators, target)
+        if not wanted or target.family == "cpu":
+            continue
+        try:
+            request = InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted)
+            answers = inspect(request, environ, _SECONDS)
+        except ToolchainError as error:
+            return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
+        for answer in answers:
+            if answer.inspection is None:
+                fault = answer.fault
+                assert fault is not None
+                raise BuildError(fault.what, why=fault.why, fix=fault.fix)
+            found.setdefault(answer.name, {})[target.name] = answer.inspection
+    return found, ""
+
+
+def with_inspections(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
+    """The operator with what its Triton functions declare; those of which nothing is known are left out.
+
+    Nothing changes where no target is a GPU's.
+    """
+    if all(k.triton is None for k in operator.kernels) or set(families) <= {"cpu"}:
+        return operator
+    kernels = []
+    for kernel in operator.kernels:
+        known = found.get(f"{operator.name}/{kernel.name}")
+        if kernel.triton is None:
+            kernels.append(kernel)
+        elif known:
+            kernels.append(replace(kernel, triton=kernel.triton.inspected(known)))
+    return replace(operator, kernels=tuple(kernels))
+
+
+def _generic_targets(
+    operators: Mapping[str, Operator], targets: Sequence[Target], families: Sequence[str]
+) -> list[Target]:
+    """What generic variants that are Triton functions are compiled for."""
+    generics = [k for op in operators.values() for k in op.generics if k.triton is not None]
+    baselines = {toolchain_for(k.backend).baseline().name: toolchain_for(k.backend).baseline() for k in generics}
+    return [t for t in baselines.values() if t.family in families and t.name not in {u.name for u in targets}]
+
+
+def _requests(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
+    found = []
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            chosen = kernel.triton is not None and target.family in {
+                t.family for t in toolchain_for(kernel.backend).targets()
+            }
+            if chosen and (kernel.generic or _allowed(kernel, target)):
+                found.append(_request(operator, kernel, target))
+    return found
+
+
+def _allowed(kernel: Kernel, target: Target) -> bool:
+    """Whether the kernel's constraints on the target alone hold."""
+    facts = {f"target.{n}": v for n, v in target.facts.items()}
+    return all_of(tuple(c for c in kernel.constraints if c.facts() and c.facts() <= facts.keys()), facts)
+
+
+def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequest:
+    function = kernel.triton
+    assert function is not None
+    problems = []
+    for problem in operator.workload_for(target.family):
+        facts = operator.facts(problem)
+        if all_of((*kernel.requires, *kernel.worthwhile), facts):
+            problems.append(ProblemFacts(id=problem.id, facts=facts))
+    operands = {t.name: _given(operator, t.name) for t in operator.tensors}
+    operands |= {s.name: _given(operator, s.name) for s in operator.scalars}
+    operands |= {d: _given(operator, dim(d)) for d in operator.dims}
+    return FunctionRequest(
+        name=f"{operator.name}/{kernel.name}",
+        function=function.function,
+        arguments={name: _given(operator, value) for name, value in function.arguments.items()},
+        operands=operands,
+        parameters=[p.name for p in kernel.parameters],
+        problems=problems,
+    )
+
+
+def _given(operator: Operator, value: KernelArgument) -> Given:
+    if isinstance(value, Expr):
+        return Given(kind="integer", expr=value.data())
+    if isinstance(value, Buffer):
+        return Given(kind="buffer")
+    if isinstance(value, (Descriptor, DTypeOf)):
+        known = next((t for t in operator.tensors if t.name == value.tensor), None)
+        facts = _facts(operator, known) if known is not None else None
+        if isinstance(value, DTypeOf):
+            return Given(kind="dtype", tensor=facts)
+        block = [b.data() if isinstance(b, Expr) else ["const", b] for b in value.block]
+        return Given(kind="descriptor", tensor=facts, block=block)
+    for tensor in operator.tensors:
+        if tensor.name == value:
+            return Given(kind="pointer", tensor=_facts(operator, tensor))
+    default = next((s.default for s in operator.scalars if s.name == value), None)
+    return Given(kind="constant", value=value) if default is None else Given(kind="scalar", value=default)
+
+
+def _facts(operator: Operator, tensor: Tensor) -> TensorFacts:
+    variable = tensor.dtype_name in operator.dtypes
+    return TensorFacts(
+        name=tensor.name,
+        dtypes=list(operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))),
+        dtype_fact=f"dtype.{tensor.dtype_name}" if variable else "",
+        shape=[e.data() for e in tensor.shape],
+        strides=[stride(tensor.name, i).data() for i in range(tensor.rank)],
+        optional=tensor.optional,
+    )

@@ -1,0 +1,160 @@
+// Tensor maps: what a kernel for sm_90 and later takes in place of a tensor. Part of launcher.h.
+#ifndef AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
+#define AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
+
+namespace {
+namespace launcher {
+
+struct alignas(128) TensorMap {
+  uint64_t words[16];
+};
+
+// What a map is made from, beside what is the same in all calls.
+template <int kRank>
+struct MapKey {
+  uint64_t words[2 * kRank];  // address, shape, strides in elements without the last
+
+  MapKey(const DLTensor& tensor) {
+    words[0] = reinterpret_cast<uintptr_t>(tensor.data);
+    for (int i = 0; i < kRank; ++i) words[1 + i] = static_cast<uint64_t>(tensor.shape[i]);
+    for (int i = 0; i + 1 < kRank; ++i) words[1 + kRank + i] = static_cast<uint64_t>(tensor.strides[i]);
+  }
+  uint64_t hash() const {
+    uint64_t mixed = 0;
+    for (const uint64_t word : words) mixed = (mixed ^ word) * UINT64_C(0x9e3779b97f4a7c15) ^ mixed >> 29;
+    return mixed >> 32;
+  }
+};
+
+// The maps of one parameter that were made last, for any number of threads: readers take no lock, a map that
+// is just being replaced is one that is not here.
+template <int kRank>
+class MapCache {
+ public:
+  bool find(const MapKey<kRank>& key, TensorMap* map) const {
+    const Entry* const entries = __atomic_load_n(&entries_, __ATOMIC_ACQUIRE);
+    if (entries == nullptr) return false;
+    const Entry* const set = entries + key.hash() % kSets * kWays;
+    for (int i = 0; i < kWays; ++i) {
+      if (set[i].read(key, map)) return true;
+    }
+    return false;
+  }
+
+  void keep(const MapKey<kRank>& key, const TensorMap& map) {
+    Entry* entries = __atomic_load_n(&entries_, __ATOMIC_ACQUIRE);
+    if (entries == nullptr) {  // it stays until the process ends
+      auto* made = static_cast<Entry*>(std::calloc(kSets * kWays, sizeof(Entry)));
+      if (made == nullptr) return;
+      if (__atomic_compare_exchange_n(&entries_, &entries, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        entries = made;
+      else
+        std::free(made);
+    }
+    Entry* const set = entries + key.hash() % kSets * kWays;
+    int place = 0;
+    while (place < kWays && set[place].used()) ++place;
+    if (place == kWays) place = static_cast<int>(__atomic_fetch_add(&next_, 1, __ATOMIC_RELAXED) % kWays);
+    set[place].write(key, map);
+  }
+
+ private:
+  static constexpr int kSets = 64, kWays = 4;
+
+  // `version` is odd while the rest is being written, and 0 before it ever was.
+  struct Entry {
+    uint64_t version;
+    uint64_t key[2 * kRank];
+    uint64_t map[16];
+
+    bool used() const { return __atomic_load_n(&version, __ATOMIC_RELAXED) != 0; }
+
+    bool read(const MapKey<kRank>& wanted, TensorMap* to) const {
+      const uint64_t before = __atomic_load_n(&version, __ATOMIC_ACQUIRE);
+      if (before == 0 || before % 2 != 0) return false;
+      for (int i = 0; i < 2 * kRank; ++i) {
+        if (__atomic_load_n(&key[i], __ATOMIC_RELAXED) != wanted.words[i]) return false;
+      }
+      for (int i = 0; i < 16; ++i) to->words[i] = __atomic_load_n(&map[i], __ATOMIC_RELAXED);
+      __atomic_thread_fence(__ATOMIC_ACQUIRE);
+      return __atomic_load_n(&version, __ATOMIC_RELAXED) == before;
+    }
+
+    void write(const MapKey<kRank>& from, const TensorMap& made) {
+      uint64_t before = __atomic_load_n(&version, __ATOMIC_RELAXED);
+      if (before % 2 != 0) return;  // another thread writes
+      if (!__atomic_compare_exchange_n(&version, &before, before + 1, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED))
+        return;
+      __atomic_thread_fence(__ATOMIC_RELEASE);
+      for (int i = 0; i < 2 * kRank; ++i) __atomic_store_n(&key[i], from.words[i], __ATOMIC_RELAXED);
+      for (int i = 0; i < 16; ++i) __atomic_store_n(&map[i], made.words[i], __ATOMIC_RELAXED);
+      __atomic_store_n(&version, before + 2, __ATOMIC_RELEASE);
+    }
+  };
+
+  Entry* entries_ = nullptr;
+  uint32_t next_ = 0;
+};
+
+// Makes a map. Axes run from the last to the first there.
+template <int kRank>
+inline int32_t encode(const kernel::DescriptorMeta& meta, const DLTensor& tensor, bool fill_nan,
+                      TensorMap* map) {
+  static_assert(kRank <= 5, "tensor maps have at most five axes");
+  // Element types 8 to 10 have other numbers in kernels than in the driver.
+  constexpr int32_t kTypes[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15};
+  constexpr uint32_t kSteps[] = {1, 1, 1, 1, 1};
+  constexpr int32_t kNoInterleave = 0, kPromote128 = 2;
+  uint64_t shape[kRank], strides[kRank] = {};
+  uint32_t box[kRank];
+  uint64_t last = 0;  // bytes in front of the last element
+  for (int i = 0; i < kRank; ++i) {
+    const int to = kRank - 1 - i;
+    const int padded = to == 0 && meta.fp4_padded ? 2 : 1;
+    shape[to] = static_cast<uint64_t>(tensor.shape[i] * padded);
+    box[to] = static_cast<uint32_t>(meta.block[i]);
+    const auto step =
+        static_cast<uint64_t>(i + 1 < kRank ? tensor.strides[i] * meta.element_size : meta.element_size);
+    if (to > 0) strides[to - 1] = step;
+    last += (shape[to] - 1) * step;
+  }
+  const int32_t type = kTypes[meta.element_type & 15];
+  const int32_t status = state.driver.encode_map(map, type, kRank, tensor.data, shape, strides, box, kSteps,
+                                                 kNoInterleave, meta.swizzle, kPromote128, fill_nan ? 1 : 0);
+  // Drivers up to 13.1 set a bit that is wrong for tensors below 128 KiB: Triton 3.9 and CUTLASS clear it.
+  if (status == 0 && state.driver_version <= 13010 && last + 1 < (128 << 10))
+    map->words[1] &= ~(UINT64_C(1) << 21);
+  return status;
+}
+
+// The parameters of a tensor descriptor, as the kernel was compiled to take them.
+template <int kRank>
+struct Descriptor {
+  TensorParts<kRank> parts;
+  TensorMap map;
+
+  int32_t read(const DLTensor& tensor, int64_t element, bool fill_nan, const kernel::DescriptorMeta& meta,
+               MapCache<kRank>* cache) {
+    const int32_t wrong = parts.read(tensor, element, fill_nan);
+    if (wrong != 0 || !kernel::tma) return wrong;
+    const MapKey<kRank> key(tensor);
+    if (cache->find(key, &map)) return 0;
+    const int32_t status = encode<kRank>(meta, tensor, fill_nan, &map);
+    if (status == 0) cache->keep(key, map);
+    return status;
+  }
+  template <int kMost>
+  void add(Parameters<kMost>& parameters) {
+    if (kernel::tma)
+      parameters.add(&map);
+    else
+      parts.add_parts(parameters);
+    parts.add_shape(parameters);
+  }
+};
+
+}  // namespace launcher
+}  // namespace
+
+#endif  // AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_

@@ -1,0 +1,183 @@
+"""The arguments of a call as heuristics and pruners of a function see them: with expressions in them, or with numbers.
+
+Shapes, strides, dtypes, presence and integers are known; reading anything else raises, as it is known only when a
+kernel runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from aot_tune.spec import DTYPES, Expr, Facts, present
+from aot_tune.triton.messages import Given, TensorFacts
+
+__all__ = ["Arguments", "TensorView", "UnknownValueError"]
+
+
+class UnknownValueError(Exception):
+    """A function read what is not known before a kernel runs."""
+
+
+class _Unknown:
+    """A scalar, or memory that the build provides: that it is there is known, what it holds is not."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _unknown(self, *_others: object) -> Any:
+        raise UnknownValueError(f"it reads the value of {self._name!r}")
+
+    __bool__ = __int__ = __float__ = __index__ = __neg__ = __abs__ = _unknown
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __eq__ = __ne__ = _unknown
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _DType:
+    """An element type where torch is not loaded: its size, and its name as torch shows it."""
+
+    def __init__(self, name: str) -> None:
+        self.itemsize, self.is_floating_point = DTYPES[name].itemsize, DTYPES[name].code in (2, 4)
+        self._name = f"torch.{DTYPES[name].torch}"
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return str(other) == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+class TensorView:
+    """What is known of a tensor: `value` turns an expression into what the reader gets."""
+
+    def __init__(self, facts: TensorFacts, value: Callable[[Expr], Any], block: tuple[Any, ...] = ()) -> None:
+        self._facts, self._value = facts, value
+        self.shape = tuple(value(Expr.of(e)) for e in facts.shape)
+        self.strides = tuple(value(Expr.of(e)) for e in facts.strides)
+        self.ndim = len(self.shape)
+        self.is_cuda = True
+        if block:
+            self.block_shape, self.base = list(block), self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnknownValueError(f"it reads {name!r} of the tensor {self._facts.name!r}")
+
+    def __getitem__(self, index: object) -> Any:
+        raise UnknownValueError(f"it reads elements of the tensor {self._facts.name!r}")
+
+    def _unknown(self) -> Any:
+        return self[0]
+
+    __bool__ = __len__ = __float__ = __int__ = __index__ = _unknown
+
+    @property
+    def _name(self) -> str:
+        """The spec's name of the element type; where a call decides, each is followed."""
+        for index, name in enumerate(self._facts.dtypes[:-1]):
+            if bool(self._value(Expr("fact", value=self._facts.dtype_fact) == index)):
+                return name
+        return self._facts.dtypes[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """torch's, where torch is loaded."""
+        torch: Any = sys.modules.get("torch")
+        return getattr(torch, DTYPES[self._name].torch) if torch is not None else _DType(self._name)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self._name].itemsize
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return self.itemsize
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return self.ndim
+
+    def size(self, axis: int | None = None) -> Any:
+        """Extents of all axes, or of one."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def stride(self, axis: int | None = None) -> Any:
+        """Strides of all axes in elements, or of one."""
+        return self.strides if axis is None else self.strides[axis]
+
+    def numel(self) -> Any:
+        """Number of elements."""
+        count: Any = 1
+        for extent in self.shape:
+            count = count * extent
+        return count
+
+    def is_contiguous(self) -> bool:
+        """Whether it is row-major without gaps."""
+        below: Any = 1
+        for extent, step in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if step != below and extent != 1:
+                return False
+            below = below * extent
+        return True
+
+
+class Arguments(Mapping[str, Any]):
+    """What a function is passed, by name; `facts` are those of one call, None to get expressions.
+
+    An optional tensor is None where it is absent: with expressions, the reader is followed for both.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Given],
+        facts: Facts | None,
+        element_type: Callable[[str], Any],
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._given, self._facts, self._element_type = given, facts, element_type
+        self._more = dict(more or {})
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._more:
+            value = self._more[name]
+            return self._value(value) if isinstance(value, Expr) else value
+        given = self._given[name]
+        return self._read(name, given)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((*self._given, *self._more))
+
+    def __len__(self) -> int:
+        return len(set(self._given) | set(self._more))
+
+    def copy(self) -> dict[str, Any]:
+        """All of them."""
+        return dict(self)
+
+    def _value(self, expr: Expr) -> Any:
+        return expr if self._facts is None else expr.evaluate(self._facts)
+
+    def _read(self, name: str, given: Given) -> Any:
+        if given.kind == "integer":
+            return self._value(Expr.of(given.expr))
+        if given.kind == "constant":
+            return given.value
+        tensor = given.tensor
+        if given.kind == "scalar" and self._facts is not None:
+            return given.value
+        if tensor is None:
+            return _Unknown(name)
+        if tensor.optional and not bool(self._value(present(tensor.name))):
+            return None
+        block = tuple(self._value(Expr.of(e)) for e in given.block)
+        view = TensorView(tensor, self._value, block)
+        return self._element_type(view._name) if given.kind == "dtype" else view

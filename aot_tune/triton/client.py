@@ -1,0 +1,74 @@
+"""The build's end of the processes that hold Triton: their environment, and how functions are read in one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.run import compiler_environment, run
+from aot_tune.errors import ToolchainError
+from aot_tune.storage import scratch_folder
+from aot_tune.triton.installed import find_triton
+from aot_tune.triton.messages import Answer, InspectRequest
+
+__all__ = ["ADDRESS_SPACE", "ROOTS", "child_environment", "inspect", "template_roots"]
+
+ROOTS = "AOT_TUNE_TEMPLATE_ROOTS"
+"""The variable that names the folders which files of functions lie below, separated as those of PATH."""
+ADDRESS_SPACE = 24 << 30
+"""Bytes of address space of a process: Triton's and torch's libraries take most of it, and touch little."""
+
+
+def template_roots(environ: Mapping[str, str]) -> list[str]:
+    """The folders that `ROOTS` names."""
+    return [folder for folder in environ.get(ROOTS, "").split(os.pathsep) if folder]
+
+
+def child_environment(environ: Mapping[str, str], search: Sequence[str], scratch: Path) -> dict[str, str]:
+    """The whole environment of a process that holds Triton.
+
+    It imports from `search`, sees no GPU (what depends on one is answered for the target instead), no variable that
+    changes what Triton makes, and writes nothing outside `scratch`.
+    """
+    child = compiler_environment(environ, scratch)
+    child["PYTHONPATH"] = os.pathsep.join(folder for folder in search if folder and Path(folder).exists())
+    child |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+    child |= dict.fromkeys(("HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), str(scratch))
+    child |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    return child | {"OMP_NUM_THREADS": "1"}
+
+
+def inspect(
+    request: InspectRequest, environ: Mapping[str, str], timeout: float = 300.0, search: Sequence[str] | None = None
+) -> list[Answer]:
+    """Read functions in a process of its own; what is wrong with one of them is in its answer.
+
+    Args:
+        timeout: seconds for all of them.
+        search: folders to import from; by default those of this process.
+
+    Raises:
+        ToolchainError: when Triton is missing, of a version that was not tested, or the process died.
+    """
+    folders = list(sys.path) if search is None else list(search)
+    find_triton(folders)
+    with scratch_folder() as name:
+        scratch = Path(name)
+        asked, answered = scratch / "request.json", scratch / "answer.json"
+        asked.write_bytes(msgspec.json.encode(request))
+        argv = [sys.executable, "-m", "aot_tune.triton.inspect", str(asked), str(answered)]
+        child = child_environment(environ, folders, scratch)
+        done = run(argv, folder=scratch, environ=child, timeout=timeout, memory=ADDRESS_SPACE)
+        if done.timed_out or done.code != 0 or not answered.is_file():
+            ended = f"took longer than {timeout:g} s" if done.timed_out else f"ended with status {done.code}"
+            last = " | ".join(done.output.strip().splitlines()[-3:])
+            raise ToolchainError(
+                f"reading Triton functions for {request.target} {ended}: {last[-500:]}",
+                why=f"functions {', '.join(f.function for f in request.functions)}",
+                fix="import their modules alone with Python, without a GPU",
+            )
+        return msgspec.json.decode(answered.read_bytes(), type=list[Answer])

@@ -1,0 +1,100 @@
+"""What a process without a GPU answers to packages that ask for the device when they are imported.
+
+Packages choose configs by such numbers and freeze them in globals, so that they are part of what a target's code is
+made of: they must be those of one named device per target, the same on every machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from aot_tune.errors import ToolchainError
+
+__all__ = ["DEVICES", "DeviceFacts", "device_of", "target_of"]
+
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceFacts:
+    """A device: sizes in bytes; `shared` is what a block may ask for, `shared_unit` what one multiprocessor has.
+
+    `arch` is what Triton calls it: 90, or gfx942.
+    """
+
+    name: str
+    arch: int | str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared: int
+    shared_unit: int
+    cache: int
+    memory: int
+    warp_size: int = 32
+    threads_unit: int = 2048
+    registers_unit: int = 65536
+
+    @property
+    def backend(self) -> str:
+        """What Triton calls the family."""
+        return "cuda" if isinstance(self.arch, int) else "hip"
+
+
+# Of each architecture the data-centre device that is most in use. NVIDIA: the table of compute capabilities in the
+# CUDA C++ programming guide, and the architecture white papers (A100, A10, L40S, H100 SXM, B200, RTX PRO 6000). AMD:
+# the data sheets of MI250X (one of its two dies), MI300X and MI355X, and the CDNA 2, 3 and 4 ISA guides.
+DEVICES = {
+    "80": DeviceFacts("NVIDIA A100-SXM4-80GB", 80, (8, 0), 108, 163 * _KIB, 164 * _KIB, 40 * _MIB, 80 * _GIB),
+    "86": DeviceFacts("NVIDIA A10", 86, (8, 6), 72, 99 * _KIB, 100 * _KIB, 6 * _MIB, 24 * _GIB, threads_unit=1536),
+    "89": DeviceFacts("NVIDIA L40S", 89, (8, 9), 142, 99 * _KIB, 100 * _KIB, 96 * _MIB, 48 * _GIB, threads_unit=1536),
+    "90": DeviceFacts("NVIDIA H100 80GB HBM3", 90, (9, 0), 132, 227 * _KIB, 228 * _KIB, 50 * _MIB, 80 * _GIB),
+    "100": DeviceFacts("NVIDIA B200", 100, (10, 0), 148, 227 * _KIB, 228 * _KIB, 126 * _MIB, 180 * _GIB),
+    "120": DeviceFacts(
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        120,
+        (12, 0),
+        188,
+        99 * _KIB,
+        100 * _KIB,
+        128 * _MIB,
+        96 * _GIB,
+        threads_unit=1536,
+    ),
+    "gfx90a": DeviceFacts(
+        "AMD Instinct MI250X", "gfx90a", (9, 0), 110, 64 * _KIB, 64 * _KIB, 8 * _MIB, 64 * _GIB, 64, 2048, 131072
+    ),
+    "gfx942": DeviceFacts(
+        "AMD Instinct MI300X", "gfx942", (9, 4), 304, 64 * _KIB, 64 * _KIB, 4 * _MIB, 192 * _GIB, 64, 2048, 131072
+    ),
+    "gfx950": DeviceFacts(
+        "AMD Instinct MI355X", "gfx950", (9, 5), 256, 160 * _KIB, 160 * _KIB, 4 * _MIB, 288 * _GIB, 64, 2048, 131072
+    ),
+}
+
+
+def target_of(name: str) -> tuple[str, bool]:
+    """The architecture that a target is compiled for, a key of `DEVICES`, and whether it is compiled to PTX.
+
+    Raises:
+        ToolchainError: when Triton has no such target.
+    """
+    family, _, rest = name.partition("-")
+    virtual = rest.startswith("ptx_")
+    arch = rest.removeprefix("sm_").removeprefix("ptx_")
+    # Triton always compiles for what a device of level 90 and above has alone (the `a` of sm_90a). No other device is
+    # of the generation of sm_90; others are of those of sm_100 and sm_120, and code for all of them cannot be had.
+    if family == "cuda" and arch.removesuffix("a") in DEVICES and arch not in ("100", "120", "80a", "86a", "89a"):
+        return arch.removesuffix("a"), virtual
+    if family == "hip" and rest in DEVICES:
+        return rest, False
+    fix = f"use {name}a" if name in ("cuda-sm_100", "cuda-sm_120") else "leave it out of AOT_TUNE_TARGETS"
+    raise ToolchainError(f"Triton cannot compile for {name}", why="its code runs on one architecture alone", fix=fix)
+
+
+def device_of(name: str) -> DeviceFacts:
+    """The device that stands for a target.
+
+    Raises:
+        ToolchainError: when Triton has no such target.
+    """
+    return DEVICES[target_of(name)[0]]

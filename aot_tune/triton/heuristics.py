@@ -1,0 +1,216 @@
+"""From the heuristics of a function to expressions, and from its pruners to the configs that they leave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from aot_tune.errors import SpecError
+from aot_tune.spec import Expr, Facts, parameter
+from aot_tune.spec.expr import as_expr
+from aot_tune.spec.trace import trace
+from aot_tune.triton.arguments import Arguments, UnknownValueError
+from aot_tune.triton.messages import FunctionRequest, Given
+
+__all__ = ["Decorated", "prune", "trace_heuristics"]
+
+_TRIES = 48
+_REMEDY = "pass it as an expression in `arguments` of TritonFunction instead"
+
+
+class Decorated(Protocol):
+    """What is needed of `interface.Function`."""
+
+    @property
+    def autotuner(self) -> Any | None:
+        """The @triton.autotune of the function."""
+        ...
+
+    def heuristics(self) -> Any:
+        """Parameters with what computes them, and whether configs are seen by it."""
+        ...
+
+    def configs(self) -> list[dict[str, Any]]:
+        """Those of the autotuner."""
+        ...
+
+
+def passed(request: FunctionRequest, names: list[str]) -> dict[str, Given]:
+    """What parameters of these names are passed by a call, without defaults."""
+    both = {**request.operands, **request.arguments}
+    return {n: both[n] for n in names if n in both}
+
+
+def trace_heuristics(
+    request: FunctionRequest, function: Decorated, names: list[str], element_type: Callable[[str], Any]
+) -> dict[str, Expr]:
+    """Each heuristic as an expression of the call and of parameters.
+
+    What a heuristic gives is compared with the value of its expression on random calls.
+
+    Raises:
+        SpecError: when one cannot be followed, with its name.
+    """
+    given = passed(request, names)
+    configured = {k: parameter(k) for config in function.configs() for k in config}
+    own: dict[str, Any] = {n: parameter(n) for n in request.parameters if n not in configured}
+    found: dict[str, Expr] = {}
+    for name, compute, inner in function.heuristics():
+        if name in request.arguments:
+            continue
+        more = {**own, **(configured if inner else {}), **found}
+        what = f"kernel {request.name!r}: the heuristic for {name!r} of {request.function}"
+        expr = _traced(compute, Arguments(given, None, element_type, more), what)
+        _check(expr, compute, partial(Arguments, given, element_type=element_type, more=more), what)
+        found[name] = expr
+    return found
+
+
+def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> Expr:
+    try:
+        value = trace(lambda: compute(arguments), what)
+    except UnknownValueError as error:
+        raise SpecError(f"{what}: {error}", why="it is not known before the kernel runs", fix=_REMEDY) from error
+    except KeyError as error:
+        raise SpecError(
+            f"{what} reads the argument {error}, which is not passed",
+            why="it sees what a call passes, no defaults, and values of configs only below @triton.autotune",
+            fix=f"name {error} in `arguments` of TritonFunction",
+        ) from error
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            f"{what} cannot be followed: {type(error).__name__}: {error}",
+            why="integers of a call are expressions: comparisons, + - * // % and min, max, cdiv, next_power_of_2",
+            fix=_REMEDY,
+        ) from error
+    if not isinstance(value, (Expr, int)):
+        raise SpecError(
+            f"{what} gives {str(value)[:60]!r}", why="only integers and booleans can be chosen", fix=_REMEDY
+        )
+    return as_expr(value)
+
+
+def _check(expr: Expr, compute: Callable[[Any], Any], arguments: Callable[[Facts], Arguments], what: str) -> None:
+    """Compare with the heuristic itself: operators of Python that expressions read otherwise (`&`) would show."""
+    names = sorted(expr.facts())
+    draw = random.Random(0)
+    for _ in range(_TRIES if names else 1):
+        facts = _AnyFacts({n: _drawn(n, draw) for n in names}, draw)
+        try:
+            truth = compute(arguments(facts))
+        except Exception:  # noqa: S112 - such a call cannot be made
+            continue
+        said = expr.evaluate(facts)
+        if int(truth) != said:
+            raise SpecError(
+                f"{what} gives {truth!r} and its expression {expr.key()} {said} for {dict(facts)}",
+                why="it uses an operator that means something else for expressions, or reads more than the call",
+                fix=_REMEDY,
+            )
+
+
+class _AnyFacts(dict[str, int]):
+    """Facts of a random call; one that nobody has asked for before is drawn then."""
+
+    def __init__(self, known: Mapping[str, int], draw: random.Random) -> None:
+        super().__init__(known)
+        self._draw = draw
+
+    def __missing__(self, name: str) -> int:
+        self[name] = _drawn(name, self._draw)
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As `[]`: every fact is known."""
+        del default
+        return self[name]
+
+
+def _drawn(name: str, draw: random.Random) -> int:
+    kind = name.partition(".")[0]
+    if kind in ("present", "dtype", "attribute"):
+        return draw.randint(0, 1)
+    if kind == "alignment":
+        return 1 << draw.randint(0, 6)
+    return draw.choice((1, 1 << draw.randint(0, 16), draw.randint(1, 200), draw.randint(1, 100_000)))
+
+
+class _Named(dict[str, Any]):
+    """Arguments that were passed by position; one that was passed by name is found as well."""
+
+    def __init__(self, first: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
+        super().__init__(first)
+        self._rest = rest
+
+    def __missing__(self, name: str) -> Any:
+        return self._rest[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of all arguments."""
+        return self[name] if name in self else self._rest.get(name, default)
+
+
+def prune(
+    request: FunctionRequest,
+    function: Decorated,
+    names: list[str],
+    constexprs: set[str],
+    heuristics: Mapping[str, Expr],
+    element_type: Callable[[str], Any],
+) -> dict[str, list[int]]:
+    """For each problem the configs that the autotuner's own pruners leave; empty where it has none.
+
+    Raises:
+        SpecError: when one fails, or gives configs of its own.
+    """
+    tuner = function.autotuner
+    if tuner is None or (tuner.early_config_prune is None and tuner.perf_model is None):
+        return {}
+    outer = {name for name, _, inner in function.heuristics() if not inner}
+    found = {}
+    for problem in request.problems:
+        more = {n: e for n, e in heuristics.items() if n in outer}
+        values = Arguments(passed(request, names), problem.facts, element_type, more).copy()
+        what = f"kernel {request.name!r}: pruning the configs of {request.function} for {problem.id}"
+        kept = _pruned(tuner, values, constexprs, what)
+        found[problem.id] = sorted({_index(tuner.configs, config, what) for config in kept})
+    return found
+
+
+def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str) -> list[Any]:
+    """The autotuner's answer. Whether arguments come by position or by name is the caller's choice: both are tried."""
+    by_name = {n: v for n, v in values.items() if n in constexprs}
+    attempts = (
+        (_Named({n: v for n, v in values.items() if n not in by_name}, values), by_name),
+        (_Named({}, values), values),
+    )
+    problem: Exception | None = None
+    for first, named in attempts:
+        tuner.nargs = first
+        try:
+            return list(tuner.prune_configs(dict(named)))
+        except Exception as error:
+            problem = problem or error
+        finally:
+            tuner.nargs = None
+    raise SpecError(
+        f"{what} fails: {type(problem).__name__}: {problem}",
+        why="pruners are called with shapes, strides, dtypes and integers of the workload's problems",
+        fix="declare `parameters` and `constraints` of the kernel instead",
+    ) from problem
+
+
+def _index(configs: list[Any], config: Any, what: str) -> int:
+    for test in (lambda c: c is config, lambda c: c == config):
+        for index, one in enumerate(configs):
+            if test(one):
+                return index
+    raise SpecError(
+        f"{what} gives a config that is not listed: {config}",
+        why="a config is one of those of @triton.autotune",
+        fix="declare `parameters` and `constraints` of the kernel instead",
+    )

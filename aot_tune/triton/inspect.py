@@ -1,0 +1,92 @@
+"""Reads what Triton functions declare: `python -m aot_tune.triton.inspect <request> <answer>`, two files of JSON.
+
+A process for each target: packages choose configs by the device, and freeze them when they are imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot_tune.errors import AotTuneError, SpecError
+from aot_tune.spec import Inspection
+from aot_tune.triton import interface
+from aot_tune.triton.devices import device_of
+from aot_tune.triton.heuristics import prune, trace_heuristics
+from aot_tune.triton.load import load
+from aot_tune.triton.messages import Answer, Fault, FunctionRequest, InspectRequest
+from aot_tune.triton.standins import stand_in
+
+__all__ = ["inspect_function", "main"]
+
+
+def inspect_function(request: FunctionRequest, roots: list[str]) -> Inspection:
+    """What a function declares.
+
+    Raises:
+        SpecError: when it is not there, or declares what cannot be known ahead of time.
+    """
+    function = interface.unwrap(load(request.function, roots), request.function)
+    parameters = function.parameters()
+    names = [p.name for p in parameters]
+    configs = function.configs()
+    _check_configs(request, configs)
+    with interface.symbolic_helpers([compute for _, compute, _ in function.heuristics()]):
+        heuristics = trace_heuristics(request, function, names, interface.element_type)
+    constexprs = {p.name for p in parameters if p.constexpr}
+    pruned = prune(request, function, names, constexprs, heuristics, interface.element_type)
+    tuner: Any = function.autotuner
+    reached = interface.reached(function.jit)
+    return Inspection(
+        parameters=parameters,
+        configs=tuple(configs),
+        keys=tuple(tuner.keys) if tuner is not None else (),
+        hooks=function.hooked(),
+        reset_to_zero=tuple(tuner.reset_to_zero) if tuner is not None else (),
+        restore_value=tuple(tuner.restore_value) if tuner is not None else (),
+        pruned=pruned,
+        heuristics={name: expr.data() for name, expr in heuristics.items()},
+        digest=reached.digest,
+        files=reached.files,
+    )
+
+
+def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]]) -> None:
+    for config in configs:
+        for name, value in config.items():
+            if name == "ir_override" or not isinstance(value, (bool, int, str)):
+                raise SpecError(
+                    f"kernel {request.name!r}: a config of {request.function} has {name}={str(value)[:60]!r}",
+                    why="values of configs are integers, booleans or names",
+                    fix="declare `parameters` of the kernel, and map them in `arguments`",
+                )
+
+
+def _answer(request: FunctionRequest, roots: list[str]) -> Answer:
+    try:
+        return Answer(name=request.name, inspection=inspect_function(request, roots))
+    except AotTuneError as error:
+        return Answer(name=request.name, fault=Fault(what=error.what, why=error.why, fix=error.fix))
+    except Exception as error:
+        traceback.print_exc()
+        what = f"kernel {request.name!r}: reading {request.function} fails: {type(error).__name__}: {error}"
+        return Answer(name=request.name, fault=Fault(what=what, fix="import its module alone with Python"))
+
+
+def main() -> int:
+    """Answer the request of one file in another."""
+    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=InspectRequest)
+    device = device_of(request.target)
+    interface.fake_driver(device)
+    stand_in(device)
+    answers = [_answer(function, request.roots) for function in request.functions]
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(answers))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""The Triton that is installed: where it lies, and whether its version is one that was tested. Nothing imports it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.errors import ToolchainError
+
+__all__ = ["Installed", "check_version", "find_triton"]
+
+FIRST, LAST = (3, 6), (3, 9)
+_VERSION = re.compile(r"^__version__ *= *['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """The package: its folder, and its version."""
+
+    folder: Path
+    version: str
+
+
+def check_version(version: str) -> None:
+    """Accept the versions whose private interface is known.
+
+    Raises:
+        ToolchainError: for any other, with what to install.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or not FIRST <= (int(match[1]), int(match[2])) <= LAST:
+        tested = f"{FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
+        raise ToolchainError(
+            f"Triton {version} is installed, tested are {tested}",
+            why="kernels are compiled through parts of Triton that change between versions",
+            fix=f"`pip install 'triton>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}'`",
+        )
+
+
+def find_triton(search: Sequence[str] | None = None) -> Installed:
+    """The package that `import triton` would find in `search`, by default where this process imports from.
+
+    Raises:
+        ToolchainError: when there is none, or its version was not tested.
+    """
+    for entry in sys.path if search is None else search:
+        start = Path(entry or ".", "triton", "__init__.py")
+        if start.is_file():
+            match = _VERSION.search(start.read_text(errors="replace"))
+            check_version(match[1] if match else "of an unknown version")
+            return Installed(start.parent.resolve(), match[1] if match else "")
+    raise ToolchainError(
+        "Triton is not installed",
+        why="a kernel of backend 'triton' is compiled when the library is built",
+        fix=f"`pip install 'triton>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}'`, or name it among the build "
+        "requirements",
+    )

@@ -1,0 +1,99 @@
+"""A second tuned library beside the installed package, called through its C functions.
+
+A process takes libraries of one name for one and the same: the second one's Python module would get the first library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from aot_tune.bench.objects import Arguments
+from aot_tune.spec import Call, Operator, Problem
+
+__all__ = ["Bound", "SecondLibrary"]
+
+_PREFIX = "aot_tune"
+_DEVICES = {"cpu": 1, "cuda": 2}
+_TEXT = 8192
+"""Bytes for what a library explains of a call."""
+
+
+class _Execution(ctypes.Structure):
+    _fields_ = (("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("workspace_size", ctypes.c_size_t))
+
+
+class SecondLibrary:
+    """The library below a folder: that of a wheel (`pip install --target`), or of a build.
+
+    Raises:
+        OSError: when there is none, or more than one, or it cannot be loaded.
+    """
+
+    def __init__(self, folder: Path, name: str = "libaot_tune_ops.so") -> None:
+        found = sorted(folder.rglob(name))
+        if len(found) != 1:
+            raise OSError(f"{folder} holds {len(found)} files {name}, wanted one")
+        self._library = ctypes.CDLL(str(found[0]), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        for function in ("manifest", "last_error"):
+            self._function(function).restype = ctypes.c_char_p
+
+    def manifest(self) -> dict[str, Any]:
+        """What the library says that it is made of."""
+        found: dict[str, Any] = json.loads(self._function("manifest")())
+        return found
+
+    def has_kernels_of(self, backend: str) -> bool:
+        """Whether it was built with a backend: its manifest names the backend's tools then."""
+        return any(name.startswith(f"{backend}.") for name in self.manifest()["tools"])
+
+    def bind(self, operator: Operator, problem: Problem, call: Call) -> Bound:
+        """One call with its tensors (torch's, None where absent), which have to live as long."""
+        return Bound(self, operator, problem, call)
+
+    def checked(self, name: str, *arguments: Any) -> None:
+        """Call a function by its name without the prefix.
+
+        Raises:
+            RuntimeError: with the library's own words, when it fails.
+        """
+        status = self._function(name)(*arguments)
+        if status != 0:
+            said = self._function("last_error")()
+            raise RuntimeError(f"status {status}: {said.decode() if said else 'nothing told'}")
+
+    def _function(self, name: str) -> Any:
+        return getattr(self._library, f"{_PREFIX}_{name}")
+
+
+class Bound:
+    """A call that is made many times on the same tensors."""
+
+    def __init__(self, library: SecondLibrary, operator: Operator, problem: Problem, call: Call) -> None:
+        self._library, self._name = library, operator.name
+        given = {t.name: tensor for t in operator.tensors if (tensor := getattr(call, t.name)) is not None}
+        device = next(iter(given.values())).device
+        self._arguments = Arguments(
+            operator.concrete(problem.dtypes),
+            {name: tensor.data_ptr() for name, tensor in given.items()},
+            {name: tuple(tensor.shape) for name, tensor in given.items()},
+            {name: tensor.stride() for name, tensor in given.items()},
+            {s.name: getattr(call, s.name) for s in operator.scalars},
+            {a.name: a.choices.index(getattr(call, a.name)) for a in operator.attributes},
+            (_DEVICES[device.type], device.index or 0),
+        )
+
+    def run(self, stream: int, workspace: Any) -> None:
+        """Compute on a stream, with a workspace: a tensor of bytes."""
+        execution = _Execution(stream, workspace.data_ptr(), workspace.numel())
+        self._library.checked(self._name, *self._arguments.call, ctypes.byref(execution))
+
+    def explain(self) -> dict[str, str]:
+        """What the library says of the call: variant, kernel, target, tuned (`yes` or `no`), and more."""
+        text = ctypes.create_string_buffer(_TEXT)
+        self._library.checked(f"{self._name}_explain", *self._arguments.call, None, text, ctypes.c_size_t(_TEXT))
+        lines = (line.partition(": ") for line in text.value.decode().splitlines())
+        return {key: value for key, _, value in lines}

@@ -1,0 +1,50 @@
+"""CUTLASS's kernels compile and fit Hopper's registers and shared memory: one of each form. Minutes on two cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aot_tune.compile import target_by_name, toolchain_for
+from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.errors import ToolchainError
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.render import Renderer, candidate_for
+
+HOPPER = target_by_name("cuda-sm_90a")
+
+
+def _why_not() -> str:
+    chain = toolchain_for("nvcc")
+    assert isinstance(chain, NvccToolchain)
+    try:
+        chain.identity()
+    except ToolchainError as error:
+        return f"no CUDA compiler: {error.what}"
+    return "" if chain.cutlass() is not None else "no CUTLASS headers: install the wheel nvidia-cutlass"
+
+
+pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "place", "dtype"),
+    [
+        ("gemm", "cutlass_kn", 0, "bf16"),  # b's tiles transposed
+        ("batched_gemm", "cutlass", 3, "bf16"),  # no epilogue, blocks that do not persist
+        ("batched_gemm", "cutlass_kn", 0, "f16"),  # no epilogue, persistent blocks in clusters
+    ],
+)
+def test_it_compiles_without_spills(operator: str, kernel: str, place: int, dtype: str, tmp_path: Path) -> None:
+    """That the stages fit shared memory is an assertion of the source."""
+    op = load_operator(bundled_templates() / operator)
+    found = op.kernel(kernel)
+    row = found.order[place]
+    config = next(c for c in found.configs(HOPPER.facts) if all(c[n] == v for n, v in row.items()))
+    rendered = Renderer([bundled_templates()]).render(
+        op, candidate_for(op, found, config, HOPPER, None, {"T": dtype}), HOPPER
+    )
+    made = toolchain_for("nvcc").compile(rendered.source, HOPPER, tmp_path / "candidate.o", 600.0)
+    assert made.status == "ok", made.log
+    assert made.resources["spill_bytes"] == 0

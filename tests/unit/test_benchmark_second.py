@@ -1,0 +1,144 @@
+"""The benchmark's second library: called from C beside the first, and its results put in the first one's place."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import linked
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import gpu_tables
+from gpu_second import SecondLibrary
+from gpu_tasks import SECOND, Task
+
+from aot_tune.spec import Call, problem
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NAME = "liblinked_ops.so"
+
+
+@pytest.fixture(scope="module")
+def library(built: linked.Built) -> SecondLibrary:
+    return SecondLibrary(built.library.parent, NAME)
+
+
+def call(**given: object) -> Call:
+    return Call(**{"bias": None, "residual": None, "activation": "none", **given})
+
+
+def test_it_computes_what_its_module_computes(library: SecondLibrary, ops) -> None:
+    a, b = torch.rand(5, 7), torch.rand(9, 7).T
+    bias, residual, out = torch.rand(9), torch.rand(5, 9), torch.empty(5, 9)
+    given = call(a=a, b=b, bias=bias, residual=residual, activation="relu", out=out)
+    bound = library.bind(linked.gemm_operator(), problem(M=5, N=9, K=7), given)
+    bound.run(0, torch.empty(1 << 20, dtype=torch.uint8))
+    wanted = ops.gemm(a.numpy(), b.numpy(), bias.numpy(), residual.numpy(), activation="relu")
+    np.testing.assert_array_equal(out.numpy(), wanted)
+    told = bound.explain()
+    assert told["variant"] == ops.explain("gemm", a=a, b=b, bias=bias, residual=residual, activation="relu")["variant"]
+    assert (told["operator"], told["tuned"]) == ("gemm", "no")
+
+
+def test_scalars_are_passed_in_their_own_types(library: SecondLibrary, ops) -> None:
+    x, weight, out = torch.rand(4, 6), torch.rand(6), torch.empty(4, 6)
+    given = Call(x=x, weight=weight, residual=None, eps=0.5, out=out, residual_out=None)
+    library.bind(linked.norm_operator(), problem(M=4, N=6), given).run(0, torch.empty(64, dtype=torch.uint8))
+    np.testing.assert_array_equal(out.numpy(), ops.rms_norm(x.numpy(), weight.numpy(), eps=0.5))
+
+
+def test_a_call_that_fails_says_why(library: SecondLibrary) -> None:
+    bad = call(a=torch.rand(5, 7), b=torch.rand(8, 9), out=torch.empty(5, 9))
+    with pytest.raises(RuntimeError, match=r"status 5: .*axis 0 has extent 8, wanted K = 7"):
+        library.bind(linked.gemm_operator(), problem(M=5, N=9, K=7), bad).run(0, torch.empty(64, dtype=torch.uint8))
+
+
+def test_it_tells_what_it_was_built_with(library: SecondLibrary, built: linked.Built) -> None:
+    assert library.manifest()["library"] == built.spec.name
+    assert not library.has_kernels_of("cublaslt")
+
+
+def test_a_folder_without_a_library_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"holds 0 files libaot_tune_ops\.so"):
+        SecondLibrary(tmp_path)
+
+
+def test_tools_of_a_backend_tell_that_its_kernels_are_there(built: linked.Built, monkeypatch) -> None:
+    library = SecondLibrary(built.library.parent, NAME)
+    monkeypatch.setattr(library, "manifest", lambda: {"tools": {"cublaslt.version": "12", "nvcc.version": "13"}})
+    assert library.has_kernels_of("cublaslt")
+    assert not library.has_kernels_of("cxx")
+
+
+TASK = Task("gemm", problem(M=64, N=64, K=64), "product", "bf16", "64 to 256", 1, 1, known=True)
+
+
+def test_the_second_library_is_judged_in_the_same_rounds() -> None:
+    us = {"aot_tune": [1.0, 2.0], "without": [2.0, 4.0], "torch.matmul": [1.0, 2.0]}
+    result = gpu_tables.Result(TASK, us, {"kernel": "cublaslt"}, beside={"without": {"kernel": "cutlass"}})
+    other = result.seen_from("without")
+    assert other is not None
+    assert (result.ratio("torch.matmul"), other.ratio("torch.matmul")) == (1.0, 0.5)
+    assert math.isclose(result.ratio("without"), 2.0)
+    assert other.facts == {"kernel": "cutlass"}
+    assert set(other.us) == {"aot_tune", "torch.matmul"}
+    assert set(result.without("without").us) == {"aot_tune", "torch.matmul"}
+
+
+def test_an_error_of_the_second_library_is_its_own() -> None:
+    us = {"aot_tune": [1.0, 2.0], "torch.matmul": [1.0, 2.0]}
+    result = gpu_tables.Result(TASK, us, beside={"without": {"error": "off"}})
+    other = result.seen_from("without")
+    assert other is not None
+    assert (result.error, other.error) == ("", "off")
+    assert gpu_tables.Result(TASK, us).seen_from("without") is None  # it took no part
+    assert gpu_tables.Result(TASK, error="lost").seen_from("without") is not None
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """`cuda.py`, under a name that no package has."""
+    spec = importlib.util.spec_from_file_location("benchmark_cuda", BENCHMARKS / "cuda.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its records look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_ratios_are_printed_a_second_time_for_the_second_library(script: ModuleType) -> None:
+    us = {"aot_tune": [1.0] * 3, SECOND: [2.0] * 3, "torch.matmul": [1.5] * 3}
+    result = gpu_tables.Result(TASK, us, {"kernel": "cublaslt"}, beside={SECOND: {"kernel": "cutlass"}})
+    one = script.Pass("eager", [TASK], 1.0, second="stage", results=[result])
+    text, found = script._report([one], 1e12)
+    assert [text.count(f"### Requirements, {name}\n") for name in found] == [1, 1]
+    whole, other = found.values()
+    assert [v.what for v in whole] == [v.what for v in other]
+    assert [v.met for v in whole] == [True, True]
+    assert [v.measured.split(" x")[0].split("least ")[-1] for v in other] == ["0.750", "0.750"]
+    assert "| cutlass |" in text
+
+
+def test_a_second_library_with_a_vendors_variant_is_told(script: ModuleType) -> None:
+    us = {"aot_tune": [1.0] * 3, SECOND: [2.0] * 3, "torch.matmul": [1.5] * 3}
+    result = gpu_tables.Result(TASK, us, beside={SECOND: {"kernel": "cublaslt_fused"}})
+    _, found = script._report([script.Pass("eager", [TASK], 1.0, second="stage", results=[result])], 1e12)
+    assert not found[SECOND][0].met
+    assert found[SECOND][0].measured == "1 of 1 are"
+
+
+def test_without_a_second_library_the_first_is_seen_with_vendor_variants_off(script: ModuleType) -> None:
+    result = gpu_tables.Result(TASK, {"aot_tune": [1.0] * 3, "torch.matmul": [1.5] * 3})
+    passes = [script.Pass("eager", [TASK], 1.0, results=[result])]
+    passes.append(script.Pass("off", [TASK], 1.0, exclude="cublaslt*", results=[result]))
+    text, found = script._report(passes, 1e12)
+    assert list(found) == ["with vendor variants", "with vendor variants switched off"]
+    assert "`--without-vendor` tells" in text
