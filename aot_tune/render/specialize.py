@@ -28,7 +28,6 @@ from aot_tune.spec import (
     KernelArgument,
     KernelParameter,
     Operator,
-    Parameter,
     Problem,
     TritonFunction,
     alignment,
@@ -101,9 +100,7 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
         return kernel
     listed = tuple({n: v for n, v in c.items() if v is not None} for c in inspection.configs)
     listed = listed[:1] if kernel.generic else listed
-    names = dict.fromkeys(n for c in listed for n in c)
-    values = {n: tuple(dict.fromkeys(c[n] for c in listed if n in c)) for n in names}
-    return replace(kernel, parameters=tuple(Parameter(n, values[n]) for n in names), listed=listed, order=listed)
+    return replace(kernel, listed=listed, order=listed)
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:

@@ -109,6 +109,9 @@ class Kernel:
                 why="a generic variant answers every legal call",
                 fix="move them to another kernel",
             )
+        self._check_space(names)
+
+    def _check_space(self, names: list[str]) -> None:
         known = {f"parameter.{n}" for n in names}
         for constraint in self.constraints:
             for fact in sorted(constraint.facts()):
