@@ -111,9 +111,12 @@ def definitions(member: bytes) -> set[str]:
 
 
 def device_code_digest(member: bytes) -> str:
-    """SHA-256 of the code for NVIDIA GPUs in an object; empty where there is none."""
-    section: Any = ELFFile(BytesIO(member)).get_section_by_name(".nv_fatbin")
-    return "" if section is None else hashlib.sha256(section.data()).hexdigest()
+    """SHA-256 of the code for GPUs in an object, as its toolchain counts it; empty where there is none."""
+    elf: Any = ELFFile(BytesIO(member))
+    fatbin, image = (elf.get_section_by_name(n) for n in (".nv_fatbin", ".rodata.aot_tune_kernel_image"))
+    if image is not None:  # of a Triton kernel: a zero byte ends it
+        return hashlib.sha256(image.data()[:-1]).hexdigest()
+    return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()
 
 
 def initialiser_count(member: bytes) -> int:

@@ -21,7 +21,8 @@ from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.errors import ToolchainError
 from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operators
-from aot_tune.link.elf import Image
+from aot_tune.link.archive import read_archive
+from aot_tune.link.elf import Image, device_code_digest
 from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
 from aot_tune.spec import Operator, Target, all_of
 
@@ -132,6 +133,9 @@ def test_it_is_a_library_of_cubins_without_a_toolkit(replayed: Made) -> None:
         assert found
         assert all(v["device"] and not v["rebuilt"] for v in found.values())
     assert replayed.variants("rms_norm", "cuda-ptx_80")
+    members = {m.name: m for m in read_archive((replayed.folder / "aot_tune" / "my_ops" / "variants.a").read_bytes())}
+    for variant in found.values():
+        assert device_code_digest(members[f"{variant['symbol']}.o"].data) == variant["device"]
     data = replayed.library.read_bytes()
     assert b".target sm_80" in data
     assert str(ROOT).encode() not in data
