@@ -120,6 +120,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     wanted = _targets(options, databases)
     targets = wanted if options.mode != "generic" else []
     families = sorted({"cpu", *(t.family for t in wanted)})
+    _check_answers(operators, families)
     inspections, left_out = inspect_functions(operators, targets, families, roots, environment)
     operators = {name: with_inspections(op, inspections, families) for name, op in operators.items()}
     _check_spaces(operators, targets, families, roots)
@@ -240,6 +241,18 @@ def _named(name: str) -> list[Target]:
             fix="name a target such as cuda-sm_90a; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]
+
+
+def _check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:
+    """Raise for an operator of which the library would have no variant at all."""
+    for operator in operators.values():
+        served = {t.family for k in operator.generics for t in toolchain_for(k.backend).targets()}
+        if not served & set(families):
+            raise BuildError(
+                f"operator {operator.name!r} has kernels for {' and '.join(sorted(served))} only",
+                why=f"this library is built for {', '.join(families)}",
+                fix="name a target, such as AOT_TUNE_TARGETS=cuda-sm_90a, or build on a machine with such a device",
+            )
 
 
 def _check_spaces(

@@ -1,4 +1,4 @@
-"""The algorithms that cuBLASLt has for a product on the current device, as configs of the kernel `cublaslt`.
+"""The algorithms that cuBLASLt has for a product on the current device, as configs of the kernels `cublaslt`.
 
 Run in a process that may use the GPU (as a program: `python -m aot_tune.vendor.cublaslt --problems IN --out OUT`); the
 answer is plain numbers. An algorithm is told by its attributes and the library's version, never by its place in a list.
@@ -15,11 +15,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aot_tune.errors import AotTuneError, SpecError
+from aot_tune.vendor.estimate import estimate_for
 from aot_tune.vendor.library import ACTIVATIONS, ALIGNMENT, BIAS, COMPUTE, DEFAULT, TYPES, Algorithm, Library, Operands
 from aot_tune.vendor.library import device_facts as ask_device
-from aot_tune.vendor.tiles import tile_sizes
+from aot_tune.vendor.tiles import CLUSTERS
 
 __all__ = ["WORKSPACE_LIMIT", "Found", "Product", "enumerate_algorithms", "serves"]
 
@@ -31,7 +33,7 @@ CHECKS = 12_000
 """How many configs the library is asked about per product, by default."""
 
 _MULTIPROCESSORS = 132
-_CLUSTERS = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # automatic; 1x1 to 4x4, 8x1 and 1x8
+_CLUSTERS = (0, *CLUSTERS)
 _INNER_SHAPES = (0, 1, 2, 3, 4)
 _SPLITS = (2, 3, 4, 5, 6, 8, 12, 16)
 _SHORTEST_PART = 128
@@ -40,12 +42,18 @@ _CLUSTER_PROBE = 2
 _PROBED = 3
 """Configs that tell which clusters and inner shapes an algorithm has."""
 _VARIANTS_OF_A_TILE = 3
+_NAMED_SHARE = 8
+"""An algorithm that is among the library's heuristics is asked about so many times as often as another."""
+_UNNAMED_COST = 2.0
+"""One that is not is taken to be so many times slower: of 493 that an H200 tried in 16 bits none was the fastest."""
 _ANY_REDUCTION, _FLOAT_REDUCTION = 7, 2
 
 
 @dataclass(frozen=True)
 class Product:
     """out[m, n] = activation(a[m, k] @ b[k, n] + bias) + residual, row-major, as the kernel's guards allow it.
+
+    With a `batch`, so many products of matrices at equal distances.
 
     Args:
         m: rows of a and out.
@@ -59,6 +67,8 @@ class Product:
         activation: none, relu or gelu_tanh.
         bias: whether there is one.
         residual: whether there is one; then there is no activation.
+        batch: number of products; more than one have no bias and no residual.
+        next_a: from one matrix a to the next, in elements; None: dense. So are next_b and next_d (of out).
     """
 
     m: int
@@ -75,9 +85,13 @@ class Product:
     activation: str = "none"
     bias: bool = False
     residual: bool = False
+    batch: int = 1
+    next_a: int | None = None
+    next_b: int | None = None
+    next_d: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.m, self.n, self.k) < 1 or self.dtype not in TYPES or self.math not in COMPUTE:
+        if min(self.m, self.n, self.k, self.batch) < 1 or self.dtype not in TYPES or self.math not in COMPUTE:
             raise SpecError(f"{self} is no product of positive extents in {', '.join(TYPES)}")
         if not serves(self.activation, residual=self.residual):
             raise SpecError(
@@ -98,16 +112,21 @@ class Found:
 
 @dataclass
 class _Search:
-    """One product's search: what all its steps need, and its counts."""
+    """One product's search: what all its steps need (`own`: the library's heuristics), and its counts."""
 
     library: Library
     product: Product
     operands: Operands
     multiprocessors: int
     workspace: int
+    own: list[dict[str, int]]
     checked: int = 0
     passed: int = 0
     found: dict[tuple[int, int], dict[int, tuple[float, dict[str, int]]]] = field(default_factory=dict)
+
+    def named(self, number: int) -> bool:
+        """Whether the library's heuristics take an algorithm."""
+        return any(config["ALGO"] == number for config in self.own)
 
 
 def serves(activation: str, *, residual: bool) -> bool:
@@ -127,25 +146,28 @@ def enumerate_algorithms(
     """At most `limit` configs that the library says can run.
 
     First come the library's heuristics, in their order. The rest is drawn from all ids, tiles, stages, custom options,
-    swizzles, splits of K, clusters and inner shapes: combinations of the former four are checked (an even sample when
-    there are too many for `checks`), those that pass are varied in the others, cheapest first. They are ranked by an
-    estimate of time (waves of tiles over the multiprocessors, times a tile's work), and taken in rounds: the best of
-    each (id, tile), then the second best, then the third, for as many pairs as give `limit` configs.
+    swizzles, splits of K, clusters and inner shapes, most of it from the ids that the heuristics name. Combinations of
+    the former four are checked (an even sample when there are too many for `checks`); those that pass are varied in the
+    others, cheapest first. They are ranked by an estimate of time, among equals with those first that have an option
+    and a cluster of the heuristics, and taken in rounds: the best of each (id, tile), then the second best, then the
+    third, for as many pairs as give `limit` configs.
     """
     operands = _operands(library, product)
     processors = multiprocessors or ask_device().get("multiprocessors", _MULTIPROCESSORS)
-    search = _Search(library, product, operands, processors, workspace)
     reduction = _ANY_REDUCTION if product.dtype == "f32" else _FLOAT_REDUCTION
     configs: list[dict[str, int]] = []
     for algorithm in library.heuristic(operands, HEURISTICS, workspace, reduction):
         config = library.config(algorithm) | {"VERSION": library.version}
         if "ALGO" in config and config not in configs:
             configs.append(config)
+    search = _Search(library, product, operands, processors, workspace, own=list(configs))
     configs = configs[:limit]
     heuristics = len(configs)
-    ids = library.ids(operands)
+    ids = sorted(library.ids(operands), key=lambda number: (not search.named(number), number))
+    shares = [_NAMED_SHARE if search.named(number) else 1 for number in ids]
     for place, number in enumerate(ids):  # what one does not use is left to the others
-        _search_algorithm(search, number, max((checks - search.checked) // (len(ids) - place), 2))
+        allowed = (checks - search.checked) * shares[place] // sum(shares[place:])
+        _search_algorithm(search, number, max(allowed, 2))
     for config in _rounds(search, limit):
         if len(configs) >= limit:
             break
@@ -157,12 +179,18 @@ def enumerate_algorithms(
 def _operands(library: Library, product: Product) -> Operands:
     """The row-major product as the column-major out^T = b^T a^T: the library's A is b."""
     p, made = product, Operands(product.dtype, product.math)
+
+    def layout(to: Any, rows: int, columns: int, ld: int, offset: int | None) -> None:
+        ld = ld or rows
+        offset = ld * columns if offset is None else offset
+        library.layout(to, made.type, rows, columns, ld, batch=p.batch, offset=offset)
+
     rows, columns = (p.m, p.k) if p.a_by_columns else (p.k, p.m)
-    library.layout(made.a, made.type, rows, columns, p.lda or rows)
+    layout(made.a, rows, columns, p.lda, p.next_a)
     rows, columns = (p.k, p.n) if p.b_by_columns else (p.n, p.k)
-    library.layout(made.b, made.type, rows, columns, p.ldb or rows)
-    library.layout(made.c, made.type, p.n, p.m, (p.residual and p.ld_residual) or p.ldd or p.n)
-    library.layout(made.d, made.type, p.n, p.m, p.ldd or p.n)
+    layout(made.b, rows, columns, p.ldb, p.next_b)
+    layout(made.c, p.n, p.m, (p.residual and p.ld_residual) or p.ldd, p.next_d)
+    layout(made.d, p.n, p.m, p.ldd, p.next_d)
     epilogue = ACTIVATIONS[p.activation] | (BIAS if p.bias else 0)
     library.describe(made, transposed_a=p.b_by_columns, transposed_b=p.a_by_columns, epilogue=epilogue or DEFAULT)
     return made
@@ -193,11 +221,14 @@ def _search_algorithm(search: _Search, number: int, checks: int) -> None:
 
 
 def _can_serve(search: _Search, algorithm: Algorithm) -> bool:
-    """Whether the algorithm takes pointers of the guards' alignment, and a residual that is not the output."""
+    """Whether the algorithm takes pointers of the guards' alignment, a batch, and a residual that is not the output."""
+    library, product = search.library, search.product
     for matrix in "ABCD":
-        if max(search.library.capability(algorithm, f"MIN_ALIGNMENT_{matrix}_BYTES"), default=1) > ALIGNMENT:
+        if max(library.capability(algorithm, f"MIN_ALIGNMENT_{matrix}_BYTES"), default=1) > ALIGNMENT:
             return False
-    return not search.product.residual or any(search.library.capability(algorithm, "OUT_OF_PLACE_RESULT_SUPPORT"))
+    if product.batch > 1 and not any(library.capability(algorithm, "STRIDED_BATCH_SUPPORT")):
+        return False
+    return not product.residual or any(library.capability(algorithm, "OUT_OF_PLACE_RESULT_SUPPORT"))
 
 
 def _vary(search: _Search, number: int, algorithm: Algorithm, base: list[dict[str, int]], checks: int) -> None:
@@ -259,19 +290,23 @@ def _try(search: _Search, number: int, algorithm: Algorithm, config: dict[str, i
 
 def _cost(search: _Search, config: dict[str, int]) -> float:
     """An estimate of time, in products of a multiprocessor; it only orders configs of one product."""
-    p, split = search.product, config["SPLITK"]
-    rows, columns = tile_sizes().get(config["TILE"], (128, 128))
-    tiles = math.ceil(p.n / rows) * math.ceil(p.m / columns) * split
-    waves = math.ceil(tiles / search.multiprocessors)
-    work = waves * (p.k / split) * (rows * columns + 64 * (rows + columns))
-    # Parts are written and read again as floats: a byte takes as long as some 200 products.
-    return work + (1600.0 * p.m * p.n * split / search.multiprocessors if split > 1 else 0.0)
+    p = search.product
+    extents = (p.n, p.m, p.k, p.batch)
+    estimate = estimate_for(p.dtype)
+    return estimate.time(extents, config["TILE"], config["CLUSTER"], config["SPLITK"], search.multiprocessors)
 
 
 def _rounds(search: _Search, limit: int) -> Iterator[dict[str, int]]:
     """The best of each (id, tile), then the second best, and so on; at random but always alike among equals."""
-    groups = [sorted(g.values(), key=lambda one: (one[0], _digest(one[1]))) for g in search.found.values()]
-    groups.sort(key=lambda g: (g[0][0], _digest(g[0][1])))
+    usual = {(c["ALGO"], c.get("CUSTOM"), c.get("CLUSTER")) for c in search.own}
+
+    def rank(one: tuple[float, dict[str, int]]) -> tuple[float, bool, int]:
+        cost, config = one
+        unusual = (config["ALGO"], config["CUSTOM"], config["CLUSTER"]) not in usual
+        return cost * (1.0 if search.named(config["ALGO"]) else _UNNAMED_COST), unusual, _digest(config)
+
+    groups = [sorted(g.values(), key=rank) for g in search.found.values()]
+    groups.sort(key=lambda g: rank(g[0]))
     groups = groups[: max(limit // _VARIANTS_OF_A_TILE, 1)]
     for place in range(max((len(g) for g in groups), default=0)):
         for group in groups:

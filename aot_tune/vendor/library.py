@@ -28,6 +28,7 @@ ACTIVATIONS = {"none": 0, "relu": 2, "gelu_tanh": 32}
 BIAS, DEFAULT = 4, 1
 
 DESC = {"TRANSA": 3, "TRANSB": 4, "EPILOGUE": 7, "BIAS_POINTER": 8}
+LAYOUT = {"BATCH_COUNT": 5, "STRIDED_BATCH_OFFSET": 6}
 PREFERENCE = {"MAX_WORKSPACE_BYTES": 1, "REDUCTION_SCHEME_MASK": 3}
 PREFERENCE_ALIGNMENT = (5, 6, 7, 8)
 CONFIG: dict[str, tuple[int, type[Any]]] = {
@@ -47,6 +48,7 @@ CAPABILITY: dict[str, tuple[int, type[Any]]] = {
     "SPLITK_SUPPORT": (0, c_int32),
     "REDUCTION_SCHEME_MASK": (1, c_uint32),
     "CTA_SWIZZLING_SUPPORT": (2, c_uint32),
+    "STRIDED_BATCH_SUPPORT": (3, c_int32),
     "OUT_OF_PLACE_RESULT_SUPPORT": (4, c_int32),
     "TILE_IDS": (6, c_uint32),
     "CUSTOM_OPTION_MAX": (7, c_int32),
@@ -86,6 +88,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cublasLtCreate": [POINTER(c_void_p)],
     "cublasLtDestroy": [c_void_p],
     "cublasLtMatrixLayoutInit_internal": [c_void_p, c_size_t, c_int, c_uint64, c_uint64, c_int64],
+    "cublasLtMatrixLayoutSetAttribute": [c_void_p, c_int, c_void_p, c_size_t],
     "cublasLtMatmulDescInit_internal": [c_void_p, c_size_t, c_int, c_int],
     "cublasLtMatmulDescSetAttribute": [c_void_p, c_int, c_void_p, c_size_t],
     "cublasLtMatmulPreferenceInit_internal": [c_void_p, c_size_t],
@@ -143,9 +146,17 @@ class Library:
         """Give the handle back."""
         self._lib.cublasLtDestroy(self._handle)
 
-    def layout(self, to: Any, kind: int, rows: int, columns: int, ld: int) -> None:
-        """Fill in the layout of a column-major matrix with leading dimension `ld`."""
+    def layout(self, to: Any, kind: int, rows: int, columns: int, ld: int, *, batch: int = 1, offset: int = 0) -> None:
+        """Fill in the layout of a column-major matrix with leading dimension `ld`, or `batch` of them, `offset` apart.
+
+        Both distances are in elements.
+        """
         _check("layout", self._lib.cublasLtMatrixLayoutInit_internal(to, ctypes.sizeof(to), kind, rows, columns, ld))
+        values: list[tuple[str, Any]] = [("BATCH_COUNT", c_int32(batch)), ("STRIDED_BATCH_OFFSET", c_int64(offset))]
+        for name, value in values if batch > 1 else ():
+            size = ctypes.sizeof(value)
+            status = self._lib.cublasLtMatrixLayoutSetAttribute(to, LAYOUT[name], byref(value), size)
+            _check(f"layout's {name}", status)
 
     def describe(self, to: Operands, *, transposed_a: bool, transposed_b: bool, epilogue: int) -> None:
         """Fill in the operation."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from aot_tune.spec import Expr, Kernel, Parameter, alignment, attribute, dims, parameter, stride, target
 
+from .cutlass_kernels import CUTLASS_KERNELS
+from .vendor_kernels import CUBLASLT
+
 B, K = dims("B K")
 BM, BN, WN, STAGES, TM = (parameter(name) for name in ("BM", "BN", "WN", "STAGES", "TM"))
 SHARED = target("shared_bytes")
@@ -118,4 +121,6 @@ KERNELS = (
         requires=(*GRID, K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(attribute("math") == 0,),
     ),
+    *CUTLASS_KERNELS,
+    CUBLASLT,
 )

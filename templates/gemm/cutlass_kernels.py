@@ -10,6 +10,7 @@ from aot_tune.spec import (
     Kernel,
     Parameter,
     alignment,
+    among,
     attribute,
     dims,
     parameter,
@@ -41,16 +42,17 @@ def _fits(itemsize: int) -> tuple[Expr, ...]:
     )
 
 
-def _requires() -> tuple[Expr, ...]:
-    """What TMA asks of pointers and strides; an absent tensor counts as row-major and aligned."""
+def _requires(b: str = "nk") -> tuple[Expr, ...]:
+    """What TMA asks of pointers and strides, B being `b`; an absent tensor counts as row-major and aligned."""
+    inner, outer = (0, 1) if b == "nk" else (1, 0)
     return (
         stride("a", 1) == 1,
-        stride("b", 0) == 1,
+        stride("b", inner) == 1,
         stride("bias", 0) == 1,
         stride("residual", 1) == 1,
         stride("out", 1) == 1,
-        *(s % 8 == 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
-        *(s > 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+        *(s % 8 == 0 for s in (stride("a", 0), stride("b", outer), stride("out", 0))),
+        *(s > 0 for s in (stride("a", 0), stride("b", outer), stride("out", 0))),
         # TMA clips a tile at whole 16 bytes: beyond them it would read and write what is not the tensor's.
         N % 8 == 0,
         K % 8 == 0,
@@ -129,6 +131,16 @@ CUTLASS = Kernel(
         (64, 128, 128, 1, 1, "pingpong", 1, 1, "heuristic"),
         (128, 64, 128, 2, 1, "cooperative", 1, 1, "heuristic"),
         (128, 128, 64, 1, 1, "pingpong", 1, 1, "heuristic"),
+        # Tiles of which nearly each multiprocessor has one or two, as where cuBLASLt's best kernels are ahead of these;
+        # small ones are in pairs that share the loads of their longer side, for these take longer than the products.
+        (64, 128, 128, 2, 1, "pingpong", 1, 1, "heuristic"),  # [256 x 4096, 1024 x 1024]
+        (128, 96, 64, 1, 2, "cooperative", 1, 1, "heuristic"),  # [256 x 6144, 1024 x 3072]
+        (128, 112, 64, 1, 2, "pingpong", 1, 1, "heuristic"),  # [256 x 14336, 1024 x 3584]
+        (128, 64, 64, 1, 2, "cooperative", 1, 1, "heuristic"),  # [256 x 4096, 1024 x 1024]
+        (128, 80, 64, 1, 2, "cooperative", 1, 1, "heuristic"),  # [1024 x 1280, 256 x 4608]
+        (128, 144, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [256 x 18944, 1024 x 4608]
+        (64, 96, 128, 1, 2, "pingpong", 1, 1, "heuristic"),  # [256 x 3072]
+        (64, 32, 128, 1, 2, "pingpong", 1, 1, "heuristic"),  # [256 x 1024]
     ),
     **_SHARED,
 )
@@ -194,4 +206,35 @@ CUTLASS_TF32 = Kernel(
     },
 )
 
-CUTLASS_KERNELS: tuple[Kernel, ...] = (CUTLASS, CUTLASS_SWAPPED, CUTLASS_TF32)
+# Weights that are kept by rows: their tiles reach the matrix units transposed, which tf32 cannot.
+_ROWS = table(
+    "TM TN TK CM CN SCHEDULE SPLITS",
+    (128, 128, 64, 2, 1, "pingpong", 1),
+    (64, 128, 128, 2, 1, "pingpong", 1),
+    (128, 256, 64, 2, 1, "cooperative", 1),
+    (128, 64, 64, 1, 2, "cooperative", 1),
+    (128, 128, 64, 1, 1, "cooperative", -1),
+    (128, 192, 64, 2, 1, "cooperative", 1),
+)
+
+_SPACE_OF_ROWS = _parameters(
+    False,
+    TM=(128, 64),
+    TN=(256, 192, 128, 64),
+    SPLITS=(1, -1),
+    SWIZZLE=(1,),
+    RASTER=("heuristic",),
+    B=("kn",),
+)
+
+CUTLASS_KN = Kernel(
+    "cutlass_kn",
+    "gemm/cutlass.cu.j2",
+    parameters=_SPACE_OF_ROWS,
+    constraints=(*_fits(2), among(_SPACE_OF_ROWS, _ROWS)),
+    worthwhile=(M >= 64, N >= 64),
+    order=_ROWS,
+    **_SHARED | {"requires": _requires("kn")},
+)
+
+CUTLASS_KERNELS: tuple[Kernel, ...] = (CUTLASS, CUTLASS_SWAPPED, CUTLASS_KN, CUTLASS_TF32)

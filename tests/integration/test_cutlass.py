@@ -33,7 +33,6 @@ pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
     [
         ("gemm", "cutlass_kn", 0, "bf16"),  # b's tiles transposed
         ("batched_gemm", "cutlass", 3, "bf16"),  # no epilogue, blocks that do not persist
-        ("batched_gemm", "cutlass_kn", 0, "f16"),  # no epilogue, persistent blocks in clusters
     ],
 )
 def test_it_compiles_without_spills(operator: str, kernel: str, place: int, dtype: str, tmp_path: Path) -> None:

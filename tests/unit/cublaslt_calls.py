@@ -47,6 +47,19 @@ def matrix(rng: np.random.Generator, rows: int, columns: int, *, by_columns: boo
     return as_strided(memory, (rows, columns), strides)
 
 
+def stack(
+    rng: np.random.Generator, count: int, rows: int, columns: int, *, by_columns: bool, pad: int, where: str
+) -> np.ndarray[Any, Any]:
+    """`count` float32 matrices: one after another, `apart`, `shared` (one for all), or their rows `between` others."""
+    inner, outer = (rows, columns) if by_columns else (columns, rows)
+    row, step = inner + pad, outer * (inner + pad) + (3 if where == "apart" else 0)
+    if where == "between":
+        row, step = count * (inner + pad), inner + pad
+    memory = rng.standard_normal(count * (outer * (inner + pad) + 3)).astype(np.float32)
+    strides = (0 if where == "shared" else 4 * step, *((4, 4 * row) if by_columns else (4 * row, 4)))
+    return as_strided(memory, (count, rows, columns), strides)
+
+
 def tensor(array: np.ndarray[Any, Any] | None, dtype: str, device: int) -> Tensor | None:
     if array is None:
         return None
@@ -66,6 +79,8 @@ class Candidate:
     def call(self, one: dict[str, Any]) -> dict[str, Any]:
         if one.get("preload"):
             return {"preload": self.functions["preload"]()}
+        if "batch" in one:
+            return self.call_batch(one)
         m, n, k, dtype = one["m"], one["n"], one["k"], one.get("dtype", "f32")
         pad, activation = one.get("pad", 0), one.get("activation", "none")
         rng = np.random.default_rng(1)
@@ -78,6 +93,34 @@ class Candidate:
         tensors = [tensor(t, dtype, one.get("device", 0)) for t in (a, b, bias, residual, out)]
         given = [*(None if t is None else ctypes.byref(t) for t in tensors), ACTIVATIONS.index(activation)]
         given.append(int(one.get("math") == "tf32"))
+        found = self.run(one, given, out)
+        wanted = a.astype(np.float64) @ b + (0 if bias is None else bias)
+        if activation == "relu":
+            wanted = np.maximum(wanted, 0)
+        if activation == "gelu_tanh":
+            wanted = 0.5 * wanted * (1 + np.tanh(np.sqrt(2 / np.pi) * (wanted + 0.044715 * wanted**3)))
+        wanted = wanted + (0 if residual is None else residual)
+        found["error"] = float(np.abs(out - wanted).max())
+        return found
+
+    def call_batch(self, one: dict[str, Any]) -> dict[str, Any]:
+        count, m, n, k = one["batch"], one["m"], one["n"], one["k"]
+        pad, where = one.get("pad", 0), one.get("where", {})
+        rng = np.random.default_rng(1)
+        by_columns = {"a": one.get("a_by_columns", False), "b": one.get("b_by_columns", True), "out": False}
+        extents = {"a": (m, k), "b": (k, n), "out": (m, n)}
+        a, b, out = (
+            stack(rng, count, *extents[t], by_columns=by_columns[t], pad=pad, where=where.get(t, "")) for t in extents
+        )
+        wanted = a.astype(np.float64) @ b
+        out[:] = UNTOUCHED
+        tensors = [tensor(t, one.get("dtype", "f32"), one.get("device", 0)) for t in (a, b, out)]
+        found = self.run(one, [*(ctypes.byref(t) for t in tensors), int(one.get("math") == "tf32")], out)
+        found["error"] = float(np.abs(out - wanted).max())
+        return found
+
+    def run(self, one: dict[str, Any], given: list[Any], out: np.ndarray[Any, Any]) -> dict[str, Any]:
+        """Ask for the workspace, launch and ask for the note, with the operator's arguments `given`."""
         size, text = ctypes.c_size_t(99), ctypes.create_string_buffer(200)
         found = {"workspace": self.functions["workspace"](*given, ctypes.byref(size)), "bytes": size.value}
         room = one.get("room", size.value)
@@ -87,13 +130,6 @@ class Candidate:
         found["note_status"] = self.functions["note"](*given, text, ctypes.c_size_t(len(text)))
         found["note"] = text.value.decode()
         found["touched"] = bool((out != UNTOUCHED).any())
-        wanted = a.astype(np.float64) @ b + (0 if bias is None else bias)
-        if activation == "relu":
-            wanted = np.maximum(wanted, 0)
-        if activation == "gelu_tanh":
-            wanted = 0.5 * wanted * (1 + np.tanh(np.sqrt(2 / np.pi) * (wanted + 0.044715 * wanted**3)))
-        wanted = wanted + (0 if residual is None else residual)
-        found["error"] = float(np.abs(out - wanted).max())
         return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
-from aot_tune.compile.toolchain import target_by_name, toolchain_for
+from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.errors import RenderError
 from aot_tune.library import bundled_templates, load_operator
 from aot_tune.link.elf import definitions, initialiser_count
@@ -20,38 +18,13 @@ from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
 
-HERE = Path(__file__).parent
-STUB = HERE / "stubs" / "cublaslt.cpp"
-UNAVAILABLE = -100
-RECORDED = {
-    "ALGO": 66,
-    "TILE": 20,
-    "STAGES": 36,
-    "SPLITK": 3,
-    "REDUCTION": 2,
-    "SWIZZLE": 1,
-    "CUSTOM": 5,
-    "INNER": 4,
-    "CLUSTER": 9,
-    "VERSION": 130100,
-}
 OPERATOR = load_operator(bundled_templates() / "gemm")
 KERNEL = OPERATOR.kernel("cublaslt")
-TARGET = target_by_name("cuda-sm_90a")
 
 
 def render(config: dict[str, Any], dtype: str = "f32") -> Rendered:
     candidate = candidate_for(OPERATOR, KERNEL, config, TARGET, None, {"T": dtype})
     return Renderer([bundled_templates()]).render(OPERATOR, candidate, TARGET)
-
-
-def compile_shared(rendered: Rendered, folder: Path) -> Path:
-    toolchain = toolchain_for("cublaslt")
-    outcome = toolchain.compile(rendered.source, TARGET, folder / "candidate.o", 120.0)
-    assert outcome.status == "ok", outcome.log
-    assert outcome.log == ""
-    toolchain.link_shared([folder / "candidate.o"], folder / "candidate.so")
-    return folder / "candidate.so"
 
 
 @pytest.fixture(scope="module")
@@ -64,37 +37,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
     return found
 
 
-def build_stub(folder: Path, *flags: str, name: str = "libcublasLt.so.13", driver: bool = True) -> Path:
-    command = [*toolchain_for("cxx").command(), "-std=c++17", "-O1", "-shared", "-fPIC", str(STUB)]  # type: ignore[attr-defined]
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*command, *flags, f"-Wl,-soname,{name}", "-o", folder / name, "-ldl"], check=True)
-    if driver:
-        soname = "-Wl,-soname,libcuda.so.1"
-        subprocess.run([*command, "-DDRIVER", soname, "-o", folder / "libcuda.so.1", "-ldl"], check=True)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_stub(tmp_path_factory.mktemp("stub"))
-
-
-def call(candidate: tuple[Path, str], libraries: Path | None, calls: list[dict[str, Any]], *, stub: bool = True) -> Any:
-    environ = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    if libraries is not None:
-        environ["LD_LIBRARY_PATH"] = str(libraries)
-    given = {"candidate": str(candidate[0]), "symbol": candidate[1], "calls": calls, "stub": stub}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "cublaslt_calls.py")],
-        input=json.dumps(given),
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 PLAIN = {"m": 5, "n": 12, "k": 7}
@@ -251,7 +196,7 @@ def test_what_the_heuristic_is_asked(built: dict[str, tuple[Path, str]], stub: P
     calls.append(PLAIN | {"dtype": "f32", "math": "tf32"})
     answers = call(built["own"], stub, calls)
     asked = [line for a in answers for line in a["log"] if line.startswith("heuristic")]
-    limits = [f"heuristic limit={32 << 20} reduction={r} alignment=16" for r in (7, 2, 2, 7)]
+    limits = [f"heuristic limit={32 << 20} reduction={r} alignment=16,16,16,16" for r in (7, 2, 2, 7)]
     assert asked == limits
     ran = [line for a in answers for line in a["log"] if line.startswith("matmul")]
     kinds = [line[line.index("type=") : line.index(" epilogue")] for line in ran]

@@ -10,13 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
 import pytest
 
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.errors import ToolchainError
 from aot_tune.library import bundled_templates
 from aot_tune.vendor import library
-from aot_tune.vendor.tiles import tile_sizes
+from aot_tune.vendor.tiles import CLUSTERS, tile_sizes
 
 FOLDERS = ("nvidia/cu13/include", "nvidia/cublas/include")
 
@@ -33,6 +34,8 @@ CXX = {
     "kTransB": "CUBLASLT_MATMUL_DESC_TRANSB",
     "kEpilogue": "CUBLASLT_MATMUL_DESC_EPILOGUE",
     "kBiasPointer": "CUBLASLT_MATMUL_DESC_BIAS_POINTER",
+    "kBatchCount": "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT",
+    "kStridedBatchOffset": "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",
     "kEpilogueDefault": "CUBLASLT_EPILOGUE_DEFAULT",
     "kEpilogueRelu": "CUBLASLT_EPILOGUE_RELU",
     "kEpilogueBias": "CUBLASLT_EPILOGUE_BIAS",
@@ -96,15 +99,20 @@ def headers(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
+def template() -> str:
+    """What templates write in the header's stead, for batches: that has it all."""
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(bundled_templates()), trim_blocks=True)
+    return environment.get_template("gemm/cublaslt.h.j2").render(batch=["batch"])
+
+
 def compiles(tmp_path: Path, headers: Path, asserts: str) -> str:
     """The errors of a source that includes the header and what templates write in its stead."""
     try:
         runtime = str(toolchain_for("nvcc").toolkit().include)  # type: ignore[attr-defined]
     except ToolchainError:
         pytest.skip("the headers of the CUDA runtime are not here")
-    ours = re.sub(r"\{#.*?#\}", "", (bundled_templates() / "gemm" / "cublaslt.h.j2").read_text(), flags=re.DOTALL)
     source = tmp_path / "check.cpp"
-    source.write_text(f"#include <cublasLt.h>\n#include <cstddef>\n#include <cstring>\n{ours}\n{asserts}")
+    source.write_text(f"#include <cublasLt.h>\n#include <cstddef>\n#include <cstring>\n{template()}\n{asserts}")
     command = [*toolchain_for("cxx").command(), "-std=c++17", "-fsyntax-only"]  # type: ignore[attr-defined]
     command += ["-isystem", str(headers), "-isystem", runtime, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -114,8 +122,7 @@ def compiles(tmp_path: Path, headers: Path, asserts: str) -> str:
 def test_numbers_and_structures_of_the_template(headers: Path, tmp_path: Path) -> None:
     same = [f"static_assert(int64_t{{{ours}}} == int64_t{{{theirs}}});" for ours, theirs in CXX.items()]
     assert not compiles(tmp_path, headers, "\n".join(same) + SHAPES)
-    text = (bundled_templates() / "gemm" / "cublaslt.h.j2").read_text()
-    numbered = re.findall(r"\b(k\w+) = \d+,?", text)
+    numbered = re.findall(r"\b(k\w+) = \d+,?", template())
     own = {"kSuccess", "kUnavailable", "kParents", "kDevices"}
     assert set(numbered) <= set(CXX) | own, "a number that is not compared with the header"
     assert "static assertion" in compiles(
@@ -125,9 +132,8 @@ def test_numbers_and_structures_of_the_template(headers: Path, tmp_path: Path) -
 
 def test_the_templates_functions_take_what_the_librarys_do(headers: Path, tmp_path: Path) -> None:
     """Same number of parameters, each of the same size; `heuristic` stands for cublasLtMatmulAlgoGetHeuristic."""
-    text = (bundled_templates() / "gemm" / "cublaslt.h.j2").read_text()
-    pairs = re.findall(r'\{"(\w+)", offsetof\(Functions, (\w+)\)\}', text)
-    assert len(pairs) == 12
+    pairs = re.findall(r'\{"(\w+)", offsetof\(Functions, (\w+)\)\}', template())
+    assert len(pairs) == 13
     sizes = """
 template <typename... T> struct Sizes {};
 template <size_t... N> struct Numbers {};
@@ -144,6 +150,7 @@ def test_numbers_of_the_module_that_asks_for_algorithms(headers: Path, tmp_path:
     numbers = {f"CUBLASLT_ALGO_CONFIG_{CONFIG[name]}": number for name, (number, _) in library.CONFIG.items()}
     numbers |= {f"CUBLASLT_ALGO_CAP_{name}": number for name, (number, _) in library.CAPABILITY.items()}
     numbers |= {f"CUBLASLT_MATMUL_DESC_{name}": number for name, number in library.DESC.items()}
+    numbers |= {f"CUBLASLT_MATRIX_LAYOUT_{name}": number for name, number in library.LAYOUT.items()}
     numbers |= {f"CUBLASLT_MATMUL_PREF_{name}": number for name, number in library.PREFERENCE.items()}
     for letter, number in zip("ABCD", library.PREFERENCE_ALIGNMENT, strict=True):
         numbers[f"CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_{letter}_BYTES"] = number
@@ -164,3 +171,11 @@ def test_sizes_of_tiles(headers: Path) -> None:
     sizes = {int(number): (int(rows), int(columns)) for rows, columns, number in found}
     assert len(sizes) > 600
     assert all(tile_sizes()[number] == size for number, size in sizes.items())
+
+
+def test_shapes_of_clusters(headers: Path) -> None:
+    text = (headers / "cublasLt.h").read_text()
+    found = re.findall(r"CUBLASLT_CLUSTER_SHAPE_(\d+)x(\d+)x1\s*=\s*(\d+)", text)
+    shapes = {int(number): (int(rows), int(columns)) for rows, columns, number in found}
+    assert len(shapes) > 40
+    assert all(shapes[number] == shape for number, shape in CLUSTERS.items())

@@ -10,25 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cublaslt_stand_in import build_stub
 
-from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.errors import SpecError
 from aot_tune.vendor import cublaslt
 from aot_tune.vendor.cublaslt import Product, serves
-from aot_tune.vendor.tiles import tile_sizes
+from aot_tune.vendor.estimate import Estimate, estimate_for
+from aot_tune.vendor.tiles import CLUSTERS, tile_sizes
 
-STUB = Path(__file__).parent / "stubs" / "cublaslt.cpp"
 KEYS = {"ALGO", "TILE", "STAGES", "SPLITK", "REDUCTION", "SWIZZLE", "CUSTOM", "INNER", "CLUSTER", "VERSION"}
 BIG = {"m": 256, "n": 4096, "k": 4096}
 
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stub")
-    command = [*toolchain_for("cxx").command(), "-std=c++17", "-O1", "-shared", "-fPIC", str(STUB)]  # type: ignore[attr-defined]
-    for name, flags in (("libcublasLt.so.13", []), ("libcuda.so.1", ["-DDRIVER"])):
-        subprocess.run([*command, *flags, f"-Wl,-soname,{name}", "-o", folder / name, "-ldl"], check=True)
-    return folder
+    return build_stub(tmp_path_factory.mktemp("stub"))
 
 
 def run(folder: Path, products: list[dict[str, Any]], *arguments: str, libraries: Path | None) -> tuple[Any, str]:
@@ -93,6 +89,52 @@ def test_a_residual_needs_algorithms_that_can_add_another_matrix(tmp_path: Path,
     assert {c["ALGO"] for c in found["configs"]} == {900, 21, 66}
 
 
+def test_batches_are_laid_out_before_the_library_is_asked(tmp_path: Path, stub: Path) -> None:
+    """The stand-in's own choice holds the number of matrices, and the distances of those of b, a and out."""
+    product = {"batch": 6, "m": 8, "n": 16, "k": 24}
+    dense = ask(tmp_path, stub, **product)["configs"][0]
+    assert [dense[n] for n in ("ALGO", "TILE", "CUSTOM", "SWIZZLE", "STAGES")] == [900, 6, 24 * 16, 8 * 24, 8 * 16]
+    apart = ask(tmp_path, stub, **product, next_a=24, lda=144, next_b=0, next_d=200, ldd=20)["configs"][0]
+    assert [apart[n] for n in ("TILE", "CUSTOM", "SWIZZLE", "STAGES")] == [6, 0, 24, 200]
+    padded = ask(tmp_path, stub, **product, lda=32, ldb=40, ldd=20)["configs"][0]
+    assert [padded[n] for n in ("TILE", "CUSTOM", "SWIZZLE", "STAGES")] == [6, 40 * 16, 32 * 8, 20 * 8]
+
+
+def test_a_batch_needs_algorithms_that_can_do_one(tmp_path: Path, stub: Path) -> None:
+    alone, batch = (ask(tmp_path, stub, "--limit", "5000", **BIG, batch=n) for n in (1, 8))
+    assert {c["ALGO"] for c in alone["configs"]} == {900, 7, 21, 66}
+    assert {c["ALGO"] for c in batch["configs"]} == {900, 21, 66}
+
+
+def test_what_the_librarys_own_list_names_comes_first(tmp_path: Path) -> None:
+    """Algorithms that it does not take itself wait behind those that it does, though they be as good by their tiles."""
+    for named, other in ((21, 66), (66, 21)):
+        folder = build_stub(tmp_path / str(named), f"-DNAMED={named}")
+        own, *rest = ask(tmp_path, folder, "--limit", "60", **BIG)["configs"]
+        assert own["ALGO"] == named
+        places = [(c["ALGO"], c["TILE"]) for c in rest]
+        assert all(places.index((named, tile)) < places.index((other, tile)) for tile in (5, 15, 20, 23))
+
+
+def test_among_equals_the_librarys_own_options_come_first(tmp_path: Path) -> None:
+    """Options 0, 1 and 2 of id 21 cost the same; the stand-in's own choice has 1 beside cluster 3."""
+    folder = build_stub(tmp_path, "-DNAMED=21", "-DNAMED_OPTION=1", "-DNAMED_CLUSTER=3")
+    configs = ask(tmp_path, folder, "--limit", "60", **BIG)["configs"][1:]
+    chosen = [c for c in configs if c["ALGO"] == 21 and c["CLUSTER"] == 3 and c["SPLITK"] == 1]
+    for tile in {c["TILE"] for c in chosen}:
+        assert next(c for c in chosen if c["TILE"] == tile)["CUSTOM"] == 1
+
+
+def test_most_questions_are_about_what_the_library_takes_itself(tmp_path: Path) -> None:
+    """How many configs of id 21 are found with few questions."""
+    found = {}
+    for named in (21, 66):
+        folder = build_stub(tmp_path / str(named), f"-DNAMED={named}")
+        configs = ask(tmp_path, folder, "--limit", "5000", "--checks", "600", **BIG)["configs"]
+        found[named] = sum(c["ALGO"] == 21 for c in configs)
+    assert found[21] > 1.3 * found[66] > 0
+
+
 def test_limits_are_kept_and_answers_are_always_the_same(tmp_path: Path, stub: Path) -> None:
     first = ask(tmp_path, stub, "--limit", "12", "--checks", "200", **BIG)
     assert len(first["configs"]) == 12
@@ -106,7 +148,7 @@ def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Pa
     assert answer is None
     assert "cuBLASLt not found" in errors
     assert "nvidia-cublas" in errors
-    for wrong in ({"m": 1}, BIG | {"dtype": "f64"}, BIG | {"n": 0}, BIG | {"activation": "silu"}):
+    for wrong in ({"m": 1}, BIG | {"dtype": "f64"}, BIG | {"n": 0}, BIG | {"batch": 0}, BIG | {"activation": "silu"}):
         answer, errors = run(tmp_path, [wrong], *where, libraries=stub)
         assert answer is None
         assert errors.startswith("error: ")
@@ -133,3 +175,34 @@ def test_epilogues_that_mean_the_same() -> None:
 def test_tiles_have_the_sizes_of_their_names() -> None:
     sizes = tile_sizes()
     assert (len(sizes), sizes[1], sizes[20], sizes[23], sizes[645]) == (645, (8, 8), (128, 128), (128, 256), (256, 1))
+
+
+ESTIMATE = Estimate(load=64, exposed=0, wave=0, split=200, alone=2, doubling=0.1)
+TILE_128, TILE_256, CLUSTER_1, CLUSTER_2, CLUSTER_4X4 = 20, 24, 2, 3, 10
+
+
+def test_tiles_that_fill_the_device_are_estimated_to_be_faster() -> None:
+    """128 x 128 and 256 x 128 on eight multiprocessors: a wave takes as long as its tiles, filled or not."""
+
+    def time(rows: int, tile: int = TILE_128, **values: int) -> float:
+        given = {"cluster": CLUSTER_2, "split": 1, "batch": 1} | values
+        extents = (rows, 128, 1024, given["batch"])
+        return ESTIMATE.time(extents, tile, given["cluster"], given["split"], 8)
+
+    assert time(1024) == time(256) > 0
+    assert time(1280) == 2 * time(1024)
+    assert time(2048, TILE_256) == 2 * time(1024)
+    assert time(1024, batch=2) == 2 * time(1024)
+    assert time(1280, batch=4) == 5 * time(1024)
+    assert time(128, cluster=CLUSTER_1) > time(128)  # without a neighbour, loads take longer than products
+    assert time(1152, cluster=CLUSTER_1) / time(1024, cluster=CLUSTER_1) == 2
+    assert time(1024, cluster=CLUSTER_4X4) > 7 * time(1024)  # 32 tiles though 8 would do, on six multiprocessors
+    assert time(256, split=4) < time(256)
+    assert time(1024, split=4) > time(1024)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_estimates_are_positive_for_every_tile_and_cluster(dtype: str) -> None:
+    for tile in (0, *tile_sizes()):
+        for cluster in (0, *CLUSTERS, 99):
+            assert estimate_for(dtype).time((1, 1, 1, 1), tile, cluster, 1, 4) > 0

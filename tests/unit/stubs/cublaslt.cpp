@@ -37,6 +37,15 @@ extern "C" int stub_mode() { return mode; }
 #define VERSION 130100
 #endif
 
+// The first algorithm that it takes itself.
+#ifndef NAMED
+#define NAMED 900
+#endif
+#ifndef NAMED_OPTION
+#define NAMED_OPTION 0
+#define NAMED_CLUSTER 0
+#endif
+
 namespace {
 
 char log_text[1 << 16];
@@ -74,6 +83,11 @@ uint32_t word(const uint64_t* algorithm, int attribute) {
   return reinterpret_cast<const uint32_t*>(algorithm)[attribute];
 }
 
+// Whether layouts are of one number of matrices.
+bool alike(const uint64_t* la, const uint64_t* lb, const uint64_t* lc, const uint64_t* ld) {
+  return la[5] == ld[5] && lb[5] == ld[5] && lc[5] == ld[5];
+}
+
 float gelu(float v) {
   return 0.5f * v * (1.0f + std::tanh(0.7978845608028654f * (v + 0.044715f * v * v * v)));
 }
@@ -107,8 +121,17 @@ int cublasLtMatrixLayoutInit_internal(uint64_t* to, size_t size, int type, uint6
                                       int64_t ld) {
   if (size < 14 * 8) return 3;
   to[0] = static_cast<uint64_t>(type), to[1] = rows, to[2] = columns, to[3] = static_cast<uint64_t>(ld);
+  to[5] = 1, to[6] = 0;
   return static_cast<uint64_t>(ld) < rows ? 7 : 0;
 }
+#ifndef LACKS_LAYOUT_SET
+int cublasLtMatrixLayoutSetAttribute(uint64_t* to, int attribute, const void* value, size_t size) {
+  if (attribute < 5 || attribute > 6 || size != (attribute == 5 ? 4 : 8)) return 7;
+  to[attribute] = 0;
+  std::memcpy(&to[attribute], value, size);
+  return 0;
+}
+#endif
 int cublasLtMatmulDescInit_internal(uint64_t* to, size_t size, int compute, int scale) {
   if (size < 32 * 8) return 3;
   std::memset(to, 0, 32 * 8);
@@ -161,7 +184,7 @@ int cublasLtMatmulAlgoGetIds(void*, int, int, int, int, int, int, int wanted, in
   std::memcpy(ids, all, static_cast<size_t>(*count) * sizeof(int));
   return 0;
 }
-// 7: nothing but one tile. 21: tiles, stages, options, splits. 66: needs a cluster that is named.
+// 7: nothing but one tile, no batches. 21: tiles, stages, options, splits. 66: needs a cluster that is named.
 int cublasLtMatmulAlgoCapGetAttribute(const uint64_t* algorithm, int attribute, void* value, size_t size,
                                       size_t* got) {
   static const uint32_t tiles[] = {5, 15, 20, 23}, stages[] = {8, 9, 36};
@@ -176,6 +199,7 @@ int cublasLtMatmulAlgoCapGetAttribute(const uint64_t* algorithm, int attribute, 
   if (attribute == 0) one = id == 21;
   if (attribute == 1) one = id == 21 ? 3 : 0;
   if (attribute == 2) one = id == 21;
+  if (attribute == 3) one = id != 7;
   if (attribute == 4) one = id != 7;
   if (attribute == 7) one = id == 21 ? 2 : 0;
   if (attribute >= 16) one = 16;
@@ -185,25 +209,38 @@ int cublasLtMatmulAlgoCapGetAttribute(const uint64_t* algorithm, int attribute, 
   std::memcpy(value, from, bytes);
   return 0;
 }
-int cublasLtMatmulAlgoCheck(void*, const uint64_t*, const uint64_t*, const uint64_t*, const uint64_t*,
-                            const uint64_t*, const uint64_t* algorithm, Result* result) {
+int cublasLtMatmulAlgoCheck(void*, const uint64_t*, const uint64_t* la, const uint64_t* lb,
+                            const uint64_t* lc, const uint64_t* ld, const uint64_t* algorithm,
+                            Result* result) {
   note("check id=%u mode=%d\n", word(algorithm, 0), capture_mode());
   result->workspace = check_workspace;
   result->state = check_status;
+  if (!alike(la, lb, lc, ld)) return 7;
   if (word(algorithm, 0) == 66 && word(algorithm, 8) == 0) return 15;
   if (word(algorithm, 1) == 23 && word(algorithm, 6) == 36) return 15;
   return check_status;
 }
-int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t*, const uint64_t*, const uint64_t*, const uint64_t*,
-                                   const uint64_t*, const uint64_t* preference, int wanted, Result* results,
-                                   int* count) {
-  note("heuristic limit=%llu reduction=%llu alignment=%llu\n", static_cast<unsigned long long>(preference[1]),
-       static_cast<unsigned long long>(preference[3]), static_cast<unsigned long long>(preference[5]));
+// Of a batch, the tile is the number of matrices; option, swizzle and stages are the distances of A's, B's
+// and D's.
+int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t*, const uint64_t* la, const uint64_t* lb,
+                                   const uint64_t* lc, const uint64_t* ld, const uint64_t* preference,
+                                   int wanted, Result* results, int* count) {
+  note("heuristic limit=%llu reduction=%llu alignment=", static_cast<unsigned long long>(preference[1]),
+       static_cast<unsigned long long>(preference[3]));
+  for (int i = 5; i < 9; ++i) {
+    note("%llu%s", static_cast<unsigned long long>(preference[i]), i < 8 ? "," : "\n");
+  }
+  if (!alike(la, lb, lc, ld)) return 7;
   *count = wanted < heuristic_count ? wanted : heuristic_count;
   for (int i = 0; i < *count; ++i) {
     results[i] = Result{};
-    cublasLtMatmulAlgoInit(nullptr, 0, 0, 0, 0, 0, 0, 900 + i, results[i].algorithm);
+    cublasLtMatmulAlgoInit(nullptr, 0, 0, 0, 0, 0, 0, NAMED + i, results[i].algorithm);
     results[i].workspace = 1024;
+    auto* const words = reinterpret_cast<uint32_t*>(results[i].algorithm);
+    words[5] = NAMED_OPTION, words[8] = NAMED_CLUSTER;
+    if (ld[5] == 1) continue;
+    words[1] = static_cast<uint32_t>(ld[5]), words[4] = static_cast<uint32_t>(lb[6]);
+    words[5] = static_cast<uint32_t>(la[6]), words[6] = static_cast<uint32_t>(ld[6]);
   }
   return heuristic_status;
 }
@@ -216,26 +253,30 @@ int cublasLtMatmul(void*, const uint64_t* desc, const float* alpha, const float*
   const auto epilogue = static_cast<uint32_t>(desc[7]);
   note("matmul id=%u", word(algorithm, 0));
   for (int i = 1; i < 9; ++i) note(" %u", word(algorithm, i));
+  note(" batch=%d", static_cast<int>(ld[5]));
   note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d\n", static_cast<int>(ld[0]),
        static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
+  if (!alike(la, lb, lc, ld)) return 7;
   if (matmul_status != 0 || ld[0] != 0) return matmul_status;
   float bias_of_none = 0.0f;
   const float* bias = &bias_of_none;
   if ((epilogue & 4) != 0) std::memcpy(&bias, &desc[8], sizeof(bias));
   const uint64_t rows = ld[1], columns = ld[2], depth = desc[3] != 0 ? la[1] : la[2];
-  for (uint64_t j = 0; j < columns; ++j) {
-    for (uint64_t i = 0; i < rows; ++i) {
-      float sum = 0.0f;
-      for (uint64_t k = 0; k < depth; ++k) {
-        const float x = desc[3] != 0 ? a[k + i * la[3]] : a[i + k * la[3]];
-        const float y = desc[4] != 0 ? b[j + k * lb[3]] : b[k + j * lb[3]];
-        sum += x * y;
+  for (uint64_t z = 0; z < ld[5]; ++z, a += la[6], b += lb[6], c += lc[6], d += ld[6]) {
+    for (uint64_t j = 0; j < columns; ++j) {
+      for (uint64_t i = 0; i < rows; ++i) {
+        float sum = 0.0f;
+        for (uint64_t k = 0; k < depth; ++k) {
+          const float x = desc[3] != 0 ? a[k + i * la[3]] : a[i + k * la[3]];
+          const float y = desc[4] != 0 ? b[j + k * lb[3]] : b[k + j * lb[3]];
+          sum += x * y;
+        }
+        float v = *alpha * sum + (*beta != 0.0f ? *beta * c[i + j * lc[3]] : 0.0f);
+        if ((epilogue & 4) != 0) v += bias[i];
+        if ((epilogue & 2) != 0) v = v > 0.0f ? v : 0.0f;
+        if ((epilogue & 32) != 0) v = gelu(v);
+        d[i + j * ld[3]] = v;
       }
-      float v = *alpha * sum + (*beta != 0.0f ? *beta * c[i + j * lc[3]] : 0.0f);
-      if ((epilogue & 4) != 0) v += bias[i];
-      if ((epilogue & 2) != 0) v = v > 0.0f ? v : 0.0f;
-      if ((epilogue & 32) != 0) v = gelu(v);
-      d[i + j * ld[3]] = v;
     }
   }
   return 0;

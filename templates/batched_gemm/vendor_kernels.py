@@ -1,0 +1,52 @@
+"""Batches of matrix products of vendors' libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.spec import Kernel, Parameter, Problem, alignment, dims, row_major, stride
+
+B, M, N, K = dims("B M N K")
+
+
+def product(problem: Problem) -> Mapping[str, object]:
+    """A problem whose layout the guards allow, as `aot_tune.vendor.cublaslt` takes it."""
+    extents = problem.dims
+    answer: dict[str, object] = {
+        "m": extents["M"],
+        "n": extents["N"],
+        "k": extents["K"],
+        "batch": extents["B"],
+        "dtype": problem.dtypes.get("T", "f32"),
+        "math": problem.attributes.get("math", "ieee"),
+    }
+    for name, letter, axes in (("a", "a", "BMK"), ("b", "b", "BKN"), ("out", "d", "BMN")):
+        shape = [extents[axis] for axis in axes]
+        batch, row, column = problem.strides.get(name) or row_major(shape, problem.order.get(name))
+        by_columns = not (column == 1 and row >= shape[2])
+        answer[f"next_{letter}"] = batch
+        answer[f"ld{letter}"] = column if by_columns else row
+        if name != "out":
+            answer[f"{name}_by_columns"] = by_columns
+    return answer
+
+
+CUBLASLT = Kernel(
+    "cublaslt",
+    "batched_gemm/cublaslt.cpp.j2",
+    backend="cublaslt",
+    parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
+    algorithms=product,
+    requires=(
+        (stride("a", 2) == 1) & (stride("a", 1) >= K) | (stride("a", 1) == 1) & (stride("a", 2) >= M),
+        (stride("b", 2) == 1) & (stride("b", 1) >= N) | (stride("b", 1) == 1) & (stride("b", 2) >= K),
+        stride("out", 2) == 1,
+        stride("out", 1) >= N,
+        # One matrix may serve all products; results of two have to be apart.
+        stride("a", 0) >= 0,
+        stride("b", 0) >= 0,
+        stride("out", 0) >= N,
+        *(alignment(t) >= 16 for t in ("a", "b", "out")),
+        B < 2**31,
+    ),
+)

@@ -1,0 +1,140 @@
+"""CUTLASS kernels of gemm and batched_gemm: their configs, guards and arguments; tests/integration compiles them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from aot_tune.compile.cuda_targets import TARGETS
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.options import effort_limit
+from aot_tune.render import Renderer, candidate_for, requirements
+from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table
+from aot_tune.spec.expr import all_of
+
+OPERATORS = {name: load_operator(bundled_templates() / name) for name in ("gemm", "batched_gemm")}
+TARGET = {t.name: t for t in TARGETS}
+HOPPER = TARGET["cuda-sm_90a"]
+KERNELS = [(op, k) for op in OPERATORS.values() for k in op.kernels if k.name.startswith("cutlass")]
+IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
+
+
+@cache
+def space(operator: str, kernel: str) -> list[dict[str, Any]]:
+    """The configs that a kernel has on Hopper; gemm's take seconds to list."""
+    return list(OPERATORS[operator].kernel(kernel).configs(HOPPER.facts))
+
+
+def configs_of(op: Operator, kernel: Kernel, row: Any) -> list[dict[str, Any]]:
+    return [c for c in space(op.name, kernel.name) if all(c[n] == v for n, v in row.items())]
+
+
+def render(op: Operator, kernel: Kernel, row: Any, dtype: str) -> str:
+    [config] = configs_of(op, kernel, row)
+    candidate = candidate_for(op, kernel, config, HOPPER, None, {"T": dtype})
+    return Renderer([bundled_templates()]).render(op, candidate, HOPPER).source
+
+
+@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
+def test_every_row_of_the_order_is_one_config_and_renders(op: Operator, kernel: Kernel) -> None:
+    for row in kernel.order:
+        assert len(configs_of(op, kernel, row)) == 1, row
+    for dtypes in op.dtype_choices(kernel):
+        for row in kernel.order[:2]:
+            assert "GemmUniversal" in render(op, kernel, row, dtypes["T"])
+    assert not list(kernel.configs(TARGET["cuda-sm_80"].facts))
+
+
+def test_a_build_compiles_at_most_120_of_them() -> None:
+    """A default build, if all that follow another dtype were worth a try; each takes most of a minute."""
+    count = 0
+    for op, kernel in KERNELS:
+        size, limit = len(space(op.name, kernel.name)), effort_limit("default", len(kernel.order))
+        count += min(size, limit or size) * len(op.dtype_choices(kernel))
+    assert 58 < count <= 120
+
+
+@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
+def test_guards_are_what_tma_asks_for(op: Operator, kernel: Kernel) -> None:
+    dtypes = op.dtype_choices(kernel)[0]
+    config = space(op.name, kernel.name)[0]
+    guards = requirements(op, candidate_for(op, kernel, config, HOPPER, None, dtypes))
+    batch = {"B": 3} if op.name == "batched_gemm" else {}
+    lead = (0,) if batch else ()
+    axis = len(lead)
+    columns = {"b": (*lead, axis + 1, axis)}
+    usual = columns if config["B"] == "nk" else {}
+    math = {"math": "tf32"} if dtypes["T"] == "f32" else {}
+
+    def allowed(**facts: Any) -> bool:
+        given: dict[str, Any] = {"M": 128, "N": 64, "K": 32, "order": usual, "attributes": math, "dtypes": dtypes}
+        return all_of(guards, op.facts(problem(**batch | given | facts)))
+
+    def strides(tensor: str, **changed: int) -> dict[str, Any]:
+        rows, row = {"a": (128, 32), "b": (64, 32) if usual else (32, 64), "out": (128, 64)}[tensor]
+        row = changed.get("row", row)
+        one = (1, row) if tensor == "b" and usual else (row, 1)
+        step = (changed.get("step", rows * 1000),) if batch else ()
+        order = {} if tensor == "b" else usual
+        return {"strides": {tensor: (*step, *one)}, "order": order}
+
+    assert allowed()
+    assert allowed(M=77)
+    assert not allowed(order={} if usual else columns)
+    assert not allowed(order=usual | {"a": (*lead, axis + 1, axis)})
+    assert not allowed(N=60)
+    assert not allowed(K=36)
+    for tensor in ("a", "b", "out"):
+        assert not allowed(alignment={tensor: 8})
+        assert allowed(**strides(tensor, row=72))
+        assert not allowed(**strides(tensor, row=68))
+        assert not allowed(**strides(tensor, row=0))
+        if batch:
+            assert allowed(**strides(tensor, row=3 * 72, step=72))  # the rows of one between those of others
+            assert not allowed(**strides(tensor, step=128 * 1000 + 4))
+            assert not allowed(**strides(tensor, step=0))
+    if batch:
+        assert not allowed(B=65536)
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "a", "b", "out"),
+    [
+        ("gemm", "cutlass", "args.stride_a[0]", "args.stride_b[1]", "args.stride_out[0]"),
+        ("gemm", "cutlass_kn", "args.stride_a[0]", "args.stride_b[0]", "args.stride_out[0]"),
+        ("gemm", "cutlass_swapped", "args.stride_b[1]", "args.stride_a[0]", "args.stride_out[0]"),
+        (
+            "batched_gemm",
+            "cutlass",
+            "args.stride_a[1], args.stride_a[0]",
+            "args.stride_b[2], args.stride_b[0]",
+            "args.stride_out[1], args.stride_out[0]",
+        ),
+        (
+            "batched_gemm",
+            "cutlass_kn",
+            "args.stride_a[1], args.stride_a[0]",
+            "args.stride_b[1], args.stride_b[0]",
+            "args.stride_out[1], args.stride_out[0]",
+        ),
+    ],
+)
+def test_strides_that_the_kernel_is_given(operator: str, kernel: str, a: str, b: str, out: str) -> None:
+    """Rows of the tile's side along M, rows of the other, rows of the output; and of each, those of the batch."""
+    op = OPERATORS[operator]
+    source = render(op, op.kernel(kernel), op.kernel(kernel).order[0], "bf16")
+    given = re.findall(r"stride_of\((?:Gemm::)?(Stride\w+)\{\}, (.+?)\)[,;}]", source)
+    assert [g for g in given if "residual" not in g[1]] == [("StrideA", a), ("StrideB", b), ("StrideOut", out)]
+    extents = re.findall(r"problem_shape = \{m, n, k, (.+?)\};", source)
+    assert extents == ["static_cast<int>(args.dim_B)" if operator == "batched_gemm" else "1"]
+
+
+def test_few_configs_are_among_the_rows_of_a_table() -> None:
+    parameters = (Parameter("N", (8, 16, 32)), Parameter("HOW", ("fast", "slow")), Parameter("DEEP", (False, True)))
+    rows = table("N HOW DEEP", (32, "slow", True), (8, "fast", False))
+    kernel = Kernel("few", "few.cu.j2", parameters=parameters, constraints=(among(parameters, rows),), order=rows)
+    assert sorted(c["N"] for c in kernel.configs({})) == [8, 32]
+    assert all(dict(row) in list(kernel.configs({})) for row in rows)
