@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aot_tune.spec import (
     Expr,
     Kernel,
     Parameter,
     alignment,
+    among,
     attribute,
     dims,
     parameter,
@@ -104,6 +107,47 @@ SIMT_ORDER = table(
     (32, 64, 8),
     (64, 64, 1),
 )
+
+RING, AHEAD = parameter("RING"), parameter("AHEAD")
+
+THIN_PARAMETERS = (
+    Parameter("NT", (2, 3, 4, 5)),
+    Parameter("WN", (1, 2, 4, 8)),
+    Parameter("WK", (1, 2, 4, 8)),
+    Parameter("SPLIT", (1, 8)),
+    Parameter("AHEAD", (0, 1, 2)),
+    Parameter("RING", (96, 80)),
+)
+THIN_BLOCKS = table(
+    "NT WN WK",
+    # Up to 16, 40, 80, 160 and 256 columns: at least two stages for 16 rows, mostly three, fit into the ring.
+    (2, 1, 8),
+    (5, 1, 4),
+    (5, 2, 2),
+    (3, 2, 4),
+    (5, 4, 1),
+    (3, 4, 2),
+    (4, 8, 1),
+)
+THIN_CONSTRAINTS: tuple[Expr, ...] = (
+    (SPLIT == 1) | (CAPABILITY >= 90),
+    (AHEAD == 0) | (CAPABILITY >= 90),
+    among(THIN_PARAMETERS, THIN_BLOCKS),
+    RING * 1024 + WK * 64 * (8 * NT * WN + 8) <= SHARED,
+    (RING == 96) | (SHARED < 113 * 1024),
+    # Where clusters exist, wide blocks are for them, and all but a few overlap.
+    (SPLIT == 8) | (WN == 1) | (CAPABILITY < 90),
+    (AHEAD != 0) | (WN * WK == 4) | (CAPABILITY < 90),
+    (AHEAD != 2) | (WN * WK == 4) | (SPLIT == 1),
+)
+_THIN: dict[str, Any] = {
+    "template": "gemm/cuda_thin.cu.j2",
+    "backend": "nvcc",
+    "dtypes": {"T": ("bf16", "f16")},
+    "follows": {"f16": "bf16"},
+    "parameters": THIN_PARAMETERS,
+    "constraints": THIN_CONSTRAINTS,
+}
 
 CUDA_KERNELS = (
     Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
@@ -239,5 +283,58 @@ CUDA_KERNELS = (
         requires=(K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(M >= 8, attribute("math") == 0),
         order=SIMT_ORDER,
+    ),
+    Kernel(
+        "cuda_thin_gemv",
+        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M == 1,),
+        order=table(
+            "NT WN WK SPLIT AHEAD",
+            (5, 1, 4, 1, 1),
+            (5, 2, 2, 8, 1),
+            (2, 1, 8, 1, 1),
+            (5, 4, 1, 8, 1),
+            (5, 1, 4, 1, 2),
+            (2, 1, 8, 1, 2),
+            (5, 1, 4, 8, 1),
+            (5, 1, 4, 1, 0),
+        ),
+        **_THIN,
+    ),
+    Kernel(
+        "cuda_thin",
+        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+        worthwhile=(M >= 2, M <= 16),
+        order=table(
+            "NT WN WK SPLIT AHEAD",
+            (5, 2, 2, 8, 1),
+            (5, 4, 1, 8, 1),
+            (3, 4, 2, 8, 1),
+            (5, 2, 2, 8, 2),
+            (5, 1, 4, 8, 1),
+            (4, 8, 1, 8, 1),
+            (5, 4, 1, 8, 2),
+            (3, 2, 4, 8, 1),
+            (5, 2, 2, 8, 0),
+            (5, 1, 4, 1, 1),
+        ),
+        **_THIN,
+    ),
+    Kernel(
+        "cuda_thin_kn",
+        requires=(M <= 64, *ROWS_OF_A, *ROWS_OF_B),
+        worthwhile=(M <= 16,),
+        order=table(
+            "NT WN WK SPLIT AHEAD",
+            (5, 4, 1, 8, 1),
+            (5, 2, 2, 8, 1),
+            (3, 4, 2, 8, 1),
+            (4, 8, 1, 8, 1),
+            (5, 2, 2, 8, 2),
+            (5, 4, 1, 8, 0),
+            (5, 1, 4, 1, 1),
+            (3, 2, 4, 8, 1),
+        ),
+        **_THIN,
     ),
 )

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gemm_on_host import (
+    HOPPER,
+    OPERATORS,
+    TARGET,
+    build_for_host,
+    by_columns,
+    by_rows,
+    compile_for_hopper,
+    render,
+    run_check,
+)
 
-from aot_tune.compile.cuda_targets import TARGETS, code_flags
-from aot_tune.library import bundled_templates, load_operator
-from aot_tune.render import Rendered, Renderer, candidate_for
-from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.spec import Config, Kernel, Operator
 
-HOST = Path(__file__).parent / "cuda_on_host"
-ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
-TEMPLATES = bundled_templates()
-OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("gemm", "batched_gemm")}
-TARGET = {t.name: t for t in TARGETS}
-HOPPER = TARGET["cuda-sm_90a"]
 OURS = [
     (op, kernel)
     for op in OPERATORS.values()
@@ -27,17 +27,6 @@ OURS = [
     if kernel.template.split("/")[-1].startswith("cuda_")
 ]
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in OURS]
-
-
-def config_like(kernel: Kernel, target: Target, wanted: Config) -> dict[str, int | bool | str]:
-    """The first config of a kernel that has the wanted values."""
-    return next(c for c in kernel.configs(target.facts) if all(c[n] == v for n, v in wanted.items()))
-
-
-def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: str = "") -> Rendered:
-    config = config_like(kernel, target, wanted)
-    dtypes = {"T": dtype} if dtype else None
-    return Renderer([TEMPLATES]).render(op, candidate_for(op, kernel, config, target, None, dtypes), target)
 
 
 @pytest.mark.parametrize(("op", "kernel"), OURS, ids=IDS)
@@ -58,55 +47,10 @@ def test_configs_to_try_first_exist_and_render(op: Operator, kernel: Kernel, tar
 @pytest.mark.parametrize(("op", "kernel"), OURS, ids=IDS)
 def test_kernels_compile_for_hopper_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
     first = kernel.order[0] if kernel.order else {}
-    (tmp_path / "candidate.cu").write_text(render(op, kernel, HOPPER, first, op.dtype_choices(kernel)[-1]["T"]).source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-c", "candidate.cu", "-o", "candidate.o"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
+    compile_for_hopper(tmp_path, render(op, kernel, HOPPER, first, op.dtype_choices(kernel)[-1]["T"]))
 
 
 # -- on the host -----------------------------------------------------------------------------------------------------
-
-
-def build_for_host(folder: Path, rendered: Rendered, change: Callable[[str], str] = lambda s: s) -> Path:
-    """Compile a rendered kernel and its check with the host's compiler; `change` alters the source first."""
-    source = change(rendered.source).replace(
-        "extern __shared__ __align__(128) unsigned char shared[];",
-        "unsigned char* const shared = host::shared_memory();",
-    )
-    (folder / "check.cpp").write_text(source + (HOST / "check_gemm.cpp").read_text())
-    names = {"LAUNCH": f"{rendered.symbol}_launch", "WORKSPACE": f"{rendered.symbol}_workspace"}
-    names |= {"ELEMENT": ELEMENTS[rendered.candidate.dtypes["T"]]}
-    names |= {"BATCHED": str(int(rendered.candidate.operator == "batched_gemm"))}
-    defines = [f"-D{k}={v}" for k, v in names.items()]
-    command = ["g++", "-std=c++17", "-O1", "-w", "-I", str(HOST), "-include", str(HOST / "matrix.h"), *defines]
-    done = subprocess.run(
-        [*command, "check.cpp", "-o", "check"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "check"
-
-
-def run_check(program: Path, batch: int, shape: tuple[int, int, int], strides: tuple[int, ...], epilogue: bool) -> str:
-    """What the check printed; strides are of a, b and out. Empty when every element was right."""
-    numbers = [batch, *shape, *strides, *([int(epilogue)] * 3)]
-    done = subprocess.run([str(program), *map(str, numbers)], capture_output=True, text=True, check=False, timeout=120)
-    return "" if done.returncode == 0 else done.stdout + done.stderr + f"exit {done.returncode}"
-
-
-def by_columns(m: int, n: int, k: int) -> tuple[int, ...]:
-    """Strides with K contiguous in both factors, and padded."""
-    del m
-    row = -(-k // 8) * 8 + 8
-    return (row, 1, 1, row, n + 1, 1)
-
-
-def by_rows(m: int, n: int, k: int) -> tuple[int, ...]:
-    """Strides with a and b stored by rows, out by columns."""
-    return (-(-k // 8) * 8, 1, -(-n // 8) * 8, 1, 1, m)
 
 
 EDGES = ((70, 90, 333), (5, 7, 16))

@@ -29,6 +29,10 @@ struct Matrix {
     tensor.ndim = rank;
     tensor.shape = shape + 3 - rank;
     tensor.strides = strides + 3 - rank;
+    const auto* const start = reinterpret_cast<const unsigned char*>(first);
+    const int64_t after = strides[0] * (batch - 1) + high + (rows != 0 && columns != 0 && batch != 0);
+    const int64_t size = sizeof(ELEMENT);
+    host::inputs.push_back({start + low * size, start + after * size});
   }
   ELEMENT& at(int64_t b, int64_t i, int64_t j) {
     return first[b * strides[0] + i * strides[1] + j * strides[2]];

@@ -1,6 +1,7 @@
 // Runs CUDA kernels on the host, one fibre per thread, to check their index arithmetic and barriers where no
 // GPU is. Only what the gemm templates use. Copies that are asynchronous on the GPU happen here as late as
-// their waits allow.
+// their waits allow, and warps run side by side; with HASTE in the environment copies happen at once, and a
+// warp runs ahead of the others as far as barriers let it.
 #pragma once
 #include <ucontext.h>
 
@@ -61,7 +62,7 @@ struct Fibre {
   std::unique_ptr<char[]> stack;
   dim3 thread, block;
   int rank = 0, cluster_generation = 0;
-  bool done = false;
+  bool done = false, waited = false;  // for the kernels before this one
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
 };
@@ -73,8 +74,15 @@ struct Cluster {
   Fibre* now = nullptr;
   dim3 grid, size;
   std::function<void()> body;
+  bool early = false;  // it may have started before the kernels before it had ended
 };
 inline Cluster* cluster = nullptr;
+
+struct Range {
+  const unsigned char *first, *end;
+};
+inline const bool haste = std::getenv("HASTE") != nullptr;
+inline std::vector<Range> inputs;  // what may be read; anything where nothing is listed
 
 [[noreturn]] inline void fail(const char* what) {
   std::fprintf(stderr, "cuda_on_host: %s\n", what);
@@ -94,6 +102,15 @@ inline void wait(Barrier& barrier, int count) {
   while (barrier.generation == mine) yield();
 }
 inline void wait_warp() { wait(warp().barrier, 32); }
+inline void check_readable(const void* from, size_t bytes) {
+  const auto* const first = static_cast<const unsigned char*>(from);
+  bool inside = inputs.empty();
+  for (const Range& range : inputs) inside |= first >= range.first && first + bytes <= range.end;
+  if (!inside) fail("a read beside the inputs");
+}
+inline void check_has_waited() {
+  if (cluster->early && !now().waited) fail("a kernel did not wait for those before it");
+}
 
 // 32-bit addresses of shared memory: the block's rank in its cluster, then the offset.
 inline unsigned char* shared_at(uint32_t at, size_t bytes) {
@@ -112,13 +129,15 @@ inline unsigned char* shared_memory() { return block().memory.data(); }
 
 inline void enter() {
   cluster->body();
+  check_has_waited();
   now().done = true;
   for (;;) yield();
 }
 
-inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes,
+inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes, bool early,
                         std::function<void()> body) {
   Cluster all;
+  all.early = early;
   cluster = &all;
   all.grid = grid, all.size = dim3(static_cast<unsigned>(threads)), all.body = std::move(body);
   all.blocks.resize(static_cast<size_t>(blocks));
@@ -141,11 +160,15 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
   }
   for (size_t left = all.fibres.size(), turns = 0; left != 0; ++turns) {
     left = 0;
-    for (auto& fibre : all.fibres) {
-      if (fibre.done) continue;
-      all.now = &fibre;
-      swapcontext(&all.scheduler, &fibre.context);
-      left += !fibre.done;
+    for (size_t i = 0; i < all.fibres.size(); i += 32) {
+      for (int turn = 0; turn < (haste ? 100 : 1); ++turn) {
+        for (size_t lane = i; lane < i + 32; ++lane) {
+          if (all.fibres[lane].done) continue;
+          all.now = &all.fibres[lane];
+          swapcontext(&all.scheduler, &all.now->context);
+        }
+      }
+      for (size_t lane = i; lane < i + 32; ++lane) left += !all.fibres[lane].done;
     }
     if (turns > 10000000) fail("a barrier is never reached by all");
   }
@@ -165,6 +188,7 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
 #define blockDim (host::cluster->size)
 
 inline void __syncthreads() { host::wait(host::block().barrier, static_cast<int>(blockDim.x)); }
+inline void __syncwarp() { host::wait_warp(); }
 inline float __shfl_xor_sync(uint32_t, float v, int mask) {
   host::Warp& warp = host::warp();
   std::memcpy(&warp.words[host::lane()][0], &v, 4);

@@ -1,8 +1,10 @@
-// What templates/gemm/matrix.cuh.j2 and common/math.cuh.j2 define, for the host. Operands of matrix
-// instructions lie in the lanes as the PTX manual says ("Matrix fragments for mma.m16n8k16", ".m16n8k8").
+// What templates/gemm/matrix.cuh.j2, gemm/cuda_thin_device.cuh.j2 and common/math.cuh.j2 define, for the
+// host. Operands of matrix instructions lie in the lanes as the PTX manual says ("Matrix fragments for
+// mma.m16n8k16", ".m16n8k8").
 #pragma once
 #define AOT_TUNE_MATRIX_CUH
 #define AOT_TUNE_MATH_CUH
+#define AOT_TUNE_THIN_DEVICE_CUH
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 #include "cuda_runtime.h"
@@ -24,12 +26,19 @@ inline void copy_async(uint32_t to, const void* from, int valid) {
   if (valid < 0 || valid > 16 || (valid > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0))
     host::fail("a bad copy");
   if (static_cast<int>(to >> 24) != host::now().rank) host::fail("a copy into another block");
+  host::check_has_waited();
+  if (valid > 0) host::check_readable(from, static_cast<size_t>(valid));
   host::now().open.push_back({host::shared_at(to, 16), from, valid});
+  if (host::haste) {
+    std::memset(host::shared_at(to, 16), 0, 16);
+    if (valid != 0) std::memcpy(host::shared_at(to, 16), from, static_cast<size_t>(valid));
+  }
 }
 inline void stream_async(uint32_t to, const void* from, int valid) { copy_async(to, from, valid); }
 inline void copy_async_word(uint32_t to, const void* from, int valid) {
   if (valid != 0 && valid != 4) host::fail("a bad copy");
   host::now().open.push_back({host::shared_at(to, 4), from, valid - 12});  // 4 bytes: see wait_copies
+  if (host::haste) std::memcpy(host::shared_at(to, 4), valid != 0 ? from : "\0\0\0", 4);
 }
 inline void commit_copies() {
   host::now().groups.push_back(std::move(host::now().open));
@@ -40,6 +49,7 @@ void wait_copies() {
   auto& groups = host::now().groups;
   while (groups.size() > N) {
     for (const auto& copy : groups.front()) {
+      if (host::haste) break;  // it has happened
       const bool word = copy.valid < 0;
       const int valid = word ? copy.valid + 12 : copy.valid;
       std::memset(copy.to, 0, word ? 4 : 16);
@@ -136,20 +146,60 @@ void store_in_block(uint32_t at, int rank, Values... values) {
   const uint32_t there = CLUSTER == 1 ? at : (at & 0xffffffu) | static_cast<uint32_t>(rank) << 24;
   std::memcpy(host::shared_at(there, sizeof(all)), all, sizeof(all));
 }
-inline void wait_for_earlier_kernels() {}
+inline void wait_for_earlier_kernels() { host::now().waited = true; }
 inline void let_later_kernels_start() {}
 
 template <typename... Parameters>
 int32_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int cluster,
-                      bool, void*, const Parameters&... arguments) {
+                      bool early, void*, const Parameters&... arguments) {
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(cluster))
-        host::run_cluster({x, y, z}, cluster, grid, threads, static_cast<size_t>(shared_bytes),
+        host::run_cluster({x, y, z}, cluster, grid, threads, static_cast<size_t>(shared_bytes), early,
                           [&] { kernel(arguments...); });
   return 0;
 }
 template <typename... Parameters>
 int32_t preload_kernel(void (*)(Parameters...), int) {
+  return 0;
+}
+
+inline void copy_whole(uint32_t to, const void* from) { copy_async(to, from, 16); }
+inline void stream_whole(uint32_t to, const void* from) { copy_async(to, from, 16); }
+inline void announce_to_cluster() { arrive_at_cluster(); }
+inline void prefetch_bytes(const void* from, uint32_t bytes) {
+  if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    host::fail("a bad prefetch");
+  host::check_readable(from, bytes);
+}
+inline void prefetch_line(const void* of) { host::check_readable(of, 1); }
+inline void wait_copies_but(int groups) {
+  if (groups < 0 || groups > 7) host::fail("a wait that does not exist");
+  switch (groups) {
+    case 0:
+      return wait_copies<0>();
+    case 1:
+      return wait_copies<1>();
+    case 2:
+      return wait_copies<2>();
+    case 3:
+      return wait_copies<3>();
+    case 4:
+      return wait_copies<4>();
+    case 5:
+      return wait_copies<5>();
+    case 6:
+      return wait_copies<6>();
+    default:
+      return wait_copies<7>();
+  }
+}
+inline int32_t count_multiprocessors(int* count) {
+  const char* const given = std::getenv("MULTIPROCESSORS");
+  *count = given != nullptr ? std::atoi(given) : 132;
+  return 0;
+}
+template <typename... Parameters>
+int32_t prefer_shared_memory(void (*)(Parameters...)) {
   return 0;
 }
