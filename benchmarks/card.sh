@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
+#
+#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton ...]     all steps by default, in this order
+#
+# Results go to FOLDER: record.tar.gz (the database to commit below tuning/), a log of each step, tables and figures;
+# summary.txt has a line for each step with its seconds and status. Work that later steps build on is kept in WORK
+# (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python that is found first must have
+# torch, scikit-build-core and the other requirements of pyproject.toml; nothing is downloaded.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+work=${WORK:-/tmp/aot_tune_card}
+mkdir -p "$work"
+cd "$root" || exit 1
+export AOT_TUNE_CACHE_DIR=${AOT_TUNE_CACHE_DIR:-$work/cache}
+targets=${AOT_TUNE_TARGETS:-cuda}
+
+wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below FOLDER/installed
+  local folder=$1 defines=()
+  shift
+  for given in "$@"; do defines+=(-C "cmake.define.$given"); done
+  rm -rf "$folder" && mkdir -p "$folder"
+  python -m pip wheel -v --no-index --no-deps --no-build-isolation -w "$folder" \
+    -C "cmake.define.AOT_TUNE_TARGETS=$targets" "${defines[@]}" . &&
+    python -m pip install -q --no-index --no-deps --target "$folder/installed" "$folder"/*.whl
+}
+
+record() {
+  rm -rf "$work/record"
+  PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
+}
+
+step() {
+  case $1 in
+    tune) wheel "$work/tuned" AOT_TUNE_MODE="${MODE:-auto}" && record ;;
+    again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
+    without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
+    tests) PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$AOT_TUNE_CACHE_DIR python -m pytest tests/gpu -q -p no:cacheprovider ;;
+    bench)
+      local more=()
+      [ -d "$work/without/installed" ] && more=(--without-vendor "$work/without/installed")
+      PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
+        --compile-problems "${COMPILE_PROBLEMS:-40}" "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
+      ;;
+    triton) PYTHONPATH=$root python benchmarks/triton.py --json "$out/triton.json" --markdown "$out/triton.md" ;;
+    *) echo "no step $1" && return 2 ;;
+  esac
+}
+
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton)
+failed=0
+for one in "${steps[@]}"; do
+  began=$(date +%s)
+  step "$one" >"$out/log-$one.txt" 2>&1
+  status=$?
+  [ $status -eq 0 ] || failed=1
+  echo "$one: $(($(date +%s) - began)) s, status $status" | tee -a "$out/summary.txt"
+  tail -n 3 "$out/log-$one.txt"
+done
+exit $failed
