@@ -103,9 +103,52 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
+CUDA_BULK = Kernel(
+    "cuda_bulk",
+    "silu_mul/cuda_bulk.cu.j2",
+    backend="nvcc",
+    parameters=(Parameter("VECTORS", (2, 4)), Parameter("WARPS", (12, 16))),
+    constraints=(target("capability") >= 90,),
+    requires=WHOLE_PIECES,
+    worthwhile=(R * D >= 2097152, R * D <= 33554432),
+    order=(
+        {"VECTORS": 4, "WARPS": 12},
+        {"VECTORS": 2, "WARPS": 16},
+        {"VECTORS": 2, "WARPS": 12},
+        {"VECTORS": 4, "WARPS": 16},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
+CUDA_WAVE = Kernel(
+    "cuda_wave",
+    "silu_mul/cuda_wave.cu.j2",
+    backend="nvcc",
+    parameters=(Parameter("VECTORS", (2, 3, 4)), Parameter("RESIDENT", (1024, 1536, 2048))),
+    constraints=(
+        # As many loads as there are registers for, and not far fewer.
+        parameter("VECTORS") * parameter("RESIDENT") <= 4608,
+        parameter("VECTORS") * parameter("RESIDENT") >= 3072,
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(R * D >= 524288, R * D <= 33554432),
+    order=(
+        {"VECTORS": 3, "RESIDENT": 1536},
+        {"VECTORS": 2, "RESIDENT": 2048},
+        {"VECTORS": 4, "RESIDENT": 1024},
+        {"VECTORS": 2, "RESIDENT": 1536},
+        {"VECTORS": 3, "RESIDENT": 1024},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
+    CUDA_BULK,
+    CUDA_WAVE,
 )
 
 

@@ -137,11 +137,37 @@ CUDA_SPLIT = Kernel(
     compile_seconds=4.0,
 )
 
+CUDA_BULK = Kernel(
+    "cuda_bulk",
+    "softmax/cuda_bulk.cu.j2",
+    backend="nvcc",
+    parameters=(Parameter("CLUSTER", (1, 2, 4, 8)), Parameter("WARPS", (8, 16)), Parameter("BLOCKS", (1, 2))),
+    constraints=(
+        target("capability") >= 90,
+        parameter("WARPS") * parameter("BLOCKS") == 16,
+        # With less memory per block a row takes as many blocks as it does with more; only two of these are worth it.
+        (parameter("BLOCKS") == 1) | (parameter("CLUSTER") == 1) | (parameter("CLUSTER") == 4),
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(D >= 8192, R * D >= 1048576),
+    order=(
+        {"CLUSTER": 2, "WARPS": 16, "BLOCKS": 1},
+        {"CLUSTER": 1, "WARPS": 16, "BLOCKS": 1},
+        {"CLUSTER": 4, "WARPS": 8, "BLOCKS": 2},
+        {"CLUSTER": 1, "WARPS": 8, "BLOCKS": 2},
+        {"CLUSTER": 4, "WARPS": 16, "BLOCKS": 1},
+        {"CLUSTER": 8, "WARPS": 16, "BLOCKS": 1},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "softmax/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_LONG,
     CUDA_SPLIT,
+    CUDA_BULK,
 )
 
 

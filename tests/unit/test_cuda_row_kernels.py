@@ -28,6 +28,7 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90a"]
+HOPPER_ON = ("cuda_long", "cuda_bulk")
 RENDERER = Renderer([TEMPLATES])
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
@@ -47,7 +48,7 @@ def test_every_config_renders_for_every_target(op: Operator, kernel: Kernel) -> 
     for target in (TARGET["cuda-sm_80"], HOPPER, TARGET["cuda-sm_120"]):
         configs = list(kernel.configs(target.facts))
         assert len(configs) <= 24
-        assert bool(configs) == (kernel.name != "cuda_long" or target.level >= 90)
+        assert bool(configs) == (kernel.name not in HOPPER_ON or target.level >= 90)
         for config in configs:
             for dtype in ("f32", "bf16", "f16"):
                 assert 'extern "C"' in render(op, kernel, target, config, dtype).source
@@ -69,7 +70,7 @@ def test_the_workload_is_small_enough_and_every_kernel_is_for_some_of_it(op: Ope
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
 def test_kernels_compile_without_spills(op: Operator, kernel: Kernel, tmp_path: Path) -> None:
-    target = HOPPER if kernel.name == "cuda_long" else TARGET["cuda-sm_80"]
+    target = HOPPER if kernel.name in HOPPER_ON else TARGET["cuda-sm_80"]
     source = render(op, kernel, target, kernel.order[0] if kernel.order else {}, "bf16").source
     (tmp_path / "candidate.cu").write_text(source)
     command = ["nvcc", "-std=c++17", "-O3", *code_flags(target), "-Xptxas", "-v", "-diag-suppress", "177"]
@@ -192,8 +193,9 @@ def check(
     strides: Mapping[str, Sequence[int]] | None = None,
     absent: Sequence[str] = (),
     special: bool = False,
+    given: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> None:
-    """Call on random values and compare with the operator's reference."""
+    """Call on random values, or those `given`, and compare with the operator's reference."""
     values = np.random.default_rng(1)
     stored: dict[str, Stored] = {}
     for tensor in op.tensors:
@@ -201,6 +203,8 @@ def check(
             shape = tuple(e.evaluate(dims) for e in tensor.shape)
             layout = (strides or {}).get(tensor.name, row_major(tensor, shape))
             stored[tensor.name] = Stored(shape, layout, dtype, None if tensor.output else values)
+    for name, chosen in (given or {}).items():
+        stored[name].view[...] = encode(chosen, dtype)
     if special:
         first = stored[op.tensors[0].name].flat
         first[[0, first.size // 3, 2 * first.size // 3]] = encode(np.array([-np.inf, np.nan, np.inf]), dtype)

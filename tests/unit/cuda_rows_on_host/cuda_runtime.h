@@ -88,6 +88,7 @@ namespace host {
 
 // The launch that runs.
 inline unsigned cluster_size;
+inline size_t launched_bytes;  // of shared memory
 inline std::atomic<long> cluster_arrivals;
 inline std::vector<const char*>
     anchors;  // one place of thread-local memory, by rank: offsets from it are the same
@@ -115,6 +116,9 @@ struct Block {
   std::function<void()> body;
 };
 inline thread_local Block* block;
+inline void open_shared();
+inline void close_shared(size_t bytes);
+inline bool may_launch(const void* function, size_t shared_bytes);
 
 inline void yield() { swapcontext(&block->now->context, &block->scheduler); }
 inline void wait(Barrier& barrier, unsigned count) {
@@ -133,6 +137,7 @@ inline void run_block(dim3 index, unsigned rank, const std::function<void()>& bo
   constexpr size_t stack_bytes = 64 * 1024;
   Block all;
   block = &all;
+  open_shared();
   all.index = index, all.rank = rank, all.body = body;
   all.fibres.resize(blockDim.x * blockDim.y);
   for (size_t i = 0; i < all.fibres.size(); ++i) {
@@ -154,6 +159,7 @@ inline void run_block(dim3 index, unsigned rank, const std::function<void()>& bo
       left |= !fibre.done;
     }
   }
+  close_shared(launched_bytes);
   block = nullptr;
 }
 
@@ -232,6 +238,8 @@ inline float cluster_load(const float* mine, unsigned rank) {
   return value;
 }
 
+#include "bulk.h"
+
 // -- the CUDA runtime
 // ------------------------------------------------------------------------------------------------
 
@@ -274,6 +282,9 @@ int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Paramete
   if (threads == 0 || threads > 1024 || threads % 32 != 0 || gridDim.x == 0 ||
       gridDim.x % host::cluster_size != 0)
     return cudaErrorInvalidConfiguration;
+  if (!host::may_launch(reinterpret_cast<const void*>(kernel), config->dynamicSmemBytes))
+    return cudaErrorInvalidValue;
+  host::launched_bytes = config->dynamicSmemBytes;
   host::run([&] { kernel(given...); });
   return cudaSuccess;
 }

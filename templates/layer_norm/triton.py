@@ -1,0 +1,46 @@
+"""Layer norm of rows whose elements follow each other; the variance is that of the centred values."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["R"])
+def layer_norm_rows(x, weight, bias, out, eps, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
+    """BLOCK_R rows of a program, whole: BLOCK_D is at least D. Strides are those of rows, in elements."""
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    columns = tl.arange(0, BLOCK_D)[None, :]
+    inside = (rows[:, None] < R) & (columns < D)
+    rows = rows.to(tl.int64)[:, None]
+    values = tl.load(x + rows * x_row + columns, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32)
+    biases = tl.load(bias + columns, mask=columns < D, other=0.0).to(tl.float32)
+    mean = tl.sum(values, 1) / D
+    centred = tl.where(columns < D, values - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
+    result = centred * scale[:, None] * weights + biases
+    tl.store(out + rows * out_row + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.constexpr):
+    """A row of a program: mean, variance, then write; only the first walk reads memory."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    out += row * out_row
+    columns = tl.arange(0, BLOCK)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for first in tl.range(0, D, BLOCK):
+        sums += tl.load(x + first + columns, mask=first + columns < D, other=0.0).to(tl.float32)
+    mean = tl.sum(sums, 0) / D
+    squares = tl.zeros([BLOCK], tl.float32)
+    for first in tl.range(0, D, BLOCK):
+        at = first + columns
+        centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
+        squares += tl.where(at < D, centred * centred, 0.0)
+    scale = tl.rsqrt(tl.sum(squares, 0) / D + eps)
+    for first in tl.range(0, D, BLOCK):
+        at = first + columns
+        weights = tl.load(weight + at, mask=at < D, other=0.0).to(tl.float32)
+        biases = tl.load(bias + at, mask=at < D, other=0.0).to(tl.float32)
+        centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
+        tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)

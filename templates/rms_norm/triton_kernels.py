@@ -1,0 +1,56 @@
+"""Root-mean-square norm on GPUs by Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import Kernel, TritonFunction, ceildiv, dims, maximum, next_power_of_2, parameter, stride, table
+
+R, D = dims("R D")
+
+_ROWS = ("x", "residual", "out", "residual_out")
+_STRIDES = {f"{t}_row": stride(t, 0) for t in _ROWS}
+_SHARED: dict[str, Any] = {
+    "backend": "triton",
+    "requires": (*(stride(t, 1) == 1 for t in _ROWS), stride("weight", 0) == 1),
+    "follows": {"f16": "bf16"},
+    "compile_seconds": 2.0,
+}
+
+TRITON_ROWS = Kernel(
+    "triton_rows",
+    triton=TritonFunction(
+        "rms_norm/triton.py:rms_norm_rows",
+        arguments={**_STRIDES, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
+        grid=(R,),
+    ),
+    listed=table("num_warps", (4,), (8,), (16,)),
+    worthwhile=(D > 512, D <= 16384),
+    **_SHARED,
+)
+
+TRITON_TILES = Kernel(
+    "triton_tiles",
+    triton=TritonFunction(
+        "rms_norm/triton.py:rms_norm_rows",
+        arguments={
+            **_STRIDES,
+            "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
+            "BLOCK_D": next_power_of_2(D),
+        },
+        grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+    ),
+    listed=table("ELEMENTS num_warps", (8192, 4), (8192, 8), (16384, 8)),
+    worthwhile=(D <= 4096, R >= 1024),
+    **_SHARED,
+)
+
+TRITON_LONG = Kernel(
+    "triton_long",
+    triton=TritonFunction("rms_norm/triton.py:rms_norm_long", arguments=_STRIDES, grid=(R,)),
+    listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
+    worthwhile=(D >= 8192,),
+    **_SHARED,
+)
+
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG)

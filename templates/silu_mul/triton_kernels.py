@@ -1,0 +1,40 @@
+"""silu(gate) * up on GPUs by Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import Kernel, TritonFunction, ceildiv, dims, stride, table
+
+R, D = dims("R D")
+
+_TENSORS = ("gate", "up", "out")
+_SHARED: dict[str, Any] = {"backend": "triton", "follows": {"f16": "bf16"}, "compile_seconds": 2.0}
+
+TRITON_ROWS = Kernel(
+    "triton_rows",
+    triton=TritonFunction(
+        "silu_mul/triton.py:silu_mul",
+        arguments={f"{t}_row": stride(t, 0) for t in _TENSORS},
+        grid=lambda meta: (R * ceildiv(D, meta["BLOCK"]),),
+    ),
+    listed=table("BLOCK num_warps", (512, 2), (1024, 4), (2048, 4), (4096, 8)),
+    requires=tuple(stride(t, 1) == 1 for t in _TENSORS),
+    **_SHARED,
+)
+
+# Where rows follow each other without gaps they count as one.
+TRITON_FLAT = Kernel(
+    "triton_flat",
+    triton=TritonFunction(
+        "silu_mul/triton.py:silu_mul",
+        arguments={**{f"{t}_row": 0 for t in _TENSORS}, "D": R * D},
+        grid=lambda meta: (ceildiv(R * D, meta["BLOCK"]),),
+    ),
+    listed=table("BLOCK num_warps", (1024, 4), (2048, 4), (4096, 8), (8192, 8)),
+    requires=(*(stride(t, 1) == 1 for t in _TENSORS), *(stride(t, 0) == D for t in _TENSORS)),
+    worthwhile=(R > 1,),
+    **_SHARED,
+)
+
+TRITON_KERNELS = (TRITON_ROWS, TRITON_FLAT)

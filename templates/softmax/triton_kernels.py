@@ -1,0 +1,55 @@
+"""Softmax on GPUs by Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import Kernel, TritonFunction, ceildiv, dims, maximum, next_power_of_2, parameter, stride, table
+
+R, D = dims("R D")
+
+_STRIDES = {"x_row": stride("x", 0), "out_row": stride("out", 0)}
+_SHARED: dict[str, Any] = {
+    "backend": "triton",
+    "requires": (stride("x", 1) == 1, stride("out", 1) == 1),
+    "follows": {"f16": "bf16"},
+    "compile_seconds": 2.0,
+}
+
+TRITON_ROWS = Kernel(
+    "triton_rows",
+    triton=TritonFunction(
+        "softmax/triton.py:softmax_rows",
+        arguments={**_STRIDES, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
+        grid=(R,),
+    ),
+    listed=table("num_warps", (4,), (8,), (16,), (32,)),
+    worthwhile=(D > 512, D <= 32768),
+    **_SHARED,
+)
+
+TRITON_TILES = Kernel(
+    "triton_tiles",
+    triton=TritonFunction(
+        "softmax/triton.py:softmax_rows",
+        arguments={
+            **_STRIDES,
+            "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
+            "BLOCK_D": next_power_of_2(D),
+        },
+        grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+    ),
+    listed=table("ELEMENTS num_warps", (2048, 4), (4096, 4), (8192, 8)),
+    worthwhile=(D <= 1024, R >= 64),
+    **_SHARED,
+)
+
+TRITON_LONG = Kernel(
+    "triton_long",
+    triton=TritonFunction("softmax/triton.py:softmax_long", arguments=_STRIDES, grid=(R,)),
+    listed=table("BLOCK num_warps num_stages", (4096, 8, 2), (8192, 16, 2), (8192, 32, 3), (16384, 32, 2)),
+    worthwhile=(D >= 8192,),
+    **_SHARED,
+)
+
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG)
