@@ -152,6 +152,12 @@ def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: Kernel
     tensors = [t.name for t in operator.tensors]
     if isinstance(given, (Buffer, Descriptor, DTypeOf)):
         return _declared(where, tensors, p, given)
+    if isinstance(given, str) and p.constexpr and given in {s.name for s in operator.scalars}:
+        raise SpecError(
+            f"{where} is a constexpr, but {given!r} is a scalar",
+            why="a constant is compiled in, a scalar is known only at a call",
+            fix="pass a constant, or have the function take it as an ordinary argument",
+        )
     if isinstance(given, str) and given in tensors:
         return Argument(parameter=p, kind="pointer", tensor=given)
     if isinstance(given, str) and not p.constexpr:
@@ -190,7 +196,7 @@ def specialized_pins(
                 pins[f"{a.name}%16"] = 0
             if target.startswith("hip-") and p.special and span(operator, a.tensor).evaluate(facts) < 2**31:
                 pins[f"{a.name}.range"] = 32
-        elif a.kind == "integer" and not p.constexpr:
+        elif a.kind == "integer" and not p.constexpr and not of_device(a.expr):
             pins |= _integer_pins(a, known_value(a, config, facts), config)
     return pins
 
@@ -198,7 +204,7 @@ def specialized_pins(
 def _integer_pins(a: Argument, value: int, config: Mapping[str, ConfigValue]) -> dict[str, int]:
     p = a.parameter
     assert a.expr is not None
-    if not a.expr.substitute(config_facts(config)).facts():
+    if not depends(a.expr, config):
         return {}  # the same in every call
     pins: dict[str, int] = {}
     if value == 1 and p.special and not p.annotation:
@@ -218,7 +224,7 @@ def plain_pins(
     for a in bind(operator, kernel, target):
         if a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation:
             assert a.expr is not None
-            if a.expr.substitute(config_facts(config)).facts():
+            if depends(a.expr, config) and not of_device(a.expr):
                 pins[f"{a.name}.bits"] = 64
     return pins
 
@@ -240,7 +246,8 @@ def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, Config
                 why="a generic variant is one code for every legal call",
                 fix="pass a constant, or let another kernel be the generic one",
             )
-        if a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation and depends(a.expr, config):
+        wide = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
+        if wide and depends(a.expr, config) and not of_device(a.expr):
             pins[f"{a.name}.bits"] = 64
     return pins
 
@@ -264,11 +271,22 @@ def _values(
         if a.kind == "pointer" and operator.tensor(a.tensor).optional:
             pins[f"{a.name}.none"] = int(not facts[f"present.{a.tensor}"])
         if a.kind == "integer" and a.parameter.constexpr and depends(a.expr, config):
+            _no_device(kernel, a.expr, f"constexpr {a.name!r}")
             pins[a.name] = known_value(a, config, facts)
     for name, option in function.options.items():
         if isinstance(option, Expr) and name not in config and depends(option, config):
+            _no_device(kernel, option, f"launch option {name!r}")
             pins[f"option.{name}"] = option.evaluate({**facts, **config_facts(config)})
     return pins
+
+
+def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
+    if of_device(expr):
+        raise SpecError(
+            f"kernel {kernel.name!r}: {what} depends on the device",
+            why="what is compiled in is decided by dispatch, which knows dims, strides and alignments",
+            fix="pass it as an ordinary argument, or use it in the grid",
+        )
 
 
 def guards(
@@ -295,7 +313,9 @@ def _guards_of(
             yield alignment(a.tensor) >= 16
         if f"{a.name}.range" in pins:
             yield span(operator, a.tensor) < 2**31
-    if a.kind != "integer" or not depends(a.expr, config):
+    if a.kind == "descriptor":
+        yield from _guards_of_descriptor(operator, a)
+    if a.kind != "integer" or not depends(a.expr, config) or of_device(a.expr):
         return
     assert a.expr is not None
     value = a.expr.substitute(config_facts(config))
@@ -308,6 +328,22 @@ def _guards_of(
         yield value <= _INT32[1]
         if any(f.startswith("stride.") for f in value.facts()):
             yield value >= _INT32[0]
+
+
+def _guards_of_descriptor(operator: Operator, a: Argument) -> Iterator[Expr]:
+    """What the driver asks of a tensor map. [CUDA driver API, cuTensorMapEncodeTiled]"""
+    assert a.descriptor is not None
+    declared = operator.tensor(a.tensor)
+    order = a.descriptor.order or tuple(range(declared.rank))
+    if sorted(order) != list(range(declared.rank)):
+        return  # the renderer refuses it
+    yield alignment(a.tensor) >= 16
+    yield stride(a.tensor, order[-1]) == 1
+    for axis in order[:-1]:
+        yield (stride(a.tensor, axis) * declared.dtype.itemsize) % 16 == 0
+        yield stride(a.tensor, axis) > 0
+    for axis in order:
+        yield declared.shape[axis] <= _INT32[1]
 
 
 def span(operator: Operator, tensor: str) -> Expr:
@@ -325,6 +361,11 @@ def config_facts(config: Mapping[str, ConfigValue]) -> dict[str, int]:
 def depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:
     """Whether an expression has different values in different calls of one config."""
     return expr is not None and bool(expr.substitute(config_facts(config)).facts())
+
+
+def of_device(expr: Expr | None) -> bool:
+    """Whether an expression asks for something that only a launch knows."""
+    return expr is not None and any(f.startswith("device.") for f in expr.facts())
 
 
 def known_value(a: Argument, config: Mapping[str, ConfigValue], facts: Mapping[str, int]) -> int:

@@ -108,7 +108,7 @@ class _Scene:
             "descriptor": self._descriptor,
             "buffer": self._buffer,
             "dtype": self._dtype,
-            "parameter": lambda a: self._constant(a, self.config[a.name]),
+            "parameter": self._parameter,
             "constant": lambda a: self._constant(a, a.value),
         }
         return lower[a.kind](a)
@@ -166,6 +166,15 @@ class _Scene:
             )
         return Passed(argument=a, type=kind, divisible=f"{a.name}%16" in self.pins)
 
+    def _parameter(self, a: Argument) -> Passed:
+        p = a.parameter
+        if a.name not in self.config and not p.has_default:
+            raise RenderError(
+                f"{self.what}: the config {self.config} has no value for the argument {a.name!r}",
+                fix=f"give {a.name!r} in every config, or a default in the function",
+            )
+        return self._constant(a, self.config.get(a.name, p.default))
+
     def _buffer(self, a: Argument) -> Passed:
         assert a.buffer is not None
         kind = a.parameter.annotation or f"*{self._element(a, a.buffer.dtype_name)}"
@@ -186,6 +195,11 @@ class _Scene:
             raise RenderError(
                 f"{where} has a block of {len(block)} axes, and the tensor has {tensor.rank}",
                 fix="give a block with one extent per axis; descriptors have at most five",
+            )
+        if a.descriptor.order and sorted(a.descriptor.order) != list(range(tensor.rank)):
+            raise RenderError(
+                f"{where} has the order {a.descriptor.order}",
+                fix=f"list each of its {tensor.rank} axes once, from 0",
             )
         if a.descriptor.padding not in ("zero", "nan"):
             raise RenderError(f"{where}: padding {a.descriptor.padding!r}", fix="use 'zero' or 'nan'")

@@ -119,14 +119,16 @@ class _Tensor:
     def __init__(self, operator: Operator, argument: Argument, what: str) -> None:
         declared = operator.tensor(argument.tensor)
         self._argument, self._what = argument, what
-        self.shape, self.dtype, self.ndim = declared.shape, declared.dtype.name, declared.rank
+        self._axes = (argument.descriptor.order if argument.descriptor else ()) or tuple(range(declared.rank))
+        self.shape = tuple(declared.shape[axis] for axis in self._axes)
+        self.dtype, self.ndim = declared.dtype.name, declared.rank
         self._element_size = declared.dtype.itemsize
 
     def size(self, axis: int | None = None) -> Any:
         return self.shape if axis is None else self.shape[axis]
 
     def stride(self, axis: int | None = None) -> Any:
-        strides = tuple(stride(self._argument.tensor, i) for i in range(self.ndim))
+        strides = tuple(stride(self._argument.tensor, i) for i in self._axes)
         return strides if axis is None else strides[axis]
 
     def dim(self) -> int:

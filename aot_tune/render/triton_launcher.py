@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -242,7 +243,7 @@ class _Writer:
         clear = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, aot_zeros)"
         one = f"if (const int32_t aot_status = {clear}) return aot_status;"
         there = self.cxx.present(tensor.name)
-        return [f"  {one}"] if there == "true" else [f"  if {there} {{", f"    {one}", "  }"]
+        return [f"  {one}"] if there == "true" else [f"  if ({there}) {{", f"    {one}", "  }"]
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -266,10 +267,15 @@ class _Writer:
             return self._describe(p, to)
         if a.kind == "scalar":
             scalar = next(s for s in self.op.scalars if s.name == a.value)
-            return _number(scalar.name, p.type, to, is_float=scalar.dtype_name in ("f32", "f64"))
+            if scalar.dtype_name in ("f32", "f64") and p.type in _INTEGERS and p.type not in ("i1", "u1"):
+                raise RenderError(
+                    f"{self.launch.what}: argument {p.name!r}: the scalar {scalar.name!r} is a float, not {p.type}",
+                    fix="declare the scalar i32 or i64, or change the annotation",
+                )
+            return [_number(scalar.name, p.type, to)]
         if p.expr is not None:
-            return _number(self._print(p.expr, f"argument {p.name!r}"), p.type, to, is_float=False)
-        return [f"{to} = {_literal(p.value, p.type)};"]
+            return [_number(self._print(p.expr, f"argument {p.name!r}"), p.type, to)]
+        return [f"{to} = {_literal(p.value, p.type, f'{self.launch.what}: argument {p.name!r}')};"]
 
     def _data(self, tensor: Tensor) -> str:
         there = self.cxx.present(tensor.name)
@@ -285,8 +291,13 @@ class _Writer:
                 fix=f"add present({tensor.name!r}) == 1 to the kernel's requires",
             )
         nan = "true" if descriptor.padding == "nan" else "false"
-        read = f"{to}.read(*{tensor.name}, {tensor.dtype.itemsize}, {nan}, kernel::meta_{p.name}, &call::maps_{p.name})"
-        return ["if (const int32_t aot_status =", f"        {read})", "  return aot_status;"]
+        lines, of = [], f"*{tensor.name}"
+        if descriptor.order not in ((), tuple(range(tensor.rank))):
+            order = ", ".join(map(str, descriptor.order))
+            lines = [f"const launcher::Permuted<{tensor.rank}> aot_axes_{p.name}(*{tensor.name}, {{{order}}});"]
+            of = f"aot_axes_{p.name}.tensor"
+        read = f"{to}.read({of}, {tensor.dtype.itemsize}, {nan}, kernel::meta_{p.name}, &call::maps_{p.name})"
+        return [*lines, "if (const int32_t aot_status =", f"        {read})", "  return aot_status;"]
 
     def _add(self, p: Passed) -> str:
         if p.argument.kind == "descriptor":
@@ -342,33 +353,32 @@ class _Writer:
         return f"({there} ? {read} : {' * '.join(later) or 'INT64_C(1)'})"  # absent: as if row-major
 
 
-def _number(value: str, kind: str, to: str, *, is_float: bool) -> list[str]:
-    """Statements that pass a C++ number as a type of the signature."""
+def _number(value: str, kind: str, to: str) -> str:
+    """The statement that passes a C++ number as a type of the signature."""
     if kind in ("fp16", "bf16"):
         convert = "float16_bits" if kind == "fp16" else "bfloat16_bits"
-        return [f"{to} = launcher::{convert}(static_cast<double>({value}));"]
+        return f"{to} = launcher::{convert}(static_cast<double>({value}));"
     if kind in _FLOATS:
-        return [f"{to} = static_cast<{_FLOATS[kind]}>({value});"]
+        return f"{to} = static_cast<{_FLOATS[kind]}>({value});"
     if kind in ("i1", "u1"):
-        return [f"{to} = {value} != 0;"]
-    if is_float:
-        raise RenderError(
-            f"the scalar {value!r} is a float, and the kernel's argument has the type {kind}",
-            fix="declare the scalar i32 or i64, or change the annotation",
-        )
-    return [f"aot_fits &= launcher::narrow({value}, &{to});"]
+        return f"{to} = {value} != 0;"
+    return f"aot_fits &= launcher::narrow({value}, &{to});"
 
 
-def _literal(value: Any, kind: str) -> str:
-    if kind in ("fp16", "bf16"):
-        convert = "float16_bits" if kind == "fp16" else "bfloat16_bits"
-        return f"launcher::{convert}({float(value)!r})"
+def _literal(value: Any, kind: str, what: str) -> str:
+    """A constant of the type in C++."""
     if kind in _FLOATS:
-        return f"static_cast<{_FLOATS[kind]}>({float(value)!r})"
+        number = f"{float(value)!r}" if math.isfinite(value) else f"{'-' if value < 0 else ''}__builtin_{_odd(value)}"
+        convert = {"fp16": "launcher::float16_bits", "bf16": "launcher::bfloat16_bits"}
+        return f"{convert.get(kind, f'static_cast<{_FLOATS[kind]}>')}({number})"
     if kind in ("i1", "u1"):
         return "1" if value else "0"
-    integer = int(value)
-    low, high = (0, 2 ** int(kind[1:])) if kind[0] == "u" else (-(2 ** (int(kind[1:]) - 1)), 2 ** (int(kind[1:]) - 1))
+    bits, integer = int(kind[1:]), int(value)
+    low, high = (0, 2**bits) if kind[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     if not low <= integer < high or integer != value:
-        raise RenderError(f"the constant {value!r} does not fit the type {kind}", fix="change it or the annotation")
+        raise RenderError(f"{what}: the constant {value!r} does not fit the type {kind}", fix="change it or its type")
     return "INT64_MIN" if integer == -(2**63) else f"INT64_C({integer})"
+
+
+def _odd(value: float) -> str:
+    return "inf()" if math.isinf(value) else 'nan("")'

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _REFERENCE = re.compile(r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za-z_][A-Za-z0-9_]*)\Z")
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 """Launch options that a config may set beside the function's constexprs."""
 
@@ -153,7 +154,8 @@ class TritonFunction:
                     fix=did_you_mean(name, OPTIONS),
                 )
         for name, given in self.arguments.items():
-            check_identifier(name, f"Triton function {self.function!r}: argument")
+            if not isinstance(name, str) or not _PARAMETER.match(name):  # a word of C++ may be one of Python's names
+                check_identifier(name, f"Triton function {self.function!r}: argument")
             if isinstance(given, Buffer):
                 dtype(given.dtype_name, f"Triton function {self.function!r}: argument {name!r}")
 

@@ -10,15 +10,18 @@ import pytest
 from aot_tune.errors import SpecError
 from aot_tune.render import bind, candidate_for, candidates_for, requirements, resolved
 from aot_tune.spec import (
+    Descriptor,
     Inspection,
     Kernel,
     KernelParameter,
     Operator,
     Problem,
+    Scalar,
     Target,
     Tensor,
     TritonFunction,
     all_of,
+    device,
     dims,
     next_power_of_2,
     problem,
@@ -186,6 +189,45 @@ def test_defaults_and_heuristics_stand_in_for_arguments() -> None:
     }
     kernel = resolved(op.kernel("rows"), SM90.name)
     assert candidate_for(op, kernel, {}, SM90, problem(R=1, D=100)).pins["BLOCK"] == 256
+
+
+def test_what_only_a_launch_knows_is_assumed_nothing_of() -> None:
+    op = operator({**ARGUMENTS, "rows": device("multiprocessors") * 2})
+    wanted = problem(R=4, D=1000)
+    special, plain = pins(op, wanted)
+    assert not {n for n in (*special, *plain) if n.startswith("rows")}
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    candidate = candidate_for(op, kernel, {"num_warps": 4}, SM90, wanted)
+    assert not [f for g in requirements(op, candidate) for f in g.facts() if f.startswith("device.")]
+
+
+@pytest.mark.parametrize("name", ["BLOCK", "SPLIT"])
+def test_a_constant_cannot_depend_on_the_device(name: str) -> None:
+    op = operator({**ARGUMENTS, name: device("multiprocessors")})
+    with pytest.raises(SpecError, match=f"constexpr '{name}' depends on the device"):
+        pins(op, problem(R=4, D=1000))
+
+
+def test_what_a_tensor_map_needs_is_a_guard() -> None:
+    op = operator({**ARGUMENTS, "x_ptr": Descriptor("x", (1, 64))})
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    candidate = candidate_for(op, kernel, {"num_warps": 4}, SM90, problem(R=4, D=1024))
+    guards = requirements(op, candidate)
+    good = problem(R=4, D=1024)
+    bad = [
+        problem(R=4, D=1024, alignment={"x": 8}),
+        problem(R=4, D=1024, strides={"x": (1028, 1)}),
+        problem(R=4, D=1024, strides={"x": (0, 1)}),
+        problem(R=4, D=1024, order={"x": (1, 0)}),
+    ]
+    assert all_of(guards, op.facts(good))
+    assert not [p.id for p in bad if all_of(guards, op.facts(p))]
+
+
+def test_a_constant_of_a_scalars_name_is_refused() -> None:
+    op = replace(operator({**ARGUMENTS, "SPLIT": "eps"}), scalars=(Scalar("eps"),))
+    with pytest.raises(SpecError, match="argument 'SPLIT' is a constexpr, but 'eps' is a scalar"):
+        bind(op, op.kernel("rows"), SM90.name)
 
 
 def test_an_argument_without_a_mapping_is_named() -> None:

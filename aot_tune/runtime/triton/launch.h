@@ -206,6 +206,24 @@ struct Parameters {
   void add(void* parameter) { list[count++] = parameter; }
 };
 
+// A tensor with its axes in another order; of the memory of the one that it is made from.
+template <int kRank>
+struct Permuted {
+  int64_t shape[kRank], strides[kRank];
+  DLTensor tensor;
+
+  Permuted(const DLTensor& from, const int (&order)[kRank]) : tensor(from) {
+    for (int i = 0; i < kRank; ++i) {
+      shape[i] = from.shape[order[i]];
+      strides[i] = from.strides[order[i]];
+    }
+    tensor.shape = shape;
+    tensor.strides = strides;
+  }
+  Permuted(const Permuted&) = delete;
+  Permuted& operator=(const Permuted&) = delete;
+};
+
 // A tensor as kernels take it that know no tensor maps: its parts, its shape and strides once more.
 template <int kRank>
 struct TensorParts {

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 
+#include "hip_library.h"
 #include "launch.h"
 
 namespace {
@@ -53,8 +54,6 @@ constexpr Symbol kSymbols[] = {
     {"hipMemsetAsync", offsetof(Driver, memset_line)},
     {"hipMemset2DAsync", offsetof(Driver, memset_plane)},
 };
-constexpr const char* kLibraries[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
-                                      "libamdhip64.so.5"};
 constexpr int32_t kMultiprocessorCount = 63;  // attribute of devices
 
 // ---- One kernel, loaded once for each device
@@ -72,18 +71,8 @@ struct State {
 };
 State state;  // written under the lock, read by others behind their device's bit of `ready`
 
-// What the process has loaded (a framework's copy) comes first, so that one serves all.
-inline void* open_driver() {
-  for (const int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
-    for (const char* name : kLibraries) {
-      if (void* const found = dlopen(name, flags)) return found;
-    }
-  }
-  return nullptr;
-}
-
 inline int32_t open_functions() {
-  void* const library = open_driver();
+  void* const library = open_hip();
   if (library == nullptr) return kUnavailable;
   for (const Symbol& symbol : kSymbols) {
     void* const address = dlsym(library, symbol.name);

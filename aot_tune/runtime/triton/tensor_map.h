@@ -21,8 +21,8 @@ struct MapKey {
   }
   uint64_t hash() const {
     uint64_t mixed = 0;
-    for (const uint64_t word : words) mixed = (mixed ^ word) * UINT64_C(0x9e3779b97f4a7c15) ^ mixed >> 29;
-    return mixed >> 32;
+    for (const uint64_t word : words) mixed = (mixed ^ word ^ mixed >> 29) * UINT64_C(0x9e3779b97f4a7c15);
+    return mixed >> 40;
   }
 };
 
@@ -59,7 +59,7 @@ class MapCache {
   }
 
  private:
-  static constexpr int kSets = 64, kWays = 4;
+  static constexpr int kSets = 128, kWays = 8;
 
   // `version` is odd while the rest is being written, and 0 before it ever was.
   struct Entry {
@@ -97,15 +97,16 @@ class MapCache {
   uint32_t next_ = 0;
 };
 
+// Numbers of cuda.h. Element types 8 to 10 have other numbers in kernels than in the driver.
+constexpr int32_t kTypes[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15};
+constexpr int32_t kNoInterleave = 0, kPromote128 = 2, kFillZeros = 0, kFillNan = 1;
+
 // Makes a map. Axes run from the last to the first there.
 template <int kRank>
 inline int32_t encode(const kernel::DescriptorMeta& meta, const DLTensor& tensor, bool fill_nan,
                       TensorMap* map) {
   static_assert(kRank <= 5, "tensor maps have at most five axes");
-  // Element types 8 to 10 have other numbers in kernels than in the driver.
-  constexpr int32_t kTypes[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15};
   constexpr uint32_t kSteps[] = {1, 1, 1, 1, 1};
-  constexpr int32_t kNoInterleave = 0, kPromote128 = 2;
   uint64_t shape[kRank], strides[kRank] = {};
   uint32_t box[kRank];
   uint64_t last = 0;  // bytes in front of the last element
@@ -120,8 +121,9 @@ inline int32_t encode(const kernel::DescriptorMeta& meta, const DLTensor& tensor
     last += (shape[to] - 1) * step;
   }
   const int32_t type = kTypes[meta.element_type & 15];
-  const int32_t status = state.driver.encode_map(map, type, kRank, tensor.data, shape, strides, box, kSteps,
-                                                 kNoInterleave, meta.swizzle, kPromote128, fill_nan ? 1 : 0);
+  const int32_t status =
+      state.driver.encode_map(map, type, kRank, tensor.data, shape, strides, box, kSteps, kNoInterleave,
+                              meta.swizzle, kPromote128, fill_nan ? kFillNan : kFillZeros);
   // Drivers up to 13.1 set a bit that is wrong for tensors below 128 KiB: Triton 3.9 and CUTLASS clear it.
   if (status == 0 && state.driver_version <= 13010 && last + 1 < (128 << 10))
     map->words[1] &= ~(UINT64_C(1) << 21);

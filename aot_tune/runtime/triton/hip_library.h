@@ -1,0 +1,25 @@
+// Where AMD's HIP runtime is. Part of launcher_hip.h, and of the run time for these devices: both must open
+// the same one.
+#ifndef AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
+#define AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
+
+#include <dlfcn.h>
+
+namespace {
+
+// What the process has loaded (a framework's copy) comes first, so that one serves all.
+inline void* open_hip() {
+  constexpr const char* kNames[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
+                                    "libamdhip64.so.5"};
+  constexpr int kFlags[] = {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL};
+  for (const int flags : kFlags) {
+    for (const char* name : kNames) {
+      if (void* const found = dlopen(name, flags)) return found;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+#endif  // AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_

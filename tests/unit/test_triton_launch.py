@@ -1,0 +1,317 @@
+"""Launchers of Triton kernels, compiled by g++ and called with a driver that writes down what it is asked."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import triton_launch as tl
+
+from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
+
+IMAGE = msgspec.structs.replace
+X = {"shape": [5, 7]}
+SIMPLE = TritonFunction(
+    "scale.py:scale_kernel",
+    {"x_ptr": "x", "out_ptr": "out", "n": tl.M * tl.N},
+    grid=lambda meta: (ceildiv(meta["n"], meta["BLOCK"]),),
+)
+BLOCK = {"parameters": (Parameter("BLOCK", (16, 32)),)}
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
+
+
+@pytest.fixture(scope="session")
+def simple(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A launcher with two pointers and an integer."""
+    source = simple_source()
+    return tl.compiled(tmp_path_factory.mktemp("simple"), source, (8, 8, 4, 8, 8)), source.symbol
+
+
+def simple_source(function: TritonFunction = SIMPLE) -> Any:
+    op = tl.operator(function, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK)
+    return tl.rendered(op, config={"BLOCK": 16, "num_warps": 4})
+
+
+def launched(folder: Path, cuda: Path, image: Any, *calls: Mapping[str, Any], **environ: str) -> list[dict[str, Any]]:
+    """Calls of the simple launcher with another image."""
+    source = simple_source()
+    library = tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
+    return tl.call(library, source.symbol, calls or ({"arguments": [X, X]},), cuda, **environ)
+
+
+def parameters(answer: Mapping[str, Any]) -> list[bytes]:
+    return [bytes.fromhex(line.removeprefix("parameter ")) for line in answer["log"] if line.startswith("parameter")]
+
+
+def number(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+def test_pointers_and_integers_are_passed_and_the_grid_is_launched(simple: tuple[Path, str], cuda: Path) -> None:
+    (answer,) = tl.call(*simple, [{"arguments": [X, X], "stream": 9}], cuda)
+    assert (answer["workspace"], answer["bytes"], answer["launch"]) == (0, 0, 0)
+    assert answer["log"][:2] == ["load scale_kernel", "function"]
+    assert answer["log"][2] == "launch scale_kernel grid=3,1,1 block=128,1,1 shared=1024 stream=9"
+    got = parameters(answer)
+    assert [number(p) for p in got] == [*answer["data"], 35, 0, 0]
+    assert [len(p) for p in got] == [8, 8, 4, 8, 8]
+
+
+def test_an_integer_that_does_not_fit_is_an_error_and_nothing_runs(simple: tuple[Path, str], cuda: Path) -> None:
+    huge = {"shape": [1 << 20, 1 << 12], "memory": False}
+    just = {"shape": [1 << 19, (1 << 12) - 1], "memory": False}
+    wrong, right = tl.call(*simple, [{"arguments": [huge, huge]}, {"arguments": [just, just]}], cuda)
+    assert wrong["launch"] == 1
+    assert not [line for line in wrong["log"] if line.startswith("launch")]
+    assert right["launch"] == 0
+    assert number(parameters(right)[2]) == (1 << 19) * ((1 << 12) - 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "status", "launches"),
+    [([0, 7], 0, 0), ([4, 65535], 0, 1), ([4, 65536], 1, 0), ([3, 5], 1, 0), ([2, 5], 1, 0)],
+)
+def test_grids_without_blocks_and_beyond_the_limits(
+    tmp_path_factory: pytest.TempPathFactory, cuda: Path, shape: list[int], status: int, launches: int
+) -> None:
+    """The first extent divides by M - 3, which is 0 once, and negative below: Python's floor, no crash."""
+    function = TritonFunction(
+        "scale.py:scale_kernel", {"x_ptr": "x", "out_ptr": "out"}, grid=(tl.M * (8 // (tl.M - 3)), tl.N, 1)
+    )
+    folder = tmp_path_factory.getbasetemp() / "odd_grid"
+    source = tl.rendered(tl.operator(function, tl.parameters("x_ptr out_ptr")))
+    library = (
+        folder / "candidate.so" if (folder / "candidate.so").exists() else tl.compiled(folder, source, (8, 8, 8, 8))
+    )
+    one = {"shape": shape, "memory": False}
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [one, one]}], cuda)
+    assert answer["launch"] == status
+    assert len([line for line in answer["log"] if line.startswith("launch")]) == launches
+
+
+def test_clusters_cooperative_and_programmatic_launches(tmp_path: Path, cuda: Path) -> None:
+    image = IMAGE(tl.IMAGE, ctas=2, cooperative=True, pdl=True, warps=12, shared=100_000)
+    (answer,) = launched(tmp_path, cuda, image)
+    assert answer["log"][:9] == [
+        "load scale_kernel",
+        "cache 1 on 100",
+        "attribute 8 100000 on 100",
+        "function",
+        "launch scale_kernel grid=6,1,1 block=384,1,1 shared=100000 stream=0",
+        "with 6=1,0,0",
+        "with 2=1,0,0",
+        "with 4=2,1,1",
+        "with 5=1,0,0",
+    ]
+
+
+def test_clusters_of_more_than_eight_are_allowed_for(tmp_path: Path, cuda: Path) -> None:
+    (answer,) = launched(tmp_path, cuda, IMAGE(tl.IMAGE, ctas=16))
+    assert "attribute 14 1 on 100" in answer["log"]
+    assert "with 4=16,1,1" in answer["log"]
+    assert "launch scale_kernel grid=48,1,1 block=128,1,1 shared=1024 stream=0" in answer["log"]
+
+
+def test_sixteen_threads_load_the_kernel_once(simple: tuple[Path, str], cuda: Path) -> None:
+    (answer,) = tl.call(*simple, [{"threads": 16, "arguments": [X, X]}], cuda)
+    assert answer["statuses"] == [0] * 16
+    assert answer["loads"] == 1
+    assert len([line for line in answer["log"] if line.startswith("launch")]) == 16
+
+
+def test_each_device_is_prepared_once(tmp_path: Path, cuda: Path) -> None:
+    calls = [{"arguments": [{**X, "device": d}, {**X, "device": d}]} for d in (3, 0, 3, 63, 64, -1)]
+    image = IMAGE(tl.IMAGE, shared=60_000)
+    third, first, again, absent, beyond, negative = launched(tmp_path, cuda, image, *calls)
+    assert [a["launch"] for a in (third, first, again)] == [0, 0, 0]
+    assert [a["loads"] for a in (third, first, again)] == [1, 1, 1]
+    assert "attribute 8 60000 on 103" in third["log"]
+    assert "attribute 8 60000 on 100" in first["log"]
+    assert [line.split()[0] for line in again["log"]] == ["launch"] + ["parameter"] * 5
+    assert absent["launch"] == absent["workspace"] == 101  # as the driver says
+    assert beyond["launch"] == negative["launch"] == 101
+
+
+def test_preload_is_for_the_device_of_the_thread(tmp_path: Path, cuda: Path) -> None:
+    image = IMAGE(tl.IMAGE, shared=60_000)
+    (answer,) = launched(tmp_path, cuda, image, {"set": ["current", 5]}, {"preload": True})
+    assert answer["preload"] == 0
+    assert answer["log"] == ["load scale_kernel", "cache 1 on 105", "attribute 8 60000 on 105", "function"]
+
+
+def test_a_kernel_that_the_driver_refuses_is_left_to_other_variants(tmp_path: Path, cuda: Path) -> None:
+    source = simple_source()
+    library = tl.compiled(tmp_path, source, (), text="refuse 222")
+    calls = [{"arguments": [X, X]}, {"arguments": [X, X]}, {"preload": True}]
+    first, second, preload = tl.call(library, source.symbol, calls, cuda)
+    assert (first["workspace"], first["launch"], second["workspace"], preload["preload"]) == (-100, 222, -100, -100)
+    assert preload["loads"] == 1
+
+
+def test_a_failure_that_may_pass_is_reported_and_tried_again(tmp_path: Path, cuda: Path) -> None:
+    source = simple_source()
+    library = tl.compiled(tmp_path, source, (), text="refuse 2")  # out of memory
+    first, second = tl.call(library, source.symbol, [{"arguments": [X, X]}] * 2, cuda)
+    assert (first["workspace"], first["launch"], second["workspace"]) == (2, 2, 2)
+    assert second["loads"] == 4
+
+
+def test_shared_memory_that_a_device_lacks_and_an_image_without_the_kernel(tmp_path: Path, cuda: Path) -> None:
+    """A target's code runs on several devices: sm_80's also where a block has less shared memory."""
+    image = IMAGE(tl.IMAGE, shared=160_000)
+    (answer,) = launched(tmp_path, cuda, image, {"set": ["shared_limit", 101_376]}, {"arguments": [X, X]})
+    assert (answer["workspace"], answer["launch"]) == (-100, 1)
+    source = simple_source()
+    library = tl.compiled(tmp_path / "other", source, (), text="another_kernel 8")
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X]}], cuda)
+    assert (answer["workspace"], answer["launch"]) == (-100, 500)
+    assert "unload" in answer["log"]
+
+
+def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_text("not a library\n")
+    old = tl.stand_in(tmp_path / "old", "libcuda_triton.cpp", "libcuda.so.1", "-DTOO_OLD", "-Wno-unused-function")
+    for folder in (tmp_path, old):
+        answer, preload = tl.call(
+            *simple, [{"arguments": [X, X]}, {"preload": True}], None, LD_LIBRARY_PATH=str(folder)
+        )
+        assert (answer["workspace"], answer["launch"], preload["preload"]) == (-100, -100, -100)
+
+
+def test_a_driver_without_the_optional_functions_serves(simple: tuple[Path, str], tmp_path: Path) -> None:
+    old = tl.stand_in(tmp_path, "libcuda_triton.cpp", "libcuda.so.1", "-DLACKS_OPTIONAL", "-Wno-unused-function")
+    (answer,) = tl.call(*simple, [{"arguments": [X, X]}], old)
+    assert answer["launch"] == 0
+
+
+@pytest.mark.parametrize(("setting", "status"), [("init_status", 100), ("launch_status", 719), ("device_status", 3)])
+def test_the_status_of_the_driver_comes_back(simple: tuple[Path, str], cuda: Path, setting: str, status: int) -> None:
+    (answer,) = tl.call(*simple, [{"set": [setting, status]}, {"arguments": [X, X]}], cuda)
+    assert answer["launch"] == status
+    assert answer["workspace"] == (0 if setting == "launch_status" else status)
+
+
+def test_a_folder_of_kernels_takes_the_place_of_what_is_embedded(
+    simple: tuple[Path, str], cuda: Path, tmp_path: Path
+) -> None:
+    library, symbol = simple
+    (tmp_path / f"{symbol}.bin").write_bytes(b"scale_kernel 8 8" + b" " * 200_000)
+    call = {"arguments": [X, X], "repeat": 2}
+    (answer,) = tl.call(library, symbol, [call], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path))
+    assert len(parameters(answer)) == 4  # two of each launch, as the other image says
+    said = f"aot_tune: {symbol}: AOT_TUNE_KERNEL_DIR: the kernel is taken from {tmp_path}/{symbol}.bin\n"
+    assert answer["stderr"] == said
+    (answer,) = tl.call(library, symbol, [call], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path / "nowhere"))
+    assert (answer["launch"], answer["stderr"], len(parameters(answer))) == (0, "", 10)
+
+
+def test_a_kernel_of_the_folder_that_cannot_be_read_is_an_error(
+    simple: tuple[Path, str], cuda: Path, tmp_path: Path
+) -> None:
+    library, symbol = simple
+    (tmp_path / f"{symbol}.bin").mkdir()
+    (answer,) = tl.call(library, symbol, [{"arguments": [X, X]}], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path))
+    assert answer["launch"] == 301
+    assert "cannot be read from" in answer["stderr"]
+    (answer,) = tl.call(library, symbol, [{"arguments": [X, X]}], cuda, AOT_TUNE_KERNEL_DIR="long/" * 1000)
+    assert answer["launch"] == 301
+
+
+def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) -> None:
+    function = TritonFunction(
+        "scale.py:scale_kernel",
+        {"x": "x", "locks": Buffer("i32", tl.M, zero=True), "parts": Buffer("f32", tl.M * tl.N)},
+        grid=(tl.M, 2),
+    )
+    image = IMAGE(
+        tl.IMAGE,
+        ctas=2,
+        global_scratch=384,
+        global_scratch_alignment=128,
+        profile_scratch=8,
+        profile_scratch_alignment=8,
+    )
+    source = tl.rendered(tl.operator(function, tl.parameters("x locks parts out")))
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8, 8), image)
+    calls = [{"arguments": [X, X]}]
+    (answer,) = tl.call(library, source.symbol, calls, cuda)
+    # locks 20, parts 140, scratch of 5 x 2 x 2 blocks: 7680 and 160, each in whole pieces of 256
+    wanted = 256 + 256 + 7680 + 256
+    assert answer["bytes"] == wanted + 192
+    base = answer["address"]
+    assert base % 256 == 0
+    got = [number(p) for p in parameters(answer)]
+    assert got[1:3] == [base, base + 256]
+    assert got[4:] == [base + 512, base + 512 + 7680]
+    memory = bytes.fromhex(answer["memory"])
+    assert memory[:20] == bytes(20)
+    assert set(memory[20 : 512 + 7680]) == {0xFF}
+    assert memory[512 + 7680 :][:160] == bytes(160)
+    short = [
+        {**calls[0], "room": wanted - 1},
+        {**calls[0], "skew": 64},
+        {**calls[0], "skew": 192},
+        {**calls[0], "room": 0},
+    ]
+    small, skewed, most, nothing = tl.call(library, source.symbol, short, cuda)
+    assert (small["launch"], nothing["launch"]) == (1, 1)
+    for one in (skewed, most):
+        assert one["launch"] == 0
+        assert [number(p) % 256 for p in parameters(one)][1:3] == [0, 0]
+        assert number(parameters(one)[5]) + 160 <= one["address"] + one["bytes"]
+
+
+def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: Path, cuda: Path) -> None:
+    function = TritonFunction(
+        "scale.py:scale_kernel", {"x": "x", "parts": Buffer("f64", (tl.M - 2) * 2**60)}, grid=(tl.M,)
+    )
+    source = tl.rendered(tl.operator(function, tl.parameters("x parts out")))
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8))
+    calls = [{"arguments": [{"shape": [m, 1]}] * 2, "room": 0} for m in (1, 2, 3, 4)]
+    answers = tl.call(library, source.symbol, calls, cuda)
+    assert [a["workspace"] for a in answers] == [1, 0, 0, 1]
+    assert [a["launch"] for a in answers] == [1, 0, 1, 1]
+    assert [a["bytes"] for a in answers] == [0, 0, 2**63 + 192, 0]
+
+
+def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path) -> None:
+    """Each defines its three functions and nothing else, and runs nothing when it is loaded."""
+    other = TritonFunction("scale.py:scale_kernel", {**SIMPLE.arguments, "n": tl.N}, grid=(tl.M,))
+    sources = [simple_source(), simple_source(other)]
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder, source, name in zip(folders, sources, ("one_kernel", "two_kernel"), strict=True):
+        image = IMAGE(tl.IMAGE, name=name)
+        tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
+        data = (folder / "candidate.o").read_bytes()
+        assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload")}
+        assert initialiser_count(data) == 0
+    objects = [str(f / "candidate.o") for f in folders]
+    subprocess.run(["g++", "-shared", *objects, "-o", "both.so", "-Wl,-z,defs", "-ldl"], cwd=tmp_path, check=True)
+    for source, name in zip(sources, ("one_kernel", "two_kernel"), strict=True):
+        (answer,) = tl.call(tmp_path / "both.so", source.symbol, [{"arguments": [X, X]}], cuda)
+        assert answer["log"][0] == f"load {name}"
+        assert answer["launch"] == 0
+
+
+def test_the_grid_of_a_persistent_kernel_has_a_block_per_multiprocessor(tmp_path: Path, cuda: Path) -> None:
+    function = TritonFunction(
+        "scale.py:scale_kernel",
+        {"x_ptr": "x", "out_ptr": "out", "n": tl.M * tl.N},
+        grid=lambda meta: (min(device("multiprocessors"), ceildiv(meta["n"], meta["BLOCK"])),),
+    )
+    source = simple_source(function)
+    library = tl.compiled(tmp_path, source, (8, 8, 4, 8, 8))
+    large = {"shape": [1000, 1000], "memory": False}
+    calls = [{"arguments": [{**shape, "device": d}] * 2} for shape in (X, large) for d in (0, 7)]
+    answers = tl.call(library, source.symbol, calls, cuda)
+    grids = [line.split()[2] for a in answers for line in a["log"] if line.startswith("launch")]
+    assert grids == ["grid=3,1,1", "grid=3,1,1", "grid=132,1,1", "grid=139,1,1"]

@@ -1,0 +1,167 @@
+"""Launchers of Triton kernels for AMD's devices, with a stand-in of the HIP runtime; nothing here ran on a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import triton_launch as tl
+
+from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.spec import Buffer, Descriptor, Parameter, Tensor, TritonFunction, ceildiv, device
+
+X = {"shape": [5, 7]}
+IMAGE = msgspec.structs.replace(tl.IMAGE, warp_size=64)
+FUNCTION = TritonFunction(
+    "scale.py:scale_kernel",
+    {"x_ptr": "x", "out_ptr": "out", "n": tl.M * tl.N, "locks": Buffer("i32", tl.M)},
+    grid=lambda meta: (ceildiv(meta["n"], meta["BLOCK"]),),
+    reset_to_zero=("out_ptr", "locks"),
+    cooperative=True,
+    launch_pdl=True,
+)
+
+
+@pytest.fixture(scope="session")
+def hip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libamdhip64_triton.cpp", "libamdhip64.so")
+
+
+def source_of(function: TritonFunction = FUNCTION) -> Any:
+    declared = tl.parameters("x_ptr out_ptr n locks BLOCK!")
+    op = tl.operator(function, declared, target=tl.GFX942, kernel={"parameters": (Parameter("BLOCK", (16,)),)})
+    return tl.rendered(op, config={"BLOCK": 16}, target=tl.GFX942, pins={"x_ptr.range": 32})
+
+
+def parameters(answer: dict[str, Any]) -> list[int]:
+    lines = [line.removeprefix("parameter ") for line in answer["log"] if line.startswith("parameter")]
+    return [int.from_bytes(bytes.fromhex(line), "little") for line in lines]
+
+
+def launched(folder: Path, hip: Path, *calls: Any, image: Any = IMAGE, text: str = "") -> list[dict[str, Any]]:
+    source = source_of()
+    library = tl.compiled(folder, source, (8, 8, 4, 8, 8, 8), image, text)
+    return tl.call(library, source.symbol, calls or ({"arguments": [X, X], "stream": 5},), hip)
+
+
+def test_a_kernel_is_loaded_its_outputs_are_cleared_and_it_runs(tmp_path: Path, hip: Path) -> None:
+    (answer,) = launched(tmp_path, hip)
+    assert (answer["workspace"], answer["bytes"], answer["launch"]) == (0, 256 + 192, 0)
+    assert answer["log"][:4] == [
+        "load scale_kernel on 0",
+        "set 140 on 5",
+        "set 20 on 5",
+        "launch scale_kernel grid=3,1,1 block=256,1,1 shared=1024 stream=5",
+    ]
+    x, out = answer["data"]
+    assert parameters(answer) == [x, out, 35, answer["address"], 0, 0]
+    assert bytes.fromhex(answer["tensors"][1]) == bytes(140)
+
+
+def test_cooperative_launches_and_what_these_devices_do_not_know(tmp_path: Path, hip: Path) -> None:
+    (answer,) = launched(tmp_path, hip, image=msgspec.structs.replace(IMAGE, cooperative=True))
+    assert "cooperative scale_kernel grid=3,1,1 block=256,1,1 shared=1024 stream=5" in answer["log"]
+    source = source_of().source
+    assert '"launch_cooperative_grid": true' in source
+    assert "launch_pdl" not in source
+    assert '"ranges": [\n    "x_ptr"\n  ]' in source
+
+
+def test_each_device_has_its_own_module_and_number_of_processors(tmp_path: Path, hip: Path) -> None:
+    function = TritonFunction("scale.py:scale_kernel", {"x_ptr": "x"}, grid=(device("multiprocessors"),))
+    op = tl.operator(function, tl.parameters("x_ptr"), target=tl.GFX942)
+    source = tl.rendered(op, target=tl.GFX942)
+    library = tl.compiled(tmp_path, source, (8, 8, 8), IMAGE)
+    calls: list[Any] = []
+    for number in (0, 6, 0):
+        one = {"shape": [5, 7], "device": number}
+        calls += [{"set": ["current", number]}, {"arguments": [one, one]}]
+    first, sixth, again = tl.call(library, source.symbol, calls, hip)
+    assert first["log"][:2] == [
+        "load scale_kernel on 0",
+        "launch scale_kernel grid=304,1,1 block=256,1,1 shared=1024 stream=0",
+    ]
+    assert sixth["log"][0] == "load scale_kernel on 6"
+    assert "grid=310,1,1" in sixth["log"][1]
+    assert (again["loads"], "grid=304,1,1" in again["log"][0]) == (2, True)
+
+
+def test_threads_load_once_and_preload_is_for_the_device_of_the_thread(tmp_path: Path, hip: Path) -> None:
+    calls = [{"threads": 16, "arguments": [X, X]}, {"set": ["current", 2]}, {"preload": True}]
+    answer, preload = launched(tmp_path, hip, *calls)
+    assert (answer["statuses"], answer["loads"]) == ([0] * 16, 1)
+    assert (preload["preload"], preload["log"]) == (0, ["load scale_kernel on 2"])
+
+
+def test_a_kernel_that_is_refused_is_left_to_other_variants(tmp_path: Path, hip: Path) -> None:
+    call = {"arguments": [X, X]}
+    first, second = launched(tmp_path / "image", hip, call, call, text="refuse 209")
+    assert (first["workspace"], first["launch"], second["workspace"], second["loads"]) == (-100, 209, -100, 1)
+    assert first["log"] == ["last error"]
+    (other,) = launched(tmp_path / "name", hip, call, text="another 8")
+    assert (other["workspace"], other["launch"]) == (-100, 500)
+    assert other["log"] == ["load another on 0", "unload", "last error"]
+    first, second = launched(tmp_path / "memory", hip, call, call, text="refuse 2")
+    assert (first["workspace"], first["launch"], second["loads"]) == (2, 2, 4)
+
+
+def test_statuses_come_back_and_devices_beyond_the_table_are_refused(tmp_path: Path, hip: Path) -> None:
+    call = {"arguments": [X, X]}
+    (answer,) = launched(tmp_path, hip, {"set": ["launch_status", 719]}, call)
+    assert answer["launch"] == 719
+    (answer,) = launched(tmp_path, hip, {"set": ["init_status", 100]}, call)
+    assert (answer["workspace"], answer["launch"]) == (100, 100)
+    (answer,) = launched(tmp_path, hip, {"arguments": [{**X, "device": 64}, X]})
+    assert answer["launch"] == 101
+
+
+def test_without_a_runtime_or_with_one_that_is_too_old(tmp_path: Path) -> None:
+    source = source_of()
+    library = tl.compiled(tmp_path / "made", source, (8,), IMAGE)
+    for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
+        (tmp_path / name).write_text("not a library\n")
+    old = tl.stand_in(tmp_path / "old", "libamdhip64_triton.cpp", "libamdhip64.so", "-DTOO_OLD")
+    for folder in (tmp_path, old):
+        call = {"arguments": [X, X]}
+        (answer,) = tl.call(library, source.symbol, [call], None, LD_LIBRARY_PATH=str(folder))
+        assert (answer["workspace"], answer["launch"]) == (-100, -100)
+
+
+def test_more_threads_than_32_bits_count_are_an_error(tmp_path: Path, hip: Path) -> None:
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"x_ptr": "x"}, grid=(tl.M,)), tl.parameters("x_ptr"), target=tl.GFX942
+    )
+    source = tl.rendered(op, target=tl.GFX942)
+    library = tl.compiled(tmp_path, source, (8, 8, 8), IMAGE)
+    shapes = [{"shape": [m, 1], "memory": False} for m in ((1 << 24) - 1, 1 << 24)]
+    answers = tl.call(library, source.symbol, [{"arguments": [s, s]} for s in shapes], hip)
+    assert [a["launch"] for a in answers] == [0, 1]
+
+
+def test_descriptors_come_in_parts(tmp_path: Path, hip: Path) -> None:
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"d": Descriptor("x", (16, 16), "nan")}, grid=(1,)),
+        tl.parameters("d out"),
+        target=tl.GFX942,
+        tensors=(Tensor("x", (tl.M, tl.N), "f16"), Tensor("out", (tl.M, tl.N), output=True)),
+    )
+    source = tl.rendered(op, target=tl.GFX942)
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8, 1, 4, 4, 8, 8, 8, 8, 8), IMAGE)
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [{"shape": [3, 8], "dtype": "f16"}, X]}], hip)
+    x, out = answer["data"]
+    assert parameters(answer) == [x, 3, 8, 8, 1, 1, 3, 8, 8, 1, out, 0, 0]
+
+
+def test_the_object_defines_three_functions_and_runs_nothing_when_loaded(tmp_path: Path) -> None:
+    source = source_of()
+    tl.compiled(tmp_path, source, (), IMAGE)
+    data = (tmp_path / "candidate.o").read_bytes()
+    assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload")}
+    assert initialiser_count(data) == 0
+
+
+def test_a_cluster_does_not_compile(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="these devices have no clusters"):
+        tl.compiled(tmp_path, source_of(), (), msgspec.structs.replace(IMAGE, ctas=2))

@@ -1,0 +1,3 @@
+"""Imports what is not installed."""
+
+import package_not_there  # noqa: F401
