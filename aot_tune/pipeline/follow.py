@@ -1,12 +1,16 @@
-"""Kernels that take long to compile try a dtype only where the config was among the best in another (`follows`)."""
+"""What is compiled only once something else was among the best: a config in a dtype that resembles another (`follows`),
+and code of a Triton function that assumes nothing, beside the code that the JIT would make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.render import assumes_less
 
 __all__ = ["to_compile", "waiting"]
+
+Groups = dict[tuple[object, ...], list[Entry]]
 
 _AMONG_THE_BEST = 1.04
 """A config was among the best of a dtype where it took at most so many times the best time on some problem."""
@@ -15,17 +19,25 @@ _AMONG_THE_BEST = 1.04
 def to_compile(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
     """Those of an operator's entries that are to be compiled now.
 
-    An entry that follows another one is where that was measured, here or in a record, and was among the best.
+    An entry that follows others is where one of them was measured, here or in a record, and was among the best.
     """
-    best = _among_the_best(evidence)
-    leaders = [(e, _leader(evidence, e)) for e in entries]
-    return [e for e, leader in leaders if leader is None or (_told(evidence, leader) and leader.candidate.id in best)]
+    best, groups = _among_the_best(evidence), _groups(evidence)
+    return [e for e in entries if _is_due(evidence, _leaders(evidence, e, groups), best)]
 
 
 def waiting(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
     """Those of an operator's entries that follow one which has to be measured first."""
-    leaders = [(e, _leader(evidence, e)) for e in entries]
-    return [e for e, leader in leaders if leader is not None and not _told(evidence, leader)]
+    best, groups = _among_the_best(evidence), _groups(evidence)
+    leaders = [(e, _leaders(evidence, e, groups)) for e in entries]
+    return [
+        e
+        for e, found in leaders
+        if not _is_due(evidence, found, best) and not all(_told(evidence, leader) for leader in found)
+    ]
+
+
+def _is_due(evidence: Evidence, leaders: list[Entry], best: set[str]) -> bool:
+    return not leaders or any(leader.candidate.id in best and _told(evidence, leader) for leader in leaders)
 
 
 def _told(evidence: Evidence, leader: Entry) -> bool:
@@ -49,21 +61,29 @@ def _among_the_best(evidence: Evidence) -> set[str]:
     return best
 
 
-def _leader(evidence: Evidence, entry: Entry) -> Entry | None:
-    """The entry whose success decides whether this one is tried."""
+def _groups(evidence: Evidence) -> Groups:
+    """Entries that differ in nothing but what they assume of a call."""
+    found: Groups = {}
+    for entry in evidence.entries.values():
+        found.setdefault(_key(entry, entry.candidate.dtypes), []).append(entry)
+    return found
+
+
+def _key(entry: Entry, dtypes: Mapping[str, str]) -> tuple[object, ...]:
+    c = entry.candidate
+    return c.kernel, c.target, tuple(sorted(c.config.items())), tuple(sorted(dtypes.items()))
+
+
+def _leaders(evidence: Evidence, entry: Entry, groups: Groups) -> list[Entry]:
+    """The entries of which one must succeed for this one to be tried: that in the dtype which its kernel follows, and
+    for code of a Triton function without assumptions, which is kept for other calls, those that assume more."""
     candidate = entry.candidate
-    follows = evidence.operator.kernel(candidate.kernel).follows
-    wanted = {v: follows.get(d, d) for v, d in candidate.dtypes.items()}
-    if wanted == candidate.dtypes:
-        return None
-    for other in evidence.entries.values():
-        c = other.candidate
-        if (c.kernel, c.config, c.pins, c.target, c.dtypes) == (
-            candidate.kernel,
-            candidate.config,
-            candidate.pins,
-            candidate.target,
-            wanted,
-        ):
-            return other
-    return None
+    kernel = evidence.operator.kernel(candidate.kernel)
+    wanted = {v: kernel.follows.get(d, d) for v, d in candidate.dtypes.items()}
+    found = []
+    if wanted != candidate.dtypes:
+        found += [e for e in groups.get(_key(entry, wanted), ()) if e.candidate.pins == candidate.pins]
+    if kernel.triton is not None:
+        same = groups[_key(entry, candidate.dtypes)]
+        found += [e for e in same if assumes_less(candidate, e.candidate)]
+    return found

@@ -144,8 +144,8 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
 def assumes_less(plain: Candidate, special: Candidate) -> bool:
     """Whether two candidates of a Triton function are of one config, and the first is right wherever the second is."""
     one, other = (msgspec.structs.replace(c, pins={}) for c in (plain, special))
-    wanted = {name: value for name, value in plain.pins.items() if not name.endswith(".bits")}
-    return one == other and wanted.items() < special.pins.items()
+    fewer, more = ({(n, v) for n, v in c.pins.items() if not n.endswith(".bits")} for c in (plain, special))
+    return one == other and fewer < more
 
 
 def _shown(name: str, value: int) -> str:

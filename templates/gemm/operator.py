@@ -11,6 +11,7 @@ from aot_tune.spec.reference import activation
 from .cpu_kernels import CPU_KERNELS
 from .cuda_kernels import CUDA_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
+from .triton_kernels import TRITON_KERNELS
 from .vendor_kernels import CUBLASLT
 from .workload import cpu_workload, cuda_workload
 
@@ -69,5 +70,5 @@ operator = Operator(
         Baseline("numpy.matmul", "numpy", numpy_matmul),
         Baseline("torch.matmul", "torch", torch_matmul),
     ),
-    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *CUTLASS_KERNELS, CUBLASLT),
+    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
 )

@@ -22,6 +22,8 @@ from aot_tune.spec import (
     target,
 )
 
+from .triton_kernels import TRITON_KERNELS
+
 R, D = dims("R D")
 
 CPU_DTYPES = {"T": ("f32",)}
@@ -204,5 +206,6 @@ operator = Operator(
             order=({"ROWS": 1, "UNROLL": 4, "PREFETCH": 2048},),
         ),
         *CUDA_KERNELS,
+        *TRITON_KERNELS,
     ),
 )

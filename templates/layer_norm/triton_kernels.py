@@ -11,7 +11,13 @@ R, D = dims("R D")
 _STRIDES = {"x_row": stride("x", 0), "out_row": stride("out", 0)}
 _SHARED: dict[str, Any] = {
     "backend": "triton",
-    "requires": (stride("x", 1) == 1, stride("weight", 0) == 1, stride("bias", 0) == 1, stride("out", 1) == 1),
+    "requires": (
+        R < 2**31,
+        stride("x", 1) == 1,
+        stride("weight", 0) == 1,
+        stride("bias", 0) == 1,
+        stride("out", 1) == 1,
+    ),
     "follows": {"f16": "bf16"},
     "compile_seconds": 2.0,
 }

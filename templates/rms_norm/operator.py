@@ -23,6 +23,8 @@ from aot_tune.spec import (
     target,
 )
 
+from .triton_kernels import TRITON_KERNELS
+
 R, D = dims("R D")
 
 CPU_DTYPES = {"T": ("f32",)}
@@ -202,5 +204,6 @@ operator = Operator(
             order=({"UNROLL": 4, "PREFETCH": 2048},),
         ),
         *CUDA_KERNELS,
+        *TRITON_KERNELS,
     ),
 )

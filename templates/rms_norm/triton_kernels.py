@@ -12,7 +12,7 @@ _ROWS = ("x", "residual", "out", "residual_out")
 _STRIDES = {f"{t}_row": stride(t, 0) for t in _ROWS}
 _SHARED: dict[str, Any] = {
     "backend": "triton",
-    "requires": (*(stride(t, 1) == 1 for t in _ROWS), stride("weight", 0) == 1),
+    "requires": (R < 2**31, *(stride(t, 1) == 1 for t in _ROWS), stride("weight", 0) == 1),
     "follows": {"f16": "bf16"},
     "compile_seconds": 2.0,
 }

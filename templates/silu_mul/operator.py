@@ -22,6 +22,8 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.reference import activation
 
+from .triton_kernels import TRITON_KERNELS
+
 R, D = dims("R D")
 
 CPU_DTYPES = {"T": ("f32",)}
@@ -204,5 +206,6 @@ operator = Operator(
             order=({"UNROLL": 4, "PREFETCH": 0},),
         ),
         *CUDA_KERNELS,
+        *TRITON_KERNELS,
     ),
 )

@@ -19,7 +19,7 @@ TRITON_ROWS = Kernel(
         grid=lambda meta: (R * ceildiv(D, meta["BLOCK"]),),
     ),
     listed=table("BLOCK num_warps", (512, 2), (1024, 4), (2048, 4), (4096, 8)),
-    requires=tuple(stride(t, 1) == 1 for t in _TENSORS),
+    requires=(R * ceildiv(D, 512) < 2**31, *(stride(t, 1) == 1 for t in _TENSORS)),
     **_SHARED,
 )
 

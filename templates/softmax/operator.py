@@ -22,6 +22,8 @@ from aot_tune.spec import (
     target,
 )
 
+from .triton_kernels import TRITON_KERNELS
+
 R, D = dims("R D")
 
 CPU_DTYPES = {"T": ("f32",)}
@@ -232,5 +234,6 @@ operator = Operator(
             ),
         ),
         *CUDA_KERNELS,
+        *TRITON_KERNELS,
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-OPERATORS = ("batched_gemm", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
+OPERATORS = ("batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
 
 
 @pytest.fixture(scope="session")

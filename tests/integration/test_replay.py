@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from environments import Builder, Built, Compiler, Venv, copy_source, environment, members, run
 
-OPERATORS = ["batched_gemm", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
+OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 EPOCH = "1700000000"
 
 

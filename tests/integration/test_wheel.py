@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from environments import Builder, Built, Compiler, Venv, members, run
 
-OPERATORS = ["batched_gemm", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
+OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 
 
 def test_it_was_tuned_for_both_targets(built: Built, compiler: Compiler) -> None:

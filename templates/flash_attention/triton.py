@@ -1,0 +1,266 @@
+"""Attention forward on matrix units: a block of queries keeps its sums while blocks of keys and values pass by.
+
+The method is that of Milakov and Gimelshein (arXiv:1805.02867) and of FlashAttention-2 (Dao, arXiv:2307.08691): scores
+never reach memory, and powers are of 2. Blocks of keys that all queries of a block see are taken without a mask.
+
+`CAUSAL` is the index of the attribute's value: none, upper_left, lower_right. A query i sees keys up to i + shift.
+"""
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(float("-inf"))
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def locate(H, HK, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """The batch, head, key head and first query of a program; the shift; and where the keys end that all its queries
+    see, in whole blocks, and those that any sees.
+
+    Blocks with the most keys begin first, and blocks of one head run at the same time: its keys stay in the L2 cache.
+    """
+    blocks = tl.cdiv(M, BLOCK_M)
+    program = tl.program_id(0)
+    first = program % blocks
+    if CAUSAL != 0:
+        first = blocks - 1 - first
+    first *= BLOCK_M
+    head = program // blocks % H
+    batch = program // blocks // H
+    shift = N - M if CAUSAL == 2 else 0
+    full, end = N, N
+    if CAUSAL != 0:
+        full = tl.minimum(tl.maximum(first + 1 + shift, 0), N)
+        end = tl.minimum(tl.maximum(tl.minimum(first + BLOCK_M, M) + shift, 0), N)
+    return batch, head, head * HK // H, first, shift, full // BLOCK_N * BLOCK_N, end
+
+
+@triton.jit
+def fold(q, k, v, sums, total, top, scale, last, keys, N, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
+    """Add a block of keys (D x N) and values (N x D) to what the queries (M x D) have.
+
+    `top` is the greatest score so far times `scale`, -inf where there was none; `total` the sum of powers, `sums` that
+    of the values times them; `last` the last key that each query sees.
+    """
+    scores = tl.dot(q, k)
+    if MASKED:
+        seen = keys[None, :] < N
+        if CAUSAL != 0:
+            seen &= keys[None, :] <= last[:, None]
+        scores = tl.where(seen, scores, LOWEST)
+    higher = tl.maximum(top, tl.max(scores, 1) * scale)
+    level = tl.where(higher == LOWEST, 0.0, higher)
+    powers = tl.exp2(scores * scale - level[:, None])
+    fade = tl.exp2(top - level)
+    total = total * fade + tl.sum(powers, 1)
+    sums = tl.dot(powers.to(v.dtype), v, sums * fade[:, None])
+    return sums, total, higher
+
+
+@triton.jit
+def exponent(scale, D):
+    """The factor of scores under powers of 2; a scale of 0 stands for 1 / sqrt(D)."""
+    return tl.where(scale == 0.0, 1.0 / tl.sqrt(tl.cast(D, tl.float32)), scale) * LOG2E
+
+
+@triton.jit
+def finish(sums, total, last, CAUSAL: tl.constexpr):
+    """The results of a block of queries: 0 where a query sees no key."""
+    result = sums / total[:, None]
+    if CAUSAL == 2:  # in the others every query sees the first key
+        result = tl.where(last[:, None] >= 0, result, 0.0)
+    return result
+
+
+@triton.jit
+def attention_tma(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    H,
+    HK,
+    M,
+    N,
+    D,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """With tensor descriptors: of q and out in blocks of 1 x 1 x BLOCK_M x BLOCK_D, of k and v of BLOCK_N rows."""
+    rows, length = tl.cast(M, tl.int32), tl.cast(N, tl.int32)
+    batch, head, key_head, first, shift, full, end = locate(
+        tl.cast(H, tl.int32), tl.cast(HK, tl.int32), rows, length, BLOCK_M, BLOCK_N, CAUSAL
+    )
+    scale = exponent(scale, D)
+    last = first + tl.arange(0, BLOCK_M) + shift
+    columns = tl.arange(0, BLOCK_N)
+    sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    queries = q.load([batch, head, first, 0]).reshape(BLOCK_M, BLOCK_D)
+    for n in tl.range(0, full, BLOCK_N):
+        keys = k.load([batch, key_head, n, 0]).reshape(BLOCK_N, BLOCK_D)
+        values = v.load([batch, key_head, n, 0]).reshape(BLOCK_N, BLOCK_D)
+        sums, total, top = fold(
+            queries, keys.T, values, sums, total, top, scale, last, n + columns, length, CAUSAL, MASKED=False
+        )
+    for n in tl.range(full, end, BLOCK_N):
+        keys = k.load([batch, key_head, n, 0]).reshape(BLOCK_N, BLOCK_D)
+        values = v.load([batch, key_head, n, 0]).reshape(BLOCK_N, BLOCK_D)
+        sums, total, top = fold(
+            queries, keys.T, values, sums, total, top, scale, last, n + columns, length, CAUSAL, MASKED=True
+        )
+    result = finish(sums, total, last, CAUSAL).to(out.dtype)
+    out.store([batch, head, first, 0], result.reshape(1, 1, BLOCK_M, BLOCK_D))
+
+
+@triton.jit
+def attention_specialized(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    H,
+    HK,
+    M,
+    N,
+    D,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """With pointers and strides, as `attention`, but some warps do nothing but ask for keys and values.
+
+    The compiler can part the warps of one loop only, and only where descriptors are made in the kernel. So all blocks
+    of keys are masked, or none: `MASKED` is there with a causal mask, and where BLOCK_N does not divide N.
+    """
+    rows, length, width = tl.cast(M, tl.int32), tl.cast(N, tl.int32), tl.cast(D, tl.int32)
+    batch, head, key_head, first, shift, _, end = locate(
+        tl.cast(H, tl.int32), tl.cast(HK, tl.int32), rows, length, BLOCK_M, BLOCK_N, CAUSAL
+    )
+    scale = exponent(scale, D)
+    batch, head, key_head = batch.to(tl.int64), head.to(tl.int64), key_head.to(tl.int64)
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + key_head * k_head
+    v += batch * v_batch + key_head * v_head
+    out += batch * out_batch + head * out_head
+    q_blocks = tl.make_tensor_descriptor(q, [rows, width], [tl.cast(q_row, tl.int64), 1], [BLOCK_M, BLOCK_D])
+    k_blocks = tl.make_tensor_descriptor(k, [length, width], [tl.cast(k_row, tl.int64), 1], [BLOCK_N, BLOCK_D])
+    v_blocks = tl.make_tensor_descriptor(v, [length, width], [tl.cast(v_row, tl.int64), 1], [BLOCK_N, BLOCK_D])
+    out_blocks = tl.make_tensor_descriptor(out, [rows, width], [tl.cast(out_row, tl.int64), 1], [BLOCK_M, BLOCK_D])
+    last = first + tl.arange(0, BLOCK_M) + shift
+    columns = tl.arange(0, BLOCK_N)
+    sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    queries = q_blocks.load([first, 0])
+    for n in tl.range(0, end, BLOCK_N, warp_specialize=True):
+        keys = k_blocks.load([n, 0])
+        values = v_blocks.load([n, 0])
+        sums, total, top = fold(
+            queries, keys.T, values, sums, total, top, scale, last, n + columns, length, CAUSAL, MASKED=MASKED
+        )
+    out_blocks.store([first, 0], finish(sums, total, last, CAUSAL).to(out.dtype.element_ty))
+
+
+@triton.jit
+def read(at, inside, WHOLE: tl.constexpr, MASKED: tl.constexpr):
+    """A block; zeros outside."""
+    return tl.load(at) if WHOLE and not MASKED else tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+def attention(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    H,
+    HK,
+    M,
+    N,
+    D,
+    CAUSAL: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """With pointers and strides, in elements; the last axis of every tensor has stride 1. `WHOLE`: D is BLOCK_D.
+
+    Offsets within a block of keys have 32 bits.
+    """
+    batch, head, key_head, first, shift, full, end = locate(H, HK, M, N, BLOCK_M, BLOCK_N, CAUSAL)
+    scale = exponent(scale, D)
+    rows = first + tl.arange(0, BLOCK_M)
+    last = rows + shift
+    columns = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    batch, head, key_head = batch.to(tl.int64), head.to(tl.int64), key_head.to(tl.int64)
+    k += batch * k_batch + key_head * k_head
+    v += batch * v_batch + key_head * v_head
+    key_offsets = columns[None, :] * tl.cast(k_row, tl.int32) + d[:, None]
+    value_offsets = columns[:, None] * tl.cast(v_row, tl.int32) + d[None, :]
+    own = (rows[:, None] < M) & (d[None, :] < D)
+    rows = rows.to(tl.int64)[:, None]
+    queries = tl.load(q + batch * q_batch + head * q_head + rows * q_row + d[None, :], mask=own, other=0.0)
+    sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    for n in tl.range(0, full, BLOCK_N):
+        keys = read(k + tl.cast(n, tl.int64) * k_row + key_offsets, d[:, None] < D, WHOLE, MASKED=False)
+        values = read(v + tl.cast(n, tl.int64) * v_row + value_offsets, d[None, :] < D, WHOLE, MASKED=False)
+        sums, total, top = fold(
+            queries, keys, values, sums, total, top, scale, last, n + columns, N, CAUSAL, MASKED=False
+        )
+    for n in tl.range(full, end, BLOCK_N):
+        left = N - n
+        keys = read(
+            k + tl.cast(n, tl.int64) * k_row + key_offsets,
+            (d[:, None] < D) & (columns[None, :] < left),
+            WHOLE,
+            MASKED=True,
+        )
+        values = read(
+            v + tl.cast(n, tl.int64) * v_row + value_offsets,
+            (d[None, :] < D) & (columns[:, None] < left),
+            WHOLE,
+            MASKED=True,
+        )
+        sums, total, top = fold(
+            queries, keys, values, sums, total, top, scale, last, n + columns, N, CAUSAL, MASKED=True
+        )
+    result = finish(sums, total, last, CAUSAL).to(out.dtype.element_ty)
+    tl.store(out + batch * out_batch + head * out_head + rows * out_row + d[None, :], result, mask=own)

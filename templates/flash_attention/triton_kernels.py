@@ -1,0 +1,130 @@
+"""Attention on GPUs by Triton, in a kernel for each width of heads: 64, 128 and 256."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import (
+    Config,
+    Descriptor,
+    Expr,
+    Kernel,
+    KernelArgument,
+    TritonFunction,
+    alignment,
+    attribute,
+    ceildiv,
+    dims,
+    parameter,
+    stride,
+    table,
+    target,
+    where,
+)
+
+B, H, HK, M, N, D = dims("B H HK M N D")
+CAUSAL = attribute("causal")
+BLOCK_M, BLOCK_N = parameter("BLOCK_M"), parameter("BLOCK_N")
+GRID = (ceildiv(M, BLOCK_M) * B * H,)
+
+_TENSORS = ("q", "k", "v", "out")
+_AXES = ("batch", "head", "row")
+_OUTER = tuple(stride(t, axis) for t in _TENSORS for axis in range(3))
+_STRIDES = {f"{t}_{name}": stride(t, axis) for t in _TENSORS for axis, name in enumerate(_AXES)}
+
+# Contiguous columns, sizes that 32 bits hold, and something to compute.
+ROWS: tuple[Expr, ...] = (
+    *(stride(t, 3) == 1 for t in _TENSORS),
+    (B * H * M < 2**30) & (N < 2**30) & (H * HK < 2**30),
+    B * H * HK * M * N > 0,
+)
+BLOCKS: tuple[Expr, ...] = (
+    *ROWS,
+    *(s % 8 == 0 for s in _OUTER),
+    *(s > 0 for s in _OUTER),
+    D % 8 == 0,  # descriptors clip a block at whole 16 bytes
+    *(alignment(t) >= 16 for t in _TENSORS),
+)
+# Offsets within a block have 32 bits.
+NEAR: tuple[Expr, ...] = (*ROWS, *((stride(t, 2) < 2**24) & (stride(t, 2) > -(2**24)) for t in ("k", "v")))
+
+_SHARED: dict[str, Any] = {
+    "backend": "triton",
+    "dtypes": {"T": ("bf16", "f16")},
+    "follows": {"f16": "bf16"},
+    "compile_seconds": 4.0,
+}
+_CONFIG = "BLOCK_M BLOCK_N num_warps num_stages"
+_HOPPER = (target("capability") >= 90, target("shared_bytes") >= 227 * 1024)
+
+
+def _of_width(width: int) -> tuple[Expr, ...]:
+    return (width >= D, (0 if width == 64 else width // 2) < D)
+
+
+def _tma(width: int, configs: tuple[Config, ...]) -> Kernel:
+    """With descriptors that the host makes; columns beyond D are zeros."""
+    rows: dict[str, KernelArgument] = {t: Descriptor(t, (1, 1, BLOCK_M, width)) for t in ("q", "out")}
+    keys = {t: Descriptor(t, (1, 1, BLOCK_N, width)) for t in ("k", "v")}
+    return Kernel(
+        f"triton_tma_{width}",
+        triton=TritonFunction(
+            "flash_attention/triton.py:attention_tma",
+            arguments={**rows, **keys, "CAUSAL": CAUSAL, "BLOCK_D": width},
+            grid=GRID,
+        ),
+        listed=configs,
+        constraints=_HOPPER,
+        requires=(*BLOCKS, *_of_width(width)),
+        **_SHARED,
+    )
+
+
+def _specialized(width: int, configs: tuple[Config, ...]) -> Kernel:
+    """With warps that do nothing but ask for keys and values."""
+    masked = where(CAUSAL == 0, N % BLOCK_N != 0, 1)
+    return Kernel(
+        f"triton_specialized_{width}",
+        triton=TritonFunction(
+            "flash_attention/triton.py:attention_specialized",
+            arguments={**_STRIDES, "CAUSAL": CAUSAL, "MASKED": masked, "BLOCK_D": width},
+            grid=GRID,
+        ),
+        listed=configs,
+        constraints=(*_HOPPER, target("capability") < 100),
+        requires=(*BLOCKS, *_of_width(width)),
+        worthwhile=(M >= 512,),
+        **_SHARED,
+    )
+
+
+def _pointers(width: int, configs: tuple[Config, ...]) -> Kernel:
+    return Kernel(
+        f"triton_{width}",
+        triton=TritonFunction(
+            "flash_attention/triton.py:attention",
+            arguments={**_STRIDES, "CAUSAL": CAUSAL, "WHOLE": width == D, "BLOCK_D": width},
+            grid=GRID,
+        ),
+        listed=configs,
+        requires=(*NEAR, *_of_width(width)),
+        **_SHARED,
+    )
+
+
+TRITON_KERNELS = (
+    _tma(64, table(_CONFIG, (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3))),
+    _tma(128, table(_CONFIG, (128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (64, 64, 4, 2))),
+    _tma(256, table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2))),
+    _specialized(64, table(_CONFIG, (128, 128, 4, 3), (128, 128, 4, 2), (128, 64, 4, 3))),
+    _specialized(128, table(_CONFIG, (128, 128, 4, 2), (128, 64, 4, 3))),
+    _pointers(64, table(_CONFIG, (128, 64, 8, 3), (64, 64, 4, 3))),
+    _pointers(128, table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3))),
+    _pointers(
+        256,
+        table(
+            _CONFIG,
+            (64, 32, 8, 2),
+        ),
+    ),
+)

@@ -1,0 +1,211 @@
+"""Matrix products on matrix units: out = activation(a @ b + bias) + residual.
+
+`ACTIVATION` is the index of the operator's attribute: none, relu, gelu (by erf), gelu_tanh, silu. `BY_COLUMNS` says
+that b's columns are contiguous: its descriptor is then that of its transpose.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-3.40282347e38)
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """x after the activation; NaN stays, and -inf goes to its limit, 0: it would meet an infinite divisor or a 0."""
+    limited = tl.where(x < LOWEST, LOWEST, x)
+    if ACTIVATION == 1:
+        x = tl.where(x < 0.0, 0.0, x)
+    elif ACTIVATION == 2:
+        x = limited * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == 3:  # 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+        x = limited / (1.0 + tl.exp2(x * (x * x * -0.102943240 - 2.30220819)))
+    elif ACTIVATION == 4:
+        x = limited / (1.0 + tl.exp2(x * -LOG2E))
+    return x
+
+
+@triton.jit
+def place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
+    """The first row and column of a tile: GROUP tiles down, then one to the right: neighbours in time share."""
+    down, across = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    band = tile // (GROUP * across)
+    tall = tl.minimum(down - band * GROUP, GROUP)
+    rest = tile % (GROUP * across)
+    return (band * GROUP + rest % tall) * BLOCK_M, rest // tall * BLOCK_N
+
+
+@triton.jit
+def finish(sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION: tl.constexpr):
+    """Sums after bias, activation and residual; one that is None is left out."""
+    if bias is not None:
+        sums += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    sums = activate(sums, ACTIVATION)
+    if residual is not None:
+        at = residual + rows.to(tl.int64)[:, None] * residual_row + columns[None, :]
+        sums += tl.load(at, mask=(rows[:, None] < M) & (columns[None, :] < N), other=0.0).to(tl.float32)
+    return sums
+
+
+@triton.jit
+def store_tile(
+    out, sums, bias, residual, residual_row, first, left, M, N, ACTIVATION: tl.constexpr, HALVES: tl.constexpr
+):
+    """Write a tile by its descriptor, in halves of its columns where shared memory is short."""
+    BLOCK_M: tl.constexpr = sums.shape[0]
+    BLOCK_N: tl.constexpr = sums.shape[1]
+    rows = first + tl.arange(0, BLOCK_M)
+    if HALVES:
+        near, far = tl.split(sums.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
+        columns = left + tl.arange(0, BLOCK_N // 2)
+        near = finish(near, bias, residual, residual_row, rows, columns, M, N, ACTIVATION)
+        out.store([first, left], near.to(out.dtype))
+        columns += BLOCK_N // 2
+        far = finish(far, bias, residual, residual_row, rows, columns, M, N, ACTIVATION)
+        out.store([first, left + BLOCK_N // 2], far.to(out.dtype))
+    else:
+        columns = left + tl.arange(0, BLOCK_N)
+        sums = finish(sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION)
+        out.store([first, left], sums.to(out.dtype))
+
+
+@triton.jit
+def gemm_tma(
+    a,
+    b,
+    bias,
+    residual,
+    out,
+    residual_row,
+    M,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BY_COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+):
+    """With tensor descriptors of a, b and out, made by the host; programs take tiles in turn until none is left."""
+    height, width = tl.cast(M, tl.int32), tl.cast(N, tl.int32)
+    tiles = tl.cdiv(height, BLOCK_M) * tl.cdiv(width, BLOCK_N)
+    steps = tl.cdiv(tl.cast(K, tl.int32), BLOCK_K)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        first, left = place(tile, height, width, BLOCK_M, BLOCK_N, GROUP)
+        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for step in tl.range(0, steps):
+            factor = a.load([first, step * BLOCK_K])
+            other = b.load([left, step * BLOCK_K]).T if BY_COLUMNS else b.load([step * BLOCK_K, left])
+            sums = tl.dot(factor, other, sums, input_precision="tf32")
+        store_tile(out, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, HALVES)
+
+
+@triton.jit
+def gemm_specialized(
+    a,
+    b,
+    bias,
+    residual,
+    out,
+    a_row,
+    b_step,
+    residual_row,
+    out_row,
+    M,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BY_COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+):
+    """The same, but some warps do nothing but ask for tiles of a and b, while the others multiply.
+
+    The compiler can part warps only where descriptors are made in the kernel: rows of a and out are a_row and out_row
+    elements apart, columns (or rows) of b b_step.
+    """
+    height, width, depth = tl.cast(M, tl.int32), tl.cast(N, tl.int32), tl.cast(K, tl.int32)
+    b_step = tl.cast(b_step, tl.int64)
+    a_tiles = tl.make_tensor_descriptor(a, [height, depth], [tl.cast(a_row, tl.int64), 1], [BLOCK_M, BLOCK_K])
+    if BY_COLUMNS:
+        b_tiles = tl.make_tensor_descriptor(b, [width, depth], [b_step, 1], [BLOCK_N, BLOCK_K])
+    else:
+        b_tiles = tl.make_tensor_descriptor(b, [depth, width], [b_step, 1], [BLOCK_K, BLOCK_N])
+    COLUMNS: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
+    out_tiles = tl.make_tensor_descriptor(out, [height, width], [tl.cast(out_row, tl.int64), 1], [BLOCK_M, COLUMNS])
+    tiles = tl.cdiv(height, BLOCK_M) * tl.cdiv(width, BLOCK_N)
+    steps = tl.cdiv(depth, BLOCK_K)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), warp_specialize=True):
+        first, left = place(tile, height, width, BLOCK_M, BLOCK_N, GROUP)
+        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for step in tl.range(0, steps):
+            factor = a_tiles.load([first, step * BLOCK_K])
+            other = b_tiles.load([left, step * BLOCK_K]).T if BY_COLUMNS else b_tiles.load([step * BLOCK_K, left])
+            sums = tl.dot(factor, other, sums, input_precision="tf32")
+        store_tile(out_tiles, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, HALVES)
+
+
+@triton.jit
+def gemm_split(
+    a,
+    b,
+    bias,
+    residual,
+    out,
+    partial,
+    arrived,
+    a_row,
+    b_step,
+    residual_row,
+    out_row,
+    M,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BY_COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """With pointers: SPLIT programs share the K of a tile, and the last to arrive adds what they found, in their order.
+
+    `partial` has SPLIT tiles of float32 for each tile, `arrived` a counter for each that is 0. Rows of a and out, and
+    columns (or rows) of b, are contiguous and a_row, out_row and b_step apart.
+    """
+    tile, part = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT
+    first, left = place(tile, M, N, BLOCK_M, BLOCK_N, 8)
+    rows, columns = first + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    steps = tl.cdiv(K, BLOCK_K)
+    begin, end = part * steps // SPLIT * BLOCK_K, tl.minimum((part + 1) * steps // SPLIT * BLOCK_K, K)
+    # What lies outside is read from the last row or column and not used.
+    row_offsets = tl.minimum(rows, M - 1).to(tl.int64) * a_row
+    other_columns = tl.minimum(columns, N - 1).to(tl.int64)
+    column_offsets = other_columns * b_step if BY_COLUMNS else other_columns
+    sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in tl.range(begin, end, BLOCK_K):
+        inside = inner < end - k
+        factor = tl.load(a + row_offsets[:, None] + (k + inner)[None, :], mask=inside[None, :], other=0.0)
+        down = (k + inner).to(tl.int64)
+        down_offsets = down if BY_COLUMNS else down * b_step
+        other = tl.load(b + column_offsets[None, :] + down_offsets[:, None], mask=inside[:, None], other=0.0)
+        sums = tl.dot(factor, other, sums, input_precision="tf32")
+    at = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    here = partial + tile.to(tl.int64) * (SPLIT * BLOCK_M * BLOCK_N)
+    tl.store(here + part * (BLOCK_M * BLOCK_N) + at, sums, cache_modifier=".cg")
+    tl.debug_barrier()  # all of the tile is on its way before the counter says so
+    before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
+    if before == SPLIT - 1:
+        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for other_part in tl.static_range(SPLIT):
+            sums += tl.load(here + other_part * (BLOCK_M * BLOCK_N) + at, cache_modifier=".cg")
+        result = finish(sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION)
+        to = out + rows.to(tl.int64)[:, None] * out_row + columns[None, :]
+        tl.store(to, result.to(out.dtype.element_ty), mask=(rows[:, None] < M) & (columns[None, :] < N))

@@ -1,0 +1,210 @@
+"""Attention's reference and its generic kernels: any shape, strides and mask, on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from test_cuda_row_kernels import Stored, build_for_host, decode
+
+from aot_tune.bench.checks import derived_checks
+from aot_tune.compile.cuda_targets import TARGETS, code_flags
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.render import Rendered, Renderer, candidate_for
+from aot_tune.spec import Target, problem
+
+TEMPLATES = bundled_templates()
+OP = load_operator(TEMPLATES / "flash_attention")
+CAUSAL = OP.attributes[0].choices
+EPSILON = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
+CPU = Target(name="cpu-x86-64-v2", family="cpu", level=2, facts={"vector_bytes": 16})
+
+
+def render(kernel: str, target: Target, dtype: str) -> Rendered:
+    return Renderer([TEMPLATES]).render(
+        OP, candidate_for(OP, OP.kernel(kernel), {}, target, None, {"T": dtype}), target
+    )
+
+
+# -- the definition --------------------------------------------------------------------------------------------------
+
+
+def arguments(seed: int, shape: Sequence[int], causal: str, scale: float = 0.0) -> SimpleNamespace:
+    b, h, hk, m, n, d = shape
+    values = np.random.default_rng(seed)
+    q, k, v = (values.standard_normal(s) for s in ((b, h, m, d), (b, hk, n, d), (b, hk, n, d)))
+    return SimpleNamespace(q=q, k=k, v=v, scale=scale, causal=causal)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("scale", [0.0, 0.3])
+@pytest.mark.parametrize(("m", "n"), [(13, 13), (40, 17), (17, 40), (2100, 30)])
+def test_the_reference_is_what_torch_computes(m: int, n: int, scale: float, causal: str) -> None:
+    call = arguments(1, (2, 6, 2, m, n, 8), causal, scale)
+    q, k, v = (torch.from_numpy(t) for t in (call.q, call.k, call.v))
+    seen = torch.ones(m, n, dtype=torch.bool)
+    if causal != "none":
+        seen = seen.tril(n - m if causal == "lower_right" else 0)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    want = attend(q, k, v, attn_mask=seen, scale=scale or None, enable_gqa=True).nan_to_num()
+    got = OP.reference(np, call)["out"]
+    np.testing.assert_allclose(got, want.numpy(), atol=1e-12)
+
+
+def test_heads_need_not_be_whole_groups() -> None:
+    call = arguments(2, (1, 5, 2, 4, 6, 8), "none")
+    spread = arguments(2, (1, 5, 2, 4, 6, 8), "none")
+    spread.k, spread.v = (t[:, [0, 0, 0, 1, 1]] for t in (call.k, call.v))
+    np.testing.assert_array_equal(OP.reference(np, call)["out"], OP.reference(np, spread)["out"])
+
+
+def test_nothing_to_see_is_zero() -> None:
+    call = arguments(3, (1, 1, 1, 3, 0, 4), "none")
+    assert (OP.reference(np, call)["out"] == 0).all()
+    call = arguments(3, (1, 1, 1, 3, 2, 4), "lower_right")
+    out = OP.reference(np, call)["out"]
+    assert (out[0, 0, 0] == 0).all()
+    assert (out[0, 0, 1] == call.v[0, 0, 0]).all()
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+def test_the_baseline_computes_the_same(causal: str) -> None:
+    call = arguments(4, (2, 4, 2, 9, 14, 16), causal)
+    want = OP.reference(np, call)["out"]
+    given = SimpleNamespace(
+        **{t: torch.from_numpy(getattr(call, t)) for t in "qkv"},
+        scale=0.0,
+        causal=causal,
+        out=torch.full(want.shape, np.nan, dtype=torch.float64),
+    )
+    OP.baselines[0].prepare(torch, given)()
+    np.testing.assert_allclose(given.out.numpy(), want, atol=1e-12)
+
+
+def test_flops_count_the_pairs_that_meet() -> None:
+    for causal in CAUSAL:
+        for m, n in ((5, 5), (7, 3), (3, 7)):
+            seen = np.tril(np.ones((m, n)), n - m if causal == "lower_right" else 0) if causal != "none" else 1
+            pairs = int((np.ones((m, n)) * seen).sum())
+            chosen = {} if causal == "none" else {"causal": causal}
+            one = problem(B=2, H=3, HK=1, M=m, N=n, D=4, attributes=chosen)
+            assert OP.flops.evaluate(OP.facts(one)) == 4 * 2 * 3 * pairs * 4
+
+
+def test_checks_have_every_mask_and_more_queries_than_keys() -> None:
+    problems = [c.problem for c in derived_checks(OP)]
+    for causal in CAUSAL[1:]:
+        assert any(p.attributes.get("causal") == causal and p.dims["M"] > p.dims["N"] for p in problems)
+        assert any(p.attributes.get("causal") == causal and p.dims["M"] < p.dims["N"] for p in problems)
+    assert any(p.dims["H"] % p.dims["HK"] for p in problems)
+
+
+# -- the generic kernels ---------------------------------------------------------------------------------------------
+
+
+def check(
+    call: Callable[..., int],
+    dtype: str,
+    shape: Sequence[int],
+    causal: str = "none",
+    *,
+    scale: float = 0.0,
+    strides: Mapping[str, Sequence[int]] | None = None,
+    special: bool = False,
+) -> None:
+    """Call on random values and compare with the reference."""
+    dims = dict(zip(OP.dims, shape, strict=True))
+    values = np.random.default_rng(5)
+    stored: dict[str, Stored] = {}
+    for tensor in OP.tensors:
+        extents = tuple(e.evaluate(dims) for e in tensor.shape)
+        dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
+        layout = (strides or {}).get(tensor.name, dense)
+        stored[tensor.name] = Stored(extents, layout, dtype, None if tensor.output else values)
+    if special:
+        infinity = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}[dtype]
+        nan = {"f32": 0x7FC00000, "f16": 0x7E00, "bf16": 0x7FC0}[dtype]
+        flat = stored["q"].flat
+        flat[0], flat[flat.size // 2] = infinity, nan
+    logical: dict[str, NDArray[Any]] = {t.name: decode(stored[t.name].view.copy(), dtype) for t in OP.inputs}
+    passed = [ctypes.byref(stored[t.name].tensor) for t in OP.tensors]
+    assert call(*passed, ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal))) == 0
+    with np.errstate(all="ignore"):
+        reference = SimpleNamespace(**logical, scale=float(np.float32(scale)), causal=causal)
+        want = OP.reference(np, reference)["out"]
+    got = decode(stored["out"].view.copy(), dtype)
+    typical = 0.5 * np.sqrt(np.mean(np.square(want[np.isfinite(want)])))
+    near = np.abs(got - want) <= EPSILON[dtype] * (np.abs(want) + typical)
+    assert (near | (np.isnan(got) & np.isnan(want))).all(), (shape, causal, strides)
+    assert stored["out"].spare_is_untouched(), (shape, causal)
+
+
+def everything(call: Callable[..., int], dtype: str) -> None:
+    """Shapes, masks and layouts that a generic kernel must be right on."""
+    for causal in CAUSAL:
+        check(call, dtype, (2, 3, 2, 13, 37, 29), causal)
+        check(call, dtype, (1, 2, 1, 70, 67, 40), causal)
+        check(call, dtype, (1, 1, 1, 3, 130, 65), causal, scale=0.7)
+    check(call, dtype, (1, 1, 1, 1, 1, 1))
+    check(call, dtype, (1, 1, 1, 2, 5, 300))  # more columns than one walk takes
+    check(call, dtype, (1, 2, 2, 5, 0, 8))
+    check(call, dtype, (1, 2, 1, 9, 9, 8), special=True)
+    for layout in ((1, 3, 90, 360), (0, 0, 8, 1), (4000, -300, 30, 2), (600, 200, -20, 1)):
+        check(call, dtype, (2, 3, 2, 5, 7, 8), strides={"q": layout})
+        check(call, dtype, (2, 3, 2, 5, 7, 8), "upper_left", strides={"k": layout, "v": layout})
+    check(call, dtype, (2, 3, 2, 5, 7, 8), strides={"out": (1000, 2, 120, 12)})
+
+
+@pytest.mark.parametrize("march", ["x86-64", "native"])
+def test_the_generic_kernel_of_the_cpu_takes_everything(march: str, tmp_path: Path) -> None:
+    rendered = render("generic", CPU, "f32")
+    (tmp_path / "kernel.cpp").write_text(rendered.source)
+    flags = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fopenmp", f"-march={march}"]
+    done = subprocess.run(
+        ["g++", *flags, "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    launch = getattr(ctypes.CDLL(str(tmp_path / "kernel.so")), f"{rendered.symbol}_launch")
+
+    def call(*arguments: object) -> int:
+        return int(launch(*arguments, None, ctypes.c_size_t(0), None))
+
+    everything(call, "f32")
+    check(call, "f32", (2, 8, 2, 130, 150, 64), "lower_right")  # on several threads
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(dtype: str, tmp_path: Path) -> None:
+    everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], dtype)), dtype)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_the_generic_kernel_of_gpus_compiles_without_spills(tmp_path: Path) -> None:
+    (tmp_path / "candidate.cu").write_text(render("cuda_generic", TARGETS[1], "bf16").source)
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(TARGETS[1]), "-Xptxas", "-v", "-diag-suppress", "177"]
+    done = subprocess.run(
+        [*command, "-c", "candidate.cu", "-o", "candidate.o"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
+
+
+def test_a_fault_is_noticed(tmp_path: Path) -> None:
+    rendered = render("cuda_generic", TARGETS[0], "f32")
+    old = "total[r] * fade[r] + "
+    assert rendered.source.count(old) == 1
+    source = rendered.source.replace(old, "total[r] + ")
+    call = build_for_host(tmp_path, msgspec.structs.replace(rendered, source=source))
+    with pytest.raises(AssertionError):
+        check(call, "f32", (1, 1, 1, 3, 130, 65))
