@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aot_tune.compile import toolchain_for
+from aot_tune.compile import families_of, toolchain_for
 from aot_tune.errors import BuildError, ToolchainError
 from aot_tune.spec import (
     Buffer,
@@ -36,13 +36,13 @@ _SECONDS = 300.0
 def inspect_functions(
     operators: Mapping[str, Operator],
     targets: Sequence[Target],
-    families: Sequence[str],
+    baselines: Sequence[Target],
     roots: Sequence[Path],
     environ: Mapping[str, str],
 ) -> tuple[Inspections, str]:
     """What the functions of all Triton kernels declare for targets of GPUs, and why that is not known.
 
-    `families` are those that generic variants are built for.
+    `baselines` are those that generic variants are compiled for.
 
     Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
 
@@ -52,7 +52,7 @@ def inspect_functions(
     from aot_tune.triton.client import inspect
 
     found: Inspections = {}
-    for target in (*_generic_targets(operators, targets, families), *targets):
+    for target in (*_generic_targets(operators, targets, baselines), *targets):
         wanted = _requests(operators, target)
         if not wanted or target.family == "cpu":
             continue
@@ -88,21 +88,19 @@ def with_inspections(operator: Operator, found: Inspections, families: Sequence[
 
 
 def _generic_targets(
-    operators: Mapping[str, Operator], targets: Sequence[Target], families: Sequence[str]
+    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target]
 ) -> list[Target]:
-    """What generic variants that are Triton functions are compiled for."""
-    generics = [k for op in operators.values() for k in op.generics if k.triton is not None]
-    baselines = {toolchain_for(k.backend).baseline().name: toolchain_for(k.backend).baseline() for k in generics}
-    return [t for t in baselines.values() if t.family in families and t.name not in {u.name for u in targets}]
+    """What generic variants that are Triton functions are compiled for, beside the targets."""
+    backends = {k.backend for op in operators.values() for k in op.generics if k.triton is not None}
+    served = {f for backend in backends for f in families_of(toolchain_for(backend))}
+    return [t for t in baselines if t.family in served and t.name not in {u.name for u in targets}]
 
 
 def _requests(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
     found = []
     for operator in operators.values():
         for kernel in operator.kernels:
-            chosen = kernel.triton is not None and target.family in {
-                t.family for t in toolchain_for(kernel.backend).targets()
-            }
+            chosen = kernel.triton is not None and target.family in families_of(toolchain_for(kernel.backend))
             if chosen and (kernel.generic or _allowed(kernel, target)):
                 found.append(_request(operator, kernel, target))
     return found

@@ -14,10 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device
+from aot_tune.bench import Device, caution_of
 from aot_tune.bench import devices as devices_of
 from aot_tune.bench.cpu import usable_cores
-from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
+from aot_tune.compile import (
+    families_of,
+    generic_targets,
+    native_targets,
+    target_by_name,
+    toolchain_for,
+    toolchains,
+)
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
@@ -50,7 +57,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked library. `targets` are those to tune or replay; `inputs` is a digest of everything that is read."""
+    """A checked library.
+
+    `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `inputs` is a
+    digest of everything that is read.
+    """
 
     name: str
     prefix: str
@@ -59,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     operators: tuple[str, ...]
     targets: tuple[str, ...]
+    baselines: tuple[str, ...]
     families: tuple[str, ...]
     options: Options
     may_measure: bool
@@ -119,15 +131,16 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     databases = _databases(request.database)
     wanted = _targets(options, databases)
     targets = wanted if options.mode != "generic" else []
-    families = sorted({"cpu", *(t.family for t in wanted)})
+    baselines = generic_targets(wanted)
+    families = sorted({t.family for t in (*baselines, *wanted)})
     _check_answers(operators, families)
-    inspections, left_out = inspect_functions(operators, targets, families, roots, environment)
+    inspections, left_out = inspect_functions(operators, targets, baselines, roots, environment)
     operators = {name: with_inspections(op, inspections, families) for name, op in operators.items()}
-    _check_spaces(operators, targets, families, roots)
+    _check_spaces(operators, targets, baselines, roots)
     files = _input_files(roots, operators, request.database)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
-    notes = [left_out] if left_out else []
+    notes = [text for text in (left_out, *(caution_of(f) for f in families)) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
     found = devices(options.threads or usable_cores(), families)
@@ -139,6 +152,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         module=request.module,
         operators=tuple(operators),
         targets=tuple(t.name for t in targets),
+        baselines=tuple(t.name for t in baselines),
         families=tuple(families),
         options=options,
         may_measure=may_measure,
@@ -235,10 +249,11 @@ def _named(name: str) -> list[Target]:
         return list(best.values())
     if name in best:
         return [best[name]]
-    if any(name == chain.baseline().family for chain in toolchains().values()):
+    of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
+    if of_family:
         raise OptionError(
             f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
-            fix="name a target such as cuda-sm_90a; `aot-tune doctor` tells what is here",
+            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
         )
     return [target_by_name(name)]
 
@@ -246,7 +261,7 @@ def _named(name: str) -> list[Target]:
 def _check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:
     """Raise for an operator of which the library would have no variant at all."""
     for operator in operators.values():
-        served = {t.family for k in operator.generics for t in toolchain_for(k.backend).targets()}
+        served = {f for k in operator.generics for f in families_of(toolchain_for(k.backend))}
         if not served & set(families):
             raise BuildError(
                 f"operator {operator.name!r} has kernels for {' and '.join(sorted(served))} only",
@@ -256,29 +271,26 @@ def _check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -
 
 
 def _check_spaces(
-    operators: Mapping[str, Operator], targets: Sequence[Target], families: Sequence[str], roots: Sequence[Path]
+    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
 ) -> None:
     """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
     renderer = Renderer(roots)
     for operator in operators.values():
         for kernel in operator.kernels:
-            chain = toolchain_for(kernel.backend)
-            family = chain.baseline().family
-            if family not in families:
-                continue
-            for target in [chain.baseline()] if kernel.generic else [t for t in targets if t.family == family]:
+            served = families_of(toolchain_for(kernel.backend))
+            for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
                     continue  # its constraints say that it is not for the target
                 one = resolved(kernel, target.name)
                 config = next(one.configs(target.facts), None)
                 if config is not None:
-                    problem = next(iter(operator.workload_for(family)), None) if not one.generic else None
+                    problem = next(iter(operator.workload_for(target.family)), None) if not one.generic else None
                     renderer.render(operator, candidate_for(operator, one, config, target, problem), target)
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
     found = {k.backend for op in operators for k in op.kernels}
-    return sorted(b for b in found if toolchain_for(b).baseline().family in families)
+    return sorted(b for b in found if families_of(toolchain_for(b)) & set(families))
 
 
 def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], database: str) -> list[Path]:

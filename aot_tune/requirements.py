@@ -49,21 +49,18 @@ def build_requirements(
     mode = chosen("AOT_TUNE_MODE", settings, environ, project) or "auto"
     text = chosen("AOT_TUNE_TARGETS", settings, environ, project) or "native"
     targets = [t.strip() for t in text.replace(",", ";").split(";") if t.strip()]
-    named = any(t == "cuda" or t.startswith("cuda-") for t in targets)
+    cuda, hip = (any(t.partition("-")[0] == family for t in targets) for family in ("cuda", "hip"))
+    driver, gpus = 0, 0
     if mode == "replay":
-        if not (named or ("native" in targets and _recorded_for_cuda(project))):
-            return []
-        driver, gpus = 0, 0
-    else:
-        if not named and "native" not in targets:
-            return []
+        cuda = cuda or ("native" in targets and _any_file(project, ".jsonl", b"cuda-sm_"))
+        hip = hip or ("native" in targets and _any_file(project, ".jsonl", b"hip-gfx"))
+    elif cuda or "native" in targets:
         driver, gpus = visible_gpus(environ)
-        if not named and not gpus:
-            return []
-    found = [] if _has_nvcc(environ, system) else _nvcc_wheels(driver)
-    if not environ.get("CUTLASS_PATH"):
+        cuda = cuda or gpus > 0
+    found = _nvcc_wheels(driver) if cuda and not _has_nvcc(environ, system) else []
+    if cuda and not environ.get("CUTLASS_PATH"):
         found.append(_CUTLASS)
-    if _any_file(project, ".py", b"TritonFunction("):
+    if (cuda or hip) and _any_file(project, ".py", b"TritonFunction("):
         found.append(_TRITON)
     if gpus and mode in (("tune",) if editable else _MEASURING):
         found.append(_TORCH)
@@ -118,11 +115,6 @@ def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
     homes = [str(Path(environ[n], "bin")) for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)]
     places = [*homes, environ.get("PATH", os.defpath), str(system / "bin")]
     return any(shutil.which("nvcc", path=place) for place in places)
-
-
-def _recorded_for_cuda(project: Path) -> bool:
-    """Whether a database of the project holds measurements for GPUs."""
-    return _any_file(project, ".jsonl", b"cuda-sm_")
 
 
 def _any_file(project: Path, ending: str, text: bytes) -> bool:

@@ -159,7 +159,8 @@ def author_templates(folder: Path) -> Path:
 def device_of(target: Target) -> Device:
     """A device that nobody has, of a target's architecture."""
     identity: dict[str, str | int] = {"name": f"Card for {target.name}", "capability": target.level}
-    return Device(family="cuda", name=str(identity["name"]), slug=f"cuda-{target.name}", identity=identity)
+    slug = f"{target.family}-{target.name}"
+    return Device(family=target.family, name=str(identity["name"]), slug=slug, identity=identity)
 
 
 def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **environ: str) -> list[Candidate]:

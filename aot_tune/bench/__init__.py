@@ -46,6 +46,7 @@ __all__ = [
     "Policy",
     "Prepared",
     "Status",
+    "caution_of",
     "derived_checks",
     "devices",
     "digest_of",
@@ -84,3 +85,8 @@ def policy_for(name: str, base: Policy) -> Policy:
 def runs_on(name: str, module: str) -> bool:
     """Whether a baseline that requires a module, such as `numpy`, computes on the devices of a family."""
     return family(name).runs(module)
+
+
+def caution_of(name: str) -> str:
+    """What a build for a family of devices must say; empty for most."""
+    return family(name).caution

@@ -24,6 +24,7 @@ class Cpu:
     """The machine's CPU cores, as one device."""
 
     on_host = True
+    caution = ""
 
     def devices(self, threads: int) -> list[Device]:
         """There is one."""

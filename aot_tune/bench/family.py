@@ -54,10 +54,11 @@ class Family(Protocol):
     """The bench's side of a family.
 
     `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
-    and start only when they are needed.
+    and start only when they are needed. `caution` is what every build for the family must say; empty for most.
     """
 
     on_host: bool
+    caution: str
 
     def devices(self, threads: int) -> list[Device]:
         """The devices of this machine."""
@@ -109,4 +110,4 @@ def family(name: str) -> Family:
             return cast(Family, module.FAMILY)
         except (ModuleNotFoundError, AttributeError):
             pass
-    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu' or 'cuda'")
+    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu', 'cuda' or 'hip'")

@@ -25,7 +25,7 @@ def draw(
 
     They are float32 for a dtype that numpy does not have.
 
-    Integers are drawn evenly from -8 to 8 (0 or 1 for bool): they are exact in every accumulator.
+    Integers are drawn evenly from -8 to 8 (0 or 1 for bool), which are exact in every accumulator, or by `uniform`.
     """
     kind = tensor.values
     text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
@@ -41,7 +41,8 @@ def draw(
     elif dtype.kind == "b":
         values = generator.integers(0, 2, drawn).astype(dtype)
     else:
-        values = generator.integers(0 if dtype.kind == "u" else -8, 9, drawn).astype(dtype)
+        low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
+        values = generator.integers(low, high, drawn).astype(dtype)
     return values
 
 

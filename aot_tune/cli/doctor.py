@@ -21,7 +21,7 @@ def examine() -> int:
     """Print what a build would find; 1 when it could not work."""
     from aot_tune.bench import features
     from aot_tune.bench.cpu import usable_cores
-    from aot_tune.compile import native_targets, parallel_compiles, toolchain_for, toolchains
+    from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
     from aot_tune.plan import devices
     from aot_tune.storage import cache_location
 
@@ -30,7 +30,7 @@ def examine() -> int:
     query = visible_devices()
     for name in toolchains():
         chain = toolchain_for(name)
-        needed = chain.baseline().family == "cpu" or bool(query.devices)
+        needed = "cpu" in families_of(chain) or bool(query.devices)
         problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity()), needed=needed)  # type: ignore[misc]
     problems += _cuda(query)
     targets = native_targets()

@@ -9,6 +9,8 @@ from aot_tune.compile.prune import usage
 from aot_tune.compile.records import CompileOutcome, Object
 from aot_tune.compile.toolchain import (
     Toolchain,
+    families_of,
+    generic_targets,
     native_targets,
     target_by_name,
     toolchain_for,
@@ -24,6 +26,8 @@ __all__ = [
     "Progress",
     "Toolchain",
     "compile_all",
+    "families_of",
+    "generic_targets",
     "native_targets",
     "parallel_compiles",
     "target_by_name",

@@ -35,9 +35,9 @@ class CublasLtToolchain:
         """Those of the CUDA compiler."""
         return self._cuda().targets()
 
-    def baseline(self) -> Target:
-        """That of the CUDA compiler; a vendor variant is never generic."""
-        return self._cuda().baseline()
+    def baselines(self) -> tuple[Target, ...]:
+        """None: a vendor variant is never generic."""
+        return ()
 
     def native(self) -> tuple[Target, ...]:
         """Those of the CUDA compiler."""
@@ -60,13 +60,13 @@ class CublasLtToolchain:
         """That of the C++ compiler for every x86-64 CPU, whatever the GPU."""
         del target
         cxx = self._cxx()
-        return cxx.recipe(cxx.baseline())
+        return cxx.recipe(cxx.baselines()[0])
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile as C++ for every x86-64 CPU."""
         del target
         cxx = self._cxx()
-        made = cxx.compile(source, cxx.baseline(), out, timeout)
+        made = cxx.compile(source, cxx.baselines()[0], out, timeout)
         # what a GPU runs is the library's; the source holds the algorithm that is asked for
         return msgspec.structs.replace(made, device=hashlib.sha256(source.encode()).hexdigest())
 

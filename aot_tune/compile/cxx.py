@@ -90,9 +90,9 @@ class CxxToolchain:
         """cpu-x86-64 (every x86-64 CPU) and its levels v2, v3, v4."""
         return _TARGETS
 
-    def baseline(self) -> Target:
+    def baselines(self) -> tuple[Target, ...]:
         """cpu-x86-64."""
-        return _TARGETS[0]
+        return _TARGETS[:1]
 
     def native(self) -> tuple[Target, ...]:
         """The levels that all CPUs of this machine have in full."""

@@ -85,9 +85,9 @@ class NvccToolchain:
         """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, for the devices of one level only."""
         return TARGETS
 
-    def baseline(self) -> Target:
+    def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80: machine code of sm_80, and PTX that the driver translates for every later device."""
-        return BASELINE
+        return (BASELINE,)
 
     def native(self) -> tuple[Target, ...]:
         """The best targets of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; the driver is asked once."""

@@ -6,7 +6,7 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -15,7 +15,15 @@ from aot_tune.compile.records import CompileOutcome
 from aot_tune.errors import ToolchainError, did_you_mean
 from aot_tune.spec import Target
 
-__all__ = ["Toolchain", "native_targets", "target_by_name", "toolchain_for", "toolchains"]
+__all__ = [
+    "Toolchain",
+    "families_of",
+    "generic_targets",
+    "native_targets",
+    "target_by_name",
+    "toolchain_for",
+    "toolchains",
+]
 
 
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
@@ -38,8 +46,11 @@ class Toolchain(Protocol):
         """All targets, by level."""
         ...
 
-    def baseline(self) -> Target:
-        """What generic variants are compiled for."""
+    def baselines(self) -> tuple[Target, ...]:
+        """What generic variants are compiled for: one target for all devices of a family where there can be one.
+
+        Code that runs on one architecture alone has a baseline for each; `generic_targets` tells those of a library.
+        """
         ...
 
     def native(self) -> tuple[Target, ...]:
@@ -150,7 +161,12 @@ def target_by_name(name: str) -> Target:
 
 
 def _spelled(name: str) -> str:
-    """The name of a GPU target as we write it, where `name` is another tool's: sm_90, compute_90, 90a, 9.0+PTX."""
+    """The name of a GPU target as we write it, where `name` is another tool's.
+
+    That is sm_90, compute_90, 90a or 9.0+PTX; gfx942 or gfx942:sramecc+:xnack-.
+    """
+    if name.strip().lower().startswith("gfx"):
+        return f"hip-{name.strip().lower().partition(':')[0]}"
     match = _FOREIGN.fullmatch(name.strip().lower())
     return name if match is None else f"cuda-sm_{match[1]}{match[2]}{match[3]}"
 
@@ -159,3 +175,19 @@ def native_targets() -> list[Target]:
     """Targets of all backends that run on this machine, by family and level."""
     found = {t.name: t for chain in toolchains().values() for t in chain.native()}
     return sorted(found.values(), key=lambda t: (t.family, t.level, t.name))
+
+
+def families_of(chain: Toolchain) -> frozenset[str]:
+    """Families of the devices that a toolchain compiles for."""
+    return frozenset(t.family for t in chain.targets())
+
+
+def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """What the generic variants of a library for these targets are compiled for, by family and level.
+
+    These are the baselines that a device of some target runs, and that of CPUs, which every library answers on.
+    """
+    wanted = tuple(targets)
+    known = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
+    found = [t for t in known.values() if t.family == "cpu" or any(t.meets(w) for w in wanted)]
+    return tuple(sorted(found, key=lambda t: (t.family, t.level, t.name)))

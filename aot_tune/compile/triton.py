@@ -79,9 +79,9 @@ class TritonToolchain:
         """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD."""
         return (*(t for t in TARGETS if _supported(t)), *HIP_TARGETS)
 
-    def baseline(self) -> Target:
-        """cuda-ptx_80: PTX of sm_80, which the driver translates for every later device."""
-        return BASELINE
+    def baselines(self) -> tuple[Target, ...]:
+        """cuda-ptx_80, PTX of sm_80 that the driver translates for every later device, and each target of AMD."""
+        return (BASELINE, *HIP_TARGETS)
 
     def native(self) -> tuple[Target, ...]:
         """Those of the CUDA compiler: no AMD device is looked for."""

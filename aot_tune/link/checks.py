@@ -70,18 +70,23 @@ def _check_operator(table: OperatorTable) -> None:
 
 
 def _check_generics(family: str, table: OperatorTable, where: str) -> None:
-    """One variant must answer every legal call that has some variant's dtypes."""
+    """One variant must answer every legal call that has some variant's dtypes, on each device of some variant."""
     there = [v for v in table.variants if family_of(v.target) == family]
-    for dtypes in sorted({table.choices(v) for v in there}) or [()]:
-        generics = [v.name for v in there if v.generic and table.choices(v) == dtypes]
-        if len(generics) != 1:
-            chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
-            text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
-            raise ManifestError(
-                f"{where} has {len(generics)} generic variants for {family}{text}: {generics}",
-                why="one variant must answer every legal call",
-                fix="link exactly one variant with generic=True per family of devices and dtypes",
-            )
+    places = {family: there}
+    if table.bounded(family):
+        places = {t: [v for v in there if v.target == t] for t in table.targets(family)}
+    for place, group in places.items():
+        for dtypes in sorted({table.choices(v) for v in group}) or [()]:
+            generics = [v.name for v in group if v.generic and table.choices(v) == dtypes]
+            if len(generics) != 1:
+                chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
+                text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
+                raise ManifestError(
+                    f"{where} has {len(generics)} generic variants for {place}{text}: {generics}",
+                    why="one variant must answer every legal call",
+                    fix="link exactly one variant with generic=True per dtypes and family of devices, or architecture "
+                    "where code is for one alone",
+                )
 
 
 def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> None:

@@ -106,12 +106,13 @@ def _accepts_one(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> 
 def _generic_of(table: OperatorTable) -> str:
     lines = ["// The generic variant for the call's device and dtypes, or -1.", "int generic_of(const Call& c) {"]
     families = table.families
-    if len(families) == 1 and not table.operator.dtypes:
-        return "\n".join([*lines, "  (void)c;", f"  return {table.generic(families[0])};", "}"])
+    if len(families) == 1 and not table.operator.dtypes and not table.bounded(families[0]):
+        return "\n".join([*lines, "  (void)c;", f"  return {table.generics(families[0])[0]};", "}"])
     for family in families:
         for index in table.generics(family):
             dtypes = zip(table.operator.dtypes, table.choices(table.variants[index]), strict=True)
             tests = [f"c.backend == &backend_{family}", *(f"c.y_{variable} == {choice}" for variable, choice in dtypes)]
+            tests += [f"runs_on(kInfo[{index}], c.level)"] if table.variants[index].last else []
             lines.append(f"  if ({' && '.join(tests)}) return {index};")
     return "\n".join([*lines, "  return -1;", "}"])
 

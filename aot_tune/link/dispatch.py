@@ -284,21 +284,37 @@ def _read_device(table: OperatorTable) -> list[str]:
         "    return status;",
         "  c_.generic = generic_of(c_);",
     ]
+    for family in table.families:
+        if table.bounded(family):
+            lines += _other_architecture(table, family)
     for family in table.families if op.dtypes else ():
-        served = " or ".join(
+        every = (
             " ".join(f"{v}={c[i]}" for (v, c), i in zip(op.dtypes.items(), table.choices(variant), strict=True))
             for variant in (table.variants[i] for i in table.generics(family))
         )
+        served = " or ".join(dict.fromkeys(every))
         here = f" && c_.backend == &backend_{family}" if count > 1 else ""
         lines.append(f"  if (c_.generic < 0{here})")
         lines.append(f"    return no_kernels(kOperator, c_.device(), dtypes_, {c_string(served)});")
     for family in table.families:
-        if any(table.variants[i].level > 1 for i in table.generics(family)):
+        if not table.bounded(family) and any(table.variants[i].level > 1 for i in table.generics(family)):
             here = f"c_.backend == &backend_{family} && " if count > 1 else ""
             targets = c_string(", ".join(table.targets(family)))
             lines.append(f"  if ({here}c_.level < kInfo[c_.generic].level)")
             lines.append(f"    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], {targets});")
     return [*lines, "  return AOT_TUNE_OK;"]
+
+
+def _other_architecture(table: OperatorTable, family: str) -> list[str]:
+    """The error of a device that no generic variant of its family is for, whatever the dtypes."""
+    first = {table.variants[i].level: i for i in reversed(table.generics(family))}
+    runs = " && ".join(f"!runs_on(kInfo[{i}], c_.level)" for i in sorted(first.values()))
+    here = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""
+    targets = c_string(", ".join(table.targets(family)))
+    return [
+        f"  if ({here}{runs})",
+        f"    return too_old(kOperator, c_.device(), c_.level, kInfo[{min(first.values())}], {targets});",
+    ]
 
 
 def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:

@@ -86,18 +86,8 @@ def _preload(table: OperatorTable) -> str:
         f"  bool wanted[{count}];",
         f"  for (int i = 0; i < {count}; ++i) wanted[i] = false;",
     ]
-    families = [f for f in table.families if has_preload(f)]
-    for family in families:
-        generics = table.generics(family)
-        targets = c_string(", ".join(table.targets(family)))
-        lines += [
-            f"  if (&backend == &backend_{family}) {{",
-            "    const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};",
-            f"    if (level < kInfo[{generics[0]}].level)",
-            f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});",
-            f"   {''.join(f' wanted[{i}] =' for i in generics)} true;",
-            "  }",
-        ]
+    for family in (f for f in table.families if has_preload(f)):
+        lines += _preload_generics(table, family)
     lines.append("  switch (table_for(&backend, level)) {")
     for index, target in enumerate(table.tables):
         if has_preload(target.target) and target.used:
@@ -118,13 +108,34 @@ def _preload(table: OperatorTable) -> str:
     return "\n".join(lines)
 
 
+def _preload_generics(table: OperatorTable, family: str) -> list[str]:
+    """Marks the generic variants that a device of a family runs, or fails where there are none."""
+    generics = table.generics(family)
+    targets = c_string(", ".join(table.targets(family)))
+    fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
+    if table.bounded(family):
+        marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
+        body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
+    else:
+        marks = [f"   {''.join(f' wanted[{i}] =' for i in generics)} true;"]
+        body = [f"    if (level < kInfo[{generics[0]}].level)", fail, *marks]
+    return [
+        f"  if (&backend == &backend_{family}) {{",
+        "    const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};",
+        *body,
+        "  }",
+    ]
+
+
 def render_explain(table: OperatorTable) -> str:
     """`explain` of an operator."""
     op = table.operator
     lines = [
         "int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {",
         '  text.add("operator: %s\\n", kOperator.name);',
-        '  text.add("device: %s level %d\\n", c.backend->family, static_cast<int>(c.level));',
+        "  explain_device(text, *c.backend, c.level);"
+        if any(map(table.bounded, table.families))
+        else '  text.add("device: %s level %d\\n", c.backend->family, static_cast<int>(c.level));',
     ]
     for d in op.dims:
         lines.append(f'  text.add("dim: {d}=%lld\\n", static_cast<long long>(c.d_{d}));')

@@ -129,7 +129,7 @@ def _checked_functions(where: str, variant: LinkedVariant, data: bytes) -> tuple
         raise ManifestError(
             f"{where}: its object does not define the function {missing[0]!r}",
             why="the library calls it",
-            fix="write kernel_signature('launch'), 'workspace' and for CUDA 'preload' in the template",
+            fix="write kernel_signature('launch'), 'workspace' and for GPUs 'preload' in the template",
         )
     if foreign:
         raise ManifestError(

@@ -32,7 +32,8 @@ class LinkedVariant:
         object_path: the object file that was measured; only its content enters the library.
         object_digest: SHA-256 of that file.
         device_digest: digest of what a GPU runs of it, as its toolchain tells; empty for a CPU.
-        generic: answers every legal call in its dtypes; one per operator, family of devices and dtypes.
+        generic: answers every legal call in its dtypes; on each device an operator has one for each dtypes. Where code
+            runs on one architecture alone, a family of devices has one per architecture, with a `last`.
         notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
             from its object.
         rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
@@ -114,13 +115,13 @@ class OperatorTable:
     variants: tuple[LinkedVariant, ...]
     tables: tuple[TargetTable, ...] = ()
 
-    def generic(self, family: str) -> int:
-        """Index of the first generic variant for a family of devices (checked to exist by `check_library`)."""
-        return self.generics(family)[0]
-
     def generics(self, family: str) -> tuple[int, ...]:
-        """Indices of the generic variants for a family of devices; their dtypes differ."""
+        """Indices of the generic variants for a family of devices; their dtypes or their levels differ."""
         return tuple(i for i, v in enumerate(self.variants) if v.generic and family_of(v.target) == family)
+
+    def bounded(self, family: str) -> bool:
+        """Whether generic variants for a family of devices end at some level: there may be several for each dtypes."""
+        return any(self.variants[i].last for i in self.generics(family))
 
     def choices(self, variant: LinkedVariant) -> tuple[int, ...]:
         """For each dtype variable of the operator the index of the variant's choice."""
@@ -175,4 +176,4 @@ def family_of(target: str) -> str:
 
 def has_preload(target: str) -> bool:
     """Whether a target's variants have the function `<symbol>_preload`."""
-    return family_of(target) == "cuda"
+    return family_of(target) in ("cuda", "hip")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,10 @@ from aot_tune.link.records import family_of
 __all__ = ["Document", "read_manifest", "verify"]
 
 _SOURCE_PATH = re.compile(rb"/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b")
-_LATE = ("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-", "libc10", "libtorch")
+_LATE = (
+    *("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
+    *("libamdhip64.", "libc10", "libtorch"),
+)
 """Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
@@ -121,8 +124,9 @@ def _check_tables(document: Document) -> list[str]:
     problems = []
     for op in document.operators:
         known = {v.name: v for v in op.variants}
-        served = {_serves(v) for v in op.variants if v.generic}
-        wanted = {_serves(v) for v in op.variants} or {"cpu"}
+        bounded = {family_of(v.target) for v in op.variants if v.generic and v.last}
+        served = {_serves(v, bounded) for v in op.variants if v.generic}
+        wanted = {_serves(v, bounded) for v in op.variants} or {"cpu"}
         problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
         for table in op.tables:
             for name in sorted({n for node in table.nodes for n in node.leaf}):
@@ -133,8 +137,10 @@ def _check_tables(document: Document) -> list[str]:
     return problems
 
 
-def _serves(v: _Variant) -> str:
-    return " ".join([family_of(v.target), *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
+def _serves(v: _Variant, bounded: Collection[str]) -> str:
+    """Devices and dtypes of a variant; `bounded` are families whose generic variants are for one architecture each."""
+    place = v.target if family_of(v.target) in bounded else family_of(v.target)
+    return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
 
 
 def _check_variants(document: Document, members: dict[str, Member], image: Image) -> list[str]:

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, Policy
+from aot_tune.bench import Device, Policy, caution_of
 from aot_tune.compile import target_by_name
 from aot_tune.errors import NoSurvivorError
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
-from aot_tune.link.records import family_of
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_name
 from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report
 from aot_tune.select import select
-from aot_tune.spec import Operator, Target
+from aot_tune.spec import Operator
 
 __all__ = ["choose", "finish"]
 
@@ -95,15 +94,17 @@ def finish(
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
         policy="; ".join(_policy(f, session.policy_of(f)) for f in session.plan.families),
         operators=tuple(reports),
-        notes=(*_left_out(session), *sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
+        notes=(*_remarks(session), *sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
 
 
-def _left_out(session: Session) -> list[str]:
+def _remarks(session: Session) -> list[str]:
+    """What is to be said of the library as a whole."""
     backends = session.options.exclude_backends
-    return [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
+    left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
+    return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 
 def _policy(family: str, policy: Policy) -> str:
@@ -126,7 +127,7 @@ def _measured_on(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> li
 def _operator(
     operator: Operator, chosen: list[Chosen], generics: Sequence[Entry]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
-    variants: list[LinkedVariant] = [_variant(g, target_by_name(g.candidate.target)) for g in generics]
+    variants: list[LinkedVariant] = [_variant(g) for g in generics]
     index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
@@ -135,7 +136,7 @@ def _operator(
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(_variant(evidence.entries[candidate], evidence.target))
+                variants.append(_variant(evidence.entries[candidate]))
         if selection.nodes:
             nodes = tuple(
                 DecisionNode(
@@ -157,21 +158,23 @@ def _operator(
                     tuned=tuned,
                 )
             )
-        reports.append(tell(one, [g for g in generics if family_of(g.candidate.target) == evidence.target.family]))
+        beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
+        reports.append(tell(one, beside))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
 
 
-def _variant(entry: Entry, target: Target) -> LinkedVariant:
+def _variant(entry: Entry) -> LinkedVariant:
     assert entry.object is not None
+    target = target_by_name(entry.candidate.target)
     return LinkedVariant(
         name=variant_name(entry),
         symbol=entry.rendered.symbol,
         kernel=entry.candidate.kernel,
         target=entry.candidate.target,
         level=target.level,
-        last=0 if entry.candidate.generic else target.last,
+        last=target.last,
         dtypes=entry.candidate.dtypes,
         config=entry.candidate.config,
         requires=() if entry.candidate.generic else entry.requires,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.compile import Object, toolchain_for
+from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
     match_measurements,
@@ -116,12 +116,12 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
 
     A record of another version of the operator (its arguments, reference or tolerance) does not count. The most fitting
     is that of this very device, then that of a device with the same name, then any of the family. There need be none
-    where the operator has nothing but generic kernels.
+    where the operator has nothing but generic kernels, or nothing at all.
 
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
-    database = _most_fitting(session, operator, target)
+    database = _most_fitting(session, operator, target) if session.answers(operator, target) else None
     missing = missing_problems(database, _with_a_choice(session, operator, target), target.name)
     if missing:
         raise DatabaseError(
@@ -130,7 +130,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             fix="tune on the device, run `aot-tune record tuning`, commit the result; or use AOT_TUNE_MODE=auto",
         )
     if database is None:
-        generic = {e.candidate.id: e for e in session.generic_entries(operator, target.family)}
+        generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
         return Evidence(operator, target, generic), None
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
     workload = {problem_key(p) for p in evidence.workload}
@@ -185,7 +185,7 @@ def _rendered_again(
             continue
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
-        built_for = session.baseline_target(candidate) if candidate.generic else target
+        built_for = target_by_name(candidate.target)
         rendered = session.renderer.render(operator, candidate, built_for)
         if rendered.digest != record.source:
             raise DatabaseError(
@@ -196,6 +196,6 @@ def _rendered_again(
             )
         found[record.id] = Entry.of(operator, rendered)
         found[record.id].recorded = record.code
-    for generic in session.generic_entries(operator, target.family):
+    for generic in session.generic_entries(operator, target):
         found.setdefault(generic.candidate.id, generic)
     return found

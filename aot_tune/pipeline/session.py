@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +13,15 @@ import msgspec
 
 from aot_tune.bench import Device, Policy, policy_for
 from aot_tune.bench.cpu import usable_cores
-from aot_tune.compile import ObjectCache, compile_all, native_targets, parallel_compiles, target_by_name, toolchain_for
+from aot_tune.compile import (
+    ObjectCache,
+    compile_all,
+    families_of,
+    native_targets,
+    parallel_compiles,
+    target_by_name,
+    toolchain_for,
+)
 from aot_tune.compile import Progress as CompileProgress
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
@@ -24,7 +32,7 @@ from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
-from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
+from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.storage import cache_location
@@ -73,6 +81,7 @@ class Session:
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
+        self.baselines = [target_by_name(n) for n in plan.baselines]
         folder = Path(paths.database) if paths.database else None
         self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
         self._caches: dict[str, ObjectCache] = {}
@@ -114,13 +123,16 @@ class Session:
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels beside the generic ones that have a toolchain for a target's family.
 
-        Triton functions that were not read for the target are left out: their constraints say that they are not for it.
+        There are none where no generic variant would answer what they refuse. Triton functions that were not read for
+        the target are left out: their constraints say that they are not for it.
         """
-        found = []
+        found: list[Kernel] = []
+        if not self.answers(operator, target):
+            return found
         for kernel in operator.kernels:
             chain = toolchain_for(kernel.backend, self.environment)
             known = kernel.triton is None or target.name in kernel.triton.inspections
-            if known and not kernel.generic and target.family in {t.family for t in chain.targets()}:
+            if known and not kernel.generic and target.family in families_of(chain):
                 found.append(resolved(kernel, target.name))
         return found
 
@@ -151,23 +163,28 @@ class Session:
             self._strategies[key] = make_strategy(space, kernel.order, limit)
         return self._strategies[key]
 
-    def baseline_target(self, candidate: Candidate) -> Target:
-        """What a generic candidate is compiled for."""
-        return toolchain_for(candidate.backend, self.environment).baseline()
+    def answers(self, operator: Operator, target: Target) -> bool:
+        """Whether an operator has a generic variant on the devices of a target."""
+        return any(True for _ in self._generics(operator, target))
 
-    def generic_entries(self, operator: Operator, family: str = "") -> list[Entry]:
-        """The rendered generic candidates of an operator, one per dtypes: for a family, or all of the build."""
+    def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
+        """The rendered generic candidates of an operator, one per dtypes: on devices of a target, or in the build."""
         found = []
-        for kernel in operator.generics:
-            target = toolchain_for(kernel.backend, self.environment).baseline()
-            if target.family not in ((family,) if family else self.plan.families):
-                continue
-            one = resolved(kernel, target.name)
-            config = next(iter(one.configs(target.facts)))
+        for kernel, baseline in self._generics(operator, target):
+            one = resolved(kernel, baseline.name)
+            config = next(iter(one.configs(baseline.facts)))
             for dtypes in operator.dtype_choices(one):
-                candidate = candidate_for(operator, one, config, target, dtypes=dtypes)
-                found.append(Entry.of(operator, self.renderer.render(operator, candidate, target)))
+                candidate = candidate_for(operator, one, config, baseline, dtypes=dtypes)
+                found.append(Entry.of(operator, self.renderer.render(operator, candidate, baseline)))
         return found
+
+    def _generics(self, operator: Operator, target: Target | None) -> Iterator[tuple[Kernel, Target]]:
+        """The generic kernels of an operator, with what each is compiled for; those for devices of a target, or all."""
+        for kernel in operator.generics:
+            served = families_of(toolchain_for(kernel.backend, self.environment))
+            for baseline in self.baselines:
+                if baseline.family in served and (target is None or baseline.meets(target)):
+                    yield kernel, baseline
 
     def compile(self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] | None = None) -> None:
         """Compile what has no object yet; a failed compile is a status of its object.

@@ -38,11 +38,12 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
-            evidence.note = (
-                f"{target.name} has nothing but the generic variant"
-                if database is None
-                else f"{target.name} is chosen by records of {database.device.slug}"
-            )
+            if database is not None:
+                evidence.note = f"{target.name} is chosen by records of {database.device.slug}"
+            elif session.answers(loaded.operator, target):
+                evidence.note = f"{target.name} has nothing but the generic variant"
+            else:
+                evidence.note = f"NOTHING for {target.name}: it has no generic kernel for {target.family}"
         except DatabaseError as error:
             evidence = Evidence(loaded.operator, target, {})
             evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"
@@ -87,7 +88,7 @@ def _ask(
         if not evidence.entries:
             asked += vendor_entries(session, loaded.operator, evidence.target, device)
         if not evidence.entries:
-            asked += session.generic_entries(loaded.operator, evidence.target.family)
+            asked += session.generic_entries(loaded.operator, evidence.target)
         for entry in asked:
             if entry.candidate.id not in evidence.entries:
                 evidence.entries[entry.candidate.id] = entry

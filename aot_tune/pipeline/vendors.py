@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench import Device
-from aot_tune.compile import toolchain_for
+from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.run import run
 from aot_tune.database import OperatorDatabase, load_databases
@@ -47,7 +47,7 @@ def vendor_entries(session: Session, operator: Operator, target: Target, device:
     for kernel in operator.kernels:
         chain = toolchain_for(kernel.backend, session.environment)
         wanted = fnmatchcase(f"{operator.name}/{kernel.name}", session.options.filter)
-        if kernel.algorithms is None or not wanted or chain.baseline().family != target.family:
+        if kernel.algorithms is None or not wanted or target.family not in families_of(chain):
             continue
         for problem, config in _configs(session, operator, kernel, target, device):
             dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}

@@ -1,4 +1,6 @@
 // Which backend a call runs on, its workspace, and the loading of kernels.
+#include <cstdio>
+
 #include "runtime.h"
 
 namespace aot_tune {
@@ -30,14 +32,30 @@ int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t
 
 int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
                 const char* targets) noexcept {
-  const char* prefix = device.device_type == kDLCUDA ? "sm_" : "level ";
-  return fail(
-      AOT_TUNE_ERROR_DEVICE,
-      "%s: %s has the architecture %s%d, but this library is for %s and needs %s%d or later; build it "
-      "again with AOT_TUNE_TARGETS naming a target of that device, where aot_tune has one, or use a "
-      "later device",
-      op.name, device_name(device).text, prefix, static_cast<int>(level), targets, prefix,
-      static_cast<int>(generic.level));
+  const Name least = level_name(*generic.backend, generic.level);
+  const bool one = generic.last != 0;  // its code runs on one architecture alone
+  return fail(AOT_TUNE_ERROR_DEVICE,
+              "%s: %s has the architecture %s, but this library is for %s%s%s%s; build it again with "
+              "AOT_TUNE_TARGETS naming a target of that device, where aot_tune has one, or use %s",
+              op.name, device_name(device).text, level_name(*generic.backend, level).text, targets,
+              one ? "" : " and needs ", one ? "" : least.text, one ? " alone" : " or later",
+              one ? "a device of those" : "a later device");
+}
+
+Name level_name(const Backend& backend, int32_t level) noexcept {
+  const auto number = static_cast<unsigned>(level);
+  Name name;
+  switch (backend.device_type) {
+    case kDLCUDA:
+      std::snprintf(name.text, sizeof name.text, "sm_%u", number);
+      break;
+    case kDLROCM:
+      std::snprintf(name.text, sizeof name.text, "gfx%x", number);
+      break;
+    default:
+      std::snprintf(name.text, sizeof name.text, "level %u", number);
+  }
+  return name;
 }
 
 int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,

@@ -17,6 +17,15 @@ void Text::add(const char* format, ...) noexcept {
   if (used_ >= size_) used_ = size_ - 1;
 }
 
+// Levels of AMD's devices are no numbers that people know.
+void explain_device(Text& text, const Backend& backend, int32_t level) noexcept {
+  if (backend.device_type == kDLROCM) {
+    text.add("device: %s %s\n", backend.family, level_name(backend, level).text);
+  } else {
+    text.add("device: %s level %d\n", backend.family, static_cast<int>(level));
+  }
+}
+
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept {
   for (int i = 0; i < op.count; ++i) {

@@ -96,8 +96,8 @@ int32_t forced_refused(const OperatorInfo& op, const VariantInfo& variant, int32
                 variant.name, condition);
   }
   return fail(AOT_TUNE_ERROR_ENVIRONMENT,
-              "%s: %s names variant %s for %s, which this device of level %d does not run", op.name,
-              kVariable, variant.name, variant.target, static_cast<int>(level));
+              "%s: %s names variant %s for %s, which this device (%s) does not run", op.name, kVariable,
+              variant.name, variant.target, level_name(*variant.backend, level).text);
 }
 
 }  // namespace aot_tune

@@ -12,6 +12,10 @@ namespace aot_tune {
 
 constexpr int kMaxRank = 8;
 
+struct Name {
+  char text[40];
+};
+
 // ---- What an operator declares
 // -------------------------------------------------------------------------------------
 
@@ -134,9 +138,9 @@ int64_t stride_class(const DLTensor& tensor) noexcept;
 
 // What a backend changed in the thread for the time of a call.
 struct Scope {
-  void* previous;  // context of the thread
+  void* previous;  // context of the thread, or the number of its device
   int32_t mode;    // of stream captures
-  bool switched;   // the context was changed
+  bool switched;   // that was changed
 };
 
 // What the library needs to know of a family of devices. Each family is one source file that defines
@@ -165,9 +169,13 @@ int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int
 int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
                    const char* served) noexcept __attribute__((cold));
 
-// The error of a device that is older than the generic variant; `targets` are those of the device's family.
+// The error of a device that is older than the generic variant, or of another architecture than each of them
+// where they are for one alone; `targets` are those of the device's family.
 int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,
                 const char* targets) noexcept __attribute__((cold));
+
+// A level of a backend's devices as their makers call it: sm_90, gfx942; "level 4" of others.
+Name level_name(const Backend& backend, int32_t level) noexcept;
 
 // Whether a device of the level runs the variant.
 inline bool runs_on(const VariantInfo& variant, int32_t level) noexcept {
@@ -356,14 +364,11 @@ struct Fitting {
   }
 };
 
+void explain_device(Text& text, const Backend& backend, int32_t level) noexcept;
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept;
 void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,
                     const char* why) noexcept;
-
-struct Name {
-  char text[40];
-};
 
 Name dtype_name(const DLDataType& type) noexcept;
 Name device_name(const DLDevice& device) noexcept;

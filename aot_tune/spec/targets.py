@@ -26,3 +26,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def runs_on(self, level: int) -> bool:
         """Whether a device of that level runs this target."""
         return self.level <= level and (self.last == 0 or level <= self.last)
+
+    def meets(self, other: Target) -> bool:
+        """Whether a device may run both this target and another."""
+        lowest = max(self.level, other.level)
+        return self.family == other.family and self.runs_on(lowest) and other.runs_on(lowest)

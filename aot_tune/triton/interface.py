@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import io
 import re
 import sys
@@ -167,10 +166,18 @@ def element_type(name: str) -> Any:
     return known.get(name, known.get(short))
 
 
-@functools.cache
+_reached: dict[int, tuple[Any, Reached]] = {}
+
+
 def reached(jit: Any) -> Reached:
     """The digest of a function and the sources that it is of; computed once."""
+    # by identity: to hash a function, Triton computes its own digest, which costs as much and refuses more
+    if id(jit) not in _reached:
+        _reached[id(jit)] = (jit, _reach(jit))
+    return _reached[id(jit)][1]
 
+
+def _reach(jit: Any) -> Reached:
     def plain(value: object) -> object:
         value = unwrapped(value)
         return f"dtype {value}" if isinstance(value, core.dtype) else value

@@ -6,116 +6,35 @@ The record's times are made up: code with the JIT's assumptions is twice as fast
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cuda_project import FAKE, Made, build, device_of
+from cuda_project import FAKE, Made, build
 from environments import ROOT, environment, run
+from triton_record import copy_templates, why_no_triton, write_record
 
-from aot_tune.bench import Measurement, Policy, policy_for
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.errors import ToolchainError
-from aot_tune.inspection import inspect_functions, with_inspections
-from aot_tune.library import load_operators
 from aot_tune.link.archive import read_archive
 from aot_tune.link.elf import Image, device_code_digest
-from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
-from aot_tune.spec import Operator, Target, all_of
 
-EXAMPLE = ROOT / "examples" / "triton_package"
 TARGET = "cuda-sm_90a"
 
 
-def _why_not() -> str:
-    try:
-        toolchain_for("triton").identity()
-    except ToolchainError as error:
-        return f"no Triton: {error.what}"
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+pytestmark = pytest.mark.skipif(bool(why_no_triton()), reason=why_no_triton())
 
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The author's folder of operators and kernels."""
-    folder = tmp_path_factory.mktemp("author") / "templates"
-    shutil.copytree(EXAMPLE / "templates", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
-def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Rendered]:
-    found: dict[str, Rendered] = {}
-    for kernel in operator.kernels:
-        one = resolved(kernel, target.name)
-        for config in () if kernel.generic else one.configs(target.facts):
-            for candidate in candidates_for(operator, one, config, target):
-                if candidate.dtypes == {"T": "bf16"}:
-                    found[candidate.id] = renderer.render(operator, candidate, target)
-    return list(found.values())
-
-
-def _record(templates: Path, folder: Path) -> None:
-    target, roots = target_by_name(TARGET), [templates]
-    environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(templates)}
-    chain = toolchain_for("triton", environ)
-    operators = {name: op for name, (_, op) in load_operators(roots).items()}
-    known, note = inspect_functions(operators, [target], ["cpu", "cuda"], roots, environ)
-    assert note == ""
-    device, policy = device_of(target), policy_for("cuda", Policy())
-    for name, plain in operators.items():
-        operator = with_inspections(plain, known, ["cpu", "cuda"])
-        rendered = _rendered(operator, Renderer(roots), target)
-        cache = ObjectCache(None, chain)
-        compiled = compile_all(cache, rendered, 2)
-        measurements = [
-            Measurement(
-                candidate=r.candidate.id,
-                object=compiled[r.candidate.id].digest,
-                problem=p,
-                device=device.digest,
-                policy=policy.digest,
-                status="ok",
-                screen=(_time(r),) * 4,
-                error=0.1,
-                bitwise=True,
-            )
-            for r in rendered
-            for p in operator.workload_for("cuda")
-            if all_of(requirements(operator, r.candidate), operator.facts(p))
-        ]
-        save_database(
-            folder,
-            make_database(
-                operator=name,
-                contract=operator_digest(operator),
-                device=device,
-                policy=policy,
-                toolchains={"triton": chain.identity()},
-                baselines={},
-                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
-                measurements=measurements,
-            ),
-        )
-        cache.close()
-
-
-def _time(rendered: Rendered) -> float:
-    candidate = rendered.candidate
-    special = any(name.endswith("%16") for name in candidate.pins)
-    return (1000.0 if special else 2000.0) + 100 * int(candidate.config.get("ROWS", 2) != 2)
+    return copy_templates(tmp_path_factory.mktemp("author"))
 
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
     """The author's library, by replay."""
     folder = tmp_path_factory.mktemp("replayed")
-    _record(templates, folder / "tuning")
+    write_record(templates, folder / "tuning", TARGET)
     return build(
         folder / "project",
         templates=(templates,),

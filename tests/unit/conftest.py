@@ -47,7 +47,7 @@ def standin(cuda_spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) ->
     run = ["g++", "-std=c++17", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1"]
     subprocess.run([*run, "-o", str(fake)], check=True)
     found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN"]  # so that dlopen gets this one
-    return linked.link_library(cuda_spec, folder, cuda=True, libraries=found)
+    return linked.link_library(cuda_spec, folder, families=["cuda"], libraries=found)
 
 
 @pytest.fixture

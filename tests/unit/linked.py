@@ -273,9 +273,14 @@ class Built:
 
 
 def link_library(
-    spec: LibrarySpec, folder: Path, *, cuda: bool = False, includes: Sequence[str] = (), libraries: Sequence[str] = ()
+    spec: LibrarySpec,
+    folder: Path,
+    *,
+    families: Sequence[str] = (),
+    includes: Sequence[str] = (),
+    libraries: Sequence[str] = (),
 ) -> Built:
-    """Generate and link as a package would be; `includes` and `libraries` are those of toolchains."""
+    """Generate and link as a package would be; `families` are those beside CPUs, the rest is what toolchains need."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
@@ -299,7 +304,7 @@ def link_library(
         "-Wl,--gc-sections",
         "-Wl,--build-id=none",
     ]
-    sources = sorted(str(p) for p in (*runtime.glob("*.cpp"), *(runtime.glob("cuda/*.cpp") if cuda else ())))
+    sources = sorted(str(p) for f in ("", *families) for p in (runtime / f).glob("*.cpp"))
     subprocess.run(
         [
             *common,

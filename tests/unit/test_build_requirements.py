@@ -63,8 +63,14 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     (folder / "kernels.py").write_text('Kernel("t", backend="triton", triton=TritonFunction("k.py:k", {}, (1,)))\n')
     assert names(CUDA) == names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS, "triton"]
     assert names() == []
+    for mode in ("auto", "replay", "generic"):
+        assert names(AOT_TUNE_TARGETS="cpu-x86-64;hip-gfx942", AOT_TUNE_MODE=mode) == ["triton"]  # no CUDA for AMD
     gpus(13000, 1)
     assert names() == [*WHEELS, CUTLASS, "triton", TORCH]
+    assert names(AOT_TUNE_TARGETS="hip-gfx90a") == ["triton"]
+    assert names(AOT_TUNE_TARGETS="hip-gfx90a;native") == [*WHEELS, CUTLASS, "triton", TORCH]
+    (tmp_path / "softmax.jsonl").write_text('{"target":"hip-gfx942"}\n')
+    assert names(AOT_TUNE_MODE="replay") == ["triton"]
 
 
 @pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64,cuda-sm_80", " cuda-sm_80 ; native", "cuda"])

@@ -68,7 +68,7 @@ def tuning(templates: Path, tmp_path: Path) -> Path:
     policy = policy_for("cuda", Policy())
     compiled, measurements = [], []
     for kernel in operator.kernels[1:]:
-        target = toolchain_for(kernel.backend).baseline() if kernel.generic else TARGET
+        target = toolchain_for(kernel.backend).baselines()[0] if kernel.generic else TARGET
         rendered = Renderer([templates]).render(operator, candidate_for(operator, kernel, {}, target), target)
         made = Object(
             key="",

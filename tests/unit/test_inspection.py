@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aot_tune.compile import target_by_name
+from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.errors import BuildError, ToolchainError
 from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operators
@@ -17,7 +17,7 @@ from aot_tune.triton import client
 from aot_tune.triton.messages import Answer, Fault, InspectRequest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triton_package" / "templates"
-SM90 = target_by_name("cuda-sm_90a")
+CPU, SM90 = target_by_name("cpu-x86-64"), target_by_name("cuda-sm_90a")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[InspectRequest]:
 def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
-    found, note = inspect_functions(operators, [SM90], ["cpu", "cuda"], [EXAMPLE], {})
+    found, note = inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert note == ""
     assert [r.target for r in asked] == ["cuda-ptx_80", "cuda-sm_90a"]
     assert sorted(f.name for f in asked[1].functions) == [
@@ -57,7 +57,7 @@ def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
 def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
-    inspect_functions(operators, [SM90], ["cpu", "cuda"], [EXAMPLE], {})
+    inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     (rows,) = (f for f in asked[1].functions if f.name == "rms_norm/rows")
     assert rows.function == "kernels.py:rms_norm"
     assert {n: g.kind for n, g in rows.arguments.items()} == {
@@ -88,7 +88,7 @@ def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
 
 
 def test_a_build_for_cpus_asks_nothing(operators: dict[str, Operator], asked: list[InspectRequest]) -> None:
-    assert inspect_functions(operators, [target_by_name("cpu-x86-64")], ["cpu"], [EXAMPLE], {}) == ({}, "")
+    assert inspect_functions(operators, [CPU], generic_targets([CPU]), [EXAMPLE], {}) == ({}, "")
     assert asked == []
     assert with_inspections(operators["swiglu"], {}, ["cpu"]) is operators["swiglu"]
 
@@ -100,7 +100,7 @@ def test_without_triton_its_kernels_are_left_out_and_it_is_said(
         raise ToolchainError("Triton is not installed", fix="pip install triton")
 
     monkeypatch.setattr(client, "inspect", missing)
-    found, note = inspect_functions(operators, [SM90], ["cpu", "cuda"], [EXAMPLE], {})
+    found, note = inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert found == {}
     assert note == "Triton kernels are left out: Triton is not installed; pip install triton"
     bundled = {name: op for name, (_, op) in load_operators([EXAMPLE.parents[2] / "templates"], ["softmax"]).items()}
@@ -115,7 +115,7 @@ def test_a_function_that_cannot_be_read_ends_the_build(
     answers = [Answer(name="rms_norm/rows", fault=fault)]
     monkeypatch.setattr(client, "inspect", lambda *_, **__: answers)
     with pytest.raises(BuildError, match="its heuristic reads a tensor") as caught:
-        inspect_functions(operators, [SM90], ["cpu", "cuda"], [EXAMPLE], {})
+        inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert (caught.value.why, caught.value.fix) == ("it calls x.item()", "declare it")
 
 

@@ -225,7 +225,7 @@ def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
         ("gemm:fast,rms_norm:norm", 300.0),  # of other operators
         ("plain_cpu", 300.0),  # for CPUs
         ("", 300.0),
-        ("even_80", "AOT_TUNE_FORCE names variant even_80 for cuda-sm_80, which this device of level 90 does not run"),
+        ("even_80", "AOT_TUNE_FORCE names variant even_80 for cuda-sm_80, which this device (sm_90) does not run"),
         ("fast_bf16", "names variant fast_bf16, whose guard (dtype.T == 1) does not hold for this call"),
         ("scale:fats", "scale: AOT_TUNE_FORCE names 'fats', which is no variant and no kernel of it"),
         ("vendor", "variant vendor_90a for cuda-sm_90a: workspace returned -100 (something that it needs is not here)"),

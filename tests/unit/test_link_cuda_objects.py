@@ -68,7 +68,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
         pytest.skip("no CUDA compiler is here")
     folder = tmp_path_factory.mktemp("real")
     spec = linked_cuda.library_spec(folder / "objects", device=True)
-    return linked.link_library(spec, folder / "out", cuda=True, includes=includes, libraries=libraries)
+    return linked.link_library(spec, folder / "out", families=["cuda"], includes=includes, libraries=libraries)
 
 
 def test_import_and_typed_error_without_a_driver(real: linked.Built) -> None:

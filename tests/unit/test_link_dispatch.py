@@ -43,7 +43,7 @@ MARKS = {"plain": 0, "small_2": 10, "packed_2": 20, "packed_3": 30}
 
 def model(table: OperatorTable, target: TargetTable | None, facts: Facts) -> str:
     """What the tables say, walked in Python."""
-    generic = table.variants[table.generic("cpu")].name
+    generic = table.variants[table.generics("cpu")[0]].name
     if target is None:
         return generic
     node = target.nodes[0]

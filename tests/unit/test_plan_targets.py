@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aot_tune import plan
-from aot_tune.compile import target_by_name
-from aot_tune.errors import OptionError
+from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
+from aot_tune.errors import OptionError, ToolchainError
 
 
 def test_a_family_stands_for_its_best_target_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +22,45 @@ def test_a_family_without_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(OptionError, match="no device of that family") as caught:
         plan._named("cuda")
     assert "aot-tune doctor" in caught.value.fix
+
+
+def test_generic_variants_are_compiled_for_what_the_devices_of_the_targets_run() -> None:
+    def names(*targets: str) -> list[str]:
+        return [t.name for t in generic_targets(map(target_by_name, targets))]
+
+    assert names() == names("cpu-x86-64-v4") == ["cpu-x86-64"]
+    assert names("cuda-sm_90a", "cuda-sm_120a") == ["cpu-x86-64", "cuda-ptx_80"]  # one for every later device
+    assert names("hip-gfx942", "hip-gfx90a") == ["cpu-x86-64", "hip-gfx90a", "hip-gfx942"]  # one each
+    assert names("hip-gfx950", "cuda-sm_80") == ["cpu-x86-64", "cuda-ptx_80", "hip-gfx950"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("cuda-ptx_80", "cuda-sm_120a", True),
+        ("cuda-sm_86", "cuda-sm_89", True),  # a device of level 89 runs both
+        ("cuda-sm_80", "cuda-sm_90", False),
+        ("cuda-sm_90", "cuda-sm_90a", True),
+        ("cpu-x86-64", "cpu-x86-64-v4", True),
+        ("hip-gfx942", "hip-gfx942", True),
+        ("hip-gfx90a", "hip-gfx942", False),
+        ("cpu-x86-64", "hip-gfx942", False),
+    ],
+)
+def test_targets_meet_on_a_device_that_runs_both(one: str, other: str, meet: bool) -> None:
+    first, second = target_by_name(one), target_by_name(other)
+    assert first.meets(second) == second.meets(first) == meet
+
+
+@pytest.mark.parametrize("name", ["gfx942", "GFX942", "gfx942:sramecc+:xnack-"])
+def test_the_names_of_other_tools_lead_to_ours(name: str) -> None:
+    with pytest.raises(ToolchainError, match="unknown target") as caught:
+        target_by_name(name)
+    assert "hip-gfx942" in caught.value.fix
+
+
+def test_the_families_of_each_toolchain() -> None:
+    found = {name: sorted(families_of(chain)) for name, chain in toolchains().items()}
+    assert found == {"cublaslt": ["cuda"], "cxx": ["cpu"], "nvcc": ["cuda"], "triton": ["cuda", "hip"]}
+    for chain in toolchains().values():
+        assert all(t in chain.targets() for t in chain.baselines())

@@ -36,6 +36,7 @@ class Cuda:
     """The machine's NVIDIA GPUs, each a device."""
 
     on_host = False
+    caution = ""
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
         """One per GPU that CUDA_VISIBLE_DEVICES leaves visible."""

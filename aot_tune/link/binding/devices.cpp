@@ -26,6 +26,16 @@ long current_device() {
   return found >= 0 ? found : 0;
 }
 
+// What "cuda" stands for: AMD's devices, too, have that name in a torch for ROCm.
+DLDeviceType cuda_type() {
+  PyObject* version = imported("torch.version");
+  PyObject* hip = version != nullptr ? PyObject_GetAttrString(version, "hip") : nullptr;
+  const bool rocm = hip != nullptr && hip != Py_None;
+  PyErr_Clear();
+  Py_XDECREF(hip);
+  return rocm ? kDLROCM : kDLCUDA;
+}
+
 // "cuda:1" as a device; false without an exception when it is no such text.
 bool read_device(const char* text, DLDevice* device) {
   for (const DeviceName& name : kDeviceNames) {
@@ -42,7 +52,7 @@ bool read_device(const char* text, DLDevice* device) {
     } else if (name.type != kDLCPU) {
       id = current_device();
     }
-    *device = {name.type, static_cast<int32_t>(id)};
+    *device = {name.type == kDLCUDA ? cuda_type() : name.type, static_cast<int32_t>(id)};
     return true;
   }
   return false;
@@ -95,7 +105,7 @@ PyObject* stream_number(State* state, PyObject* value) {
 bool parse_device(State* state, PyObject* value, DLDevice* device) {
   if (PyLong_Check(value)) {  // as torch takes it: the number of a GPU
     const long id = PyLong_AsLong(value);
-    *device = {kDLCUDA, static_cast<int32_t>(id)};
+    *device = {cuda_type(), static_cast<int32_t>(id)};
     if (id >= 0 && id <= INT32_MAX) return true;
     PyErr_Clear();
   }
@@ -106,7 +116,8 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
   Py_XDECREF(bytes);
   if (!read && PyErr_Occurred() == nullptr) {
     PyErr_Format(state->value_error,
-                 "device %R is not known; wanted 'cpu', 'cuda', 'cuda:1', 1 or a torch.device", value);
+                 "device %R is not known; wanted 'cpu', 'cuda', 'cuda:1', 'rocm:1', 1 or a torch.device",
+                 value);
   }
   return read;
 }

@@ -6,11 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
-#include <new>
 #include <type_traits>
 
 #include "runtime.h"
+#include "stream_memory.h"
 
 #if __has_include(<cuda_runtime_api.h>)
 #include <cuda_runtime_api.h>
@@ -34,7 +33,6 @@ constexpr int kNeeded = 12000;
 
 // Values of the driver's interface, which are those of the runtime's too. [CUDA driver API, cuda.h]
 enum : int {
-  kOutOfMemory = 2,
   kNotInitialized = 3,
   kRuntimeInsufficientDriver = 35,  // of the runtime only
   kDeviceUnavailable = 46,
@@ -44,7 +42,6 @@ enum : int {
   kCapabilityMinor = 76,
   kRelaxedCapture = 2,
 };
-void* const kStreamPerThread = reinterpret_cast<void*>(2);
 
 // None of these functions but `primary_retain` makes a context.
 struct Driver {
@@ -227,56 +224,10 @@ int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
 // ---- Workspace
 // -----------------------------------------------------------------------------------------------------
 
-// Memory of one stream. Work on a stream runs in order, so that its calls can share the memory. It is never
-// given back: a graph that was captured with it may run at any later time.
-struct Buffer {
-  int32_t device_id;
-  const void* stream;
-  void* memory;
-  size_t size;
-  Buffer* next;
-};
-
-std::mutex mutex;
-Buffer* buffers = nullptr;  // guarded by `mutex`
-
-// What tells streams apart: the handle, but for the stream that each thread has of its own under one handle.
-const void* stream_key(void* stream) noexcept {
-  static thread_local char own;
-  return stream == kStreamPerThread ? &own : stream;
-}
-
-Buffer* find_buffer(int32_t device_id, const void* stream) noexcept {
-  for (Buffer* buffer = buffers; buffer != nullptr; buffer = buffer->next) {
-    if (buffer->device_id == device_id && buffer->stream == stream) return buffer;
-  }
-  auto* made = new (std::nothrow) Buffer{device_id, stream, nullptr, 0, buffers};
-  if (made != nullptr) buffers = made;
-  return made;
-}
+StreamMemory memories({"cuda", "CUDA", error_text});
 
 int32_t cuda_workspace(int32_t device_id, void* stream, size_t size, void** memory) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Buffer* buffer = find_buffer(device_id, stream_key(stream));
-  if (buffer != nullptr && buffer->size < size) {
-    const size_t wanted =
-        size > 2 * buffer->size ? size : 2 * buffer->size;  // the old memory is not lost often
-    const size_t rounded = (wanted + 65535) / 65536 * 65536;
-    void* grown = nullptr;
-    const int error = rounded >= size ? driver().allocate(&grown, rounded) : int{kOutOfMemory};
-    if (error != 0) {
-      return fail(
-          AOT_TUNE_ERROR_MEMORY,
-          "cuda:%d: no memory for a workspace of %zu bytes: CUDA error %d (%s); pass a workspace, or one "
-          "that is smaller for another variant",
-          static_cast<int>(device_id), size, error, error_text(error));
-    }
-    buffer->memory = grown;
-    buffer->size = rounded;
-  }
-  if (buffer == nullptr) return fail(AOT_TUNE_ERROR_MEMORY, "no memory for the list of workspaces");
-  *memory = buffer->memory;
-  return AOT_TUNE_OK;
+  return memories.take(device_id, stream, size, driver().allocate, memory);
 }
 
 const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }

@@ -1,0 +1,236 @@
+"""Triton kernels become a library for AMD's devices, called through a stand-in of the HIP runtime.
+
+Nothing here ran on a card. The record's times are made up, as in test_triton_package.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuda_project import FAKE, Made, build
+from elftools.elf.elffile import ELFFile
+from environments import ROOT, environment, run
+from triton_record import copy_templates, why_no_triton, write_record
+
+from aot_tune.link.archive import read_archive
+from aot_tune.link.elf import device_code_digest
+
+TARGET = "hip-gfx942"
+TARGETS = "hip-gfx90a;hip-gfx942;cuda-sm_90a"
+MACHINES = {"hip-gfx90a": 0x3F, "hip-gfx942": 0x4C}
+"""Architectures in the flags of an ELF file. [AMDGPU backend of LLVM, ELF header]"""
+
+pytestmark = pytest.mark.skipif(bool(why_no_triton()), reason=why_no_triton())
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The author's folder of operators and kernels."""
+    return copy_templates(tmp_path_factory.mktemp("author"))
+
+
+@pytest.fixture(scope="module")
+def generic(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
+    """The author's library for three targets of two families, as it is without a record."""
+    folder = tmp_path_factory.mktemp("generic")
+    return build(folder, templates=(templates,), operators=("rms_norm", "swiglu"), TARGETS=TARGETS)
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
+    """The author's library, by replay of a record on a card that nobody has."""
+    folder = tmp_path_factory.mktemp("replayed")
+    write_record(templates, folder / "tuning", TARGET)
+    names = ("rms_norm", "swiglu")
+    return build(
+        folder / "project",
+        templates=(templates,),
+        operators=names,
+        database=folder / "tuning",
+        MODE="replay",
+        STRICT="1",
+    )
+
+
+def images(made: Made) -> dict[str, tuple[Any, str]]:
+    """For each member of the archive the code object in it, and its digest."""
+    found = {}
+    for member in read_archive((made.folder / "aot_tune" / "my_ops" / "variants.a").read_bytes()):
+        section = ELFFile(BytesIO(member.data)).get_section_by_name(".rodata.aot_tune_kernel_image")
+        found[member.name] = (section.data(), device_code_digest(member.data))
+    return found
+
+
+def test_each_architecture_has_generic_variants_and_cuda_has_one(generic: Made) -> None:
+    code = images(generic)
+    for operator in ("rms_norm", "swiglu"):
+        for target in (*MACHINES, "cuda-ptx_80"):
+            found = generic.variants(operator, target)
+            assert {v["dtypes"]["T"] for v in found.values()} == {"bf16", "f16", "f32"}
+            assert all(v["generic"] for v in found.values())
+            for variant in found.values():
+                data, digest = code[f"{variant['symbol']}.o"]
+                assert digest == variant["device"]
+                if target in MACHINES:
+                    image = ELFFile(BytesIO(data))
+                    assert (image["e_machine"], image["e_flags"] & 0xFF) == ("EM_AMDGPU", MACHINES[target])
+                else:
+                    assert b".target sm_80" in data
+    assert not generic.variants("rms_norm", "cpu")
+    assert not [n for n in generic.needed() if n.startswith(("libcuda", "libamdhip", "libhsa", "libtriton"))]
+    assert str(ROOT).encode() not in generic.library.read_bytes()
+
+
+def test_the_build_says_loudly_what_it_is(generic: Made) -> None:
+    caution = "hip targets: nothing is measured on AMD's devices, and their code is untested on real cards"
+    assert f"note: {caution}" in generic.log
+    assert caution in generic.report.notes
+    for target in MACHINES:
+        assert f"rms_norm: NOT TUNED for {target}, the generic variant serves" in generic.log
+
+
+def test_one_target_alone_and_a_family_that_is_not_here(tmp_path: Path, templates: Path) -> None:
+    given = {"templates": (templates,), "operators": ("swiglu",), "MODE": "generic"}
+    made = build(tmp_path / "one", **given, TARGETS=TARGET)  # type: ignore[arg-type]
+    assert {v["target"] for v in made.variants("swiglu", "").values()} == {TARGET}
+    failed = build(tmp_path / "none", **given, TARGETS="hip", status=None)  # type: ignore[arg-type]
+    assert "AOT_TUNE_TARGETS='hip': this machine has no device of that family" in failed.log
+    failed = build(tmp_path / "name", **given, TARGETS="gfx942:sramecc+", status=None)  # type: ignore[arg-type]
+    assert "unknown target 'gfx942:sramecc+'" in failed.log
+    assert "hip-gfx942" in failed.log
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stand-in for libamdhip64.so, which knows the architectures of code objects."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = ROOT / "tests" / "unit" / "stubs" / "libamdhip64_runtime.cpp"
+    flags = ["-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so"]
+    subprocess.run(["g++", *flags, source, "-o", folder / "libamdhip64.so"], check=True)
+    return folder
+
+
+CALLS = """
+stub = ctypes.CDLL("libamdhip64.so")
+stub.stub_log.restype = ctypes.c_char_p
+
+class OnRocm(OnGpu):
+    code = None
+    def __dlpack_device__(self):
+        return 10, self.device
+    def __dlpack__(self, **_):
+        capsule = super().__dlpack__()
+        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        ctypes.c_int32.from_address(place).value = 10
+        if self.code is not None:
+            ctypes.c_uint8.from_address(place + 12).value = self.code
+        return capsule
+
+class AsBf16(OnRocm):
+    code = 4
+
+def bf16(rows, columns, device=0, offset=0):
+    whole = np.zeros(rows * columns + offset + 64, np.float16)
+    start = -whole.ctypes.data % 64 // 2 + offset
+    return AsBf16(whole[start:start + rows * columns].reshape(rows, columns), device)
+
+def launched(call):
+    before = len(stub.stub_log())
+    call()
+    said = stub.stub_log()[before:].decode().split("; ")
+    print("; ".join(s for s in said if s.startswith(("load", "rms_norm", "swiglu"))))
+
+def norm(rows, columns, device=0, offset=0):
+    weight = AsBf16(bf16(1, columns).array[0], device)
+    x, out = (bf16(rows, columns, device, offset), bf16(rows, columns, device))
+    launched(lambda: ops.rms_norm(x, weight, eps=1e-5, out=out, stream=7))
+"""
+
+
+@pytest.fixture
+def calls(driver: Path) -> Callable[[Made, str], list[str]]:
+    """Run calls in a process that finds the stand-in; the lines that they print."""
+
+    def called(made: Made, code: str) -> list[str]:
+        path = os.pathsep.join([str(made.folder), *(p for p in sys.path if p)])
+        env = environment(PYTHONPATH=path, LD_LIBRARY_PATH=str(driver))
+        return run([sys.executable, "-c", FAKE + CALLS + code], env=env).strip().splitlines()
+
+    return called
+
+
+def test_a_device_gets_the_code_of_its_architecture(generic: Made, calls: Callable[[Made, str], list[str]]) -> None:
+    said = calls(
+        generic,
+        """
+for device in (0, 0, 1):
+    norm(64, 100, device)
+x, out = OnRocm(np.zeros((3, 8), np.float32)), OnRocm(np.zeros((3, 8), np.float32))
+launched(lambda: ops.swiglu(x, x, out=out))
+launched(lambda: ops.preload("rocm:1"))
+fails(lambda: norm(64, 100, 2))
+fails(lambda: ops.rms_norm(x, x, out=out))
+fails(lambda: ops.rms_norm(OnGpu(x.array), OnGpu(x.array[0]), out=OnGpu(out.array)))
+print(ops.explain("rms_norm", R=1, D=8, T="f32", device="rocm:1")["target"])
+""",
+    )
+    assert said[0] == "load gfx942; rms_norm 64,1,1 x 256 on 0 stream 7"  # 4 wavefronts of 64
+    assert said[1] == "rms_norm 64,1,1 x 256 on 0 stream 7"  # loaded once
+    assert said[2] == "load gfx90a; rms_norm 64,1,1 x 256 on 1 stream 7"
+    assert said[3] == "load gfx942; swiglu 3,1,1 x 256 on 0 stream 0"
+    assert said[4] == "; ".join(["load gfx90a"] * 5)  # two operators in three dtypes, of which one was there
+    assert "rocm:2 has the architecture gfx1100, but this library is for hip-gfx90a, hip-gfx942 alone" in said[5]
+    assert said[6].startswith("ArgumentValueError")
+    assert "there is no CUDA driver here" in said[7]
+    assert said[8] == "hip-gfx90a"
+
+
+def test_a_record_decides_and_its_assumptions_are_kept(replayed: Made, calls: Callable[[Made, str], list[str]]) -> None:
+    for operator in ("rms_norm", "swiglu"):
+        found = replayed.variants(operator, TARGET)
+        assert [v for v in found.values() if not v["generic"]]
+        assert all(v["device"] and not v["rebuilt"] for v in found.values())
+    assert {v["target"] for v in replayed.variants("rms_norm", "").values()} == {TARGET}
+    said = calls(
+        replayed,
+        """
+norm(4096, 4096)
+norm(4096, 4096)
+norm(4096, 4096, offset=1)
+norm(7, 100)
+print(ops.is_tuned("rms_norm", R=4096, D=4096, T="bf16", device="rocm:0"))
+for rows in (4096, (1 << 18) - 1, 1 << 18):
+    told = ops.explain("rms_norm", R=rows, D=4096, T="bf16", device="rocm:0")
+    print(told["table"], told["kernel"], any(" < 2147483648" in line for line in told["rejected"]))
+fails(lambda: norm(4096, 4096, 1))
+""",
+    )
+    two = "rms_norm 2048,1,1 x 512 on 0 stream 7"
+    assert said[0] == f"load gfx942; {two}"  # what the JIT would assume holds
+    assert said[1] == two
+    assert said[2] == f"load gfx942; {two}"  # an address that 16 does not divide: other code of the same config
+    assert said[3] == "load gfx942; rms_norm 7,1,1 x 256 on 0 stream 7"  # no BLOCK was compiled for 100 columns
+    assert said[4] == "True"
+    assert said[5:7] == [f"{TARGET} rows False"] * 2
+    assert said[7] == f"{TARGET} rows True"  # 2^31 bytes are not in the range of pointers that the JIT would assume
+    assert "rocm:1 has the architecture gfx90a, but this library is for hip-gfx942 alone" in said[8]
+
+
+def test_the_same_record_gives_the_same_bytes(replayed: Made, templates: Path, tmp_path: Path) -> None:
+    again = build(
+        tmp_path / "project",
+        templates=(templates,),
+        operators=("rms_norm", "swiglu"),
+        database=replayed.folder.parent.parent / "tuning",
+        MODE="replay",
+        STRICT="1",
+    )
+    assert again.library.read_bytes() == replayed.library.read_bytes()
+    assert again.module.read_bytes() == replayed.module.read_bytes()

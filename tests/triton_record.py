@@ -1,0 +1,102 @@
+"""The project of a kernel author with Triton kernels, and records of measurements that were never made.
+
+The times are made up: code with the JIT's assumptions is twice as fast as code without.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from cuda_project import device_of
+from environments import ROOT
+
+from aot_tune.bench import Measurement, Policy, policy_for
+from aot_tune.compile import ObjectCache, compile_all, generic_targets, target_by_name, toolchain_for
+from aot_tune.database import make_database, operator_digest, save_database
+from aot_tune.errors import ToolchainError
+from aot_tune.inspection import inspect_functions, with_inspections
+from aot_tune.library import load_operators
+from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
+from aot_tune.spec import Operator, Target, all_of
+
+EXAMPLE = ROOT / "examples" / "triton_package"
+
+
+def why_no_triton() -> str:
+    """Why Triton kernels cannot be compiled here; empty where they can."""
+    try:
+        toolchain_for("triton").identity()
+    except ToolchainError as error:
+        return f"no Triton: {error.what}"
+    return ""
+
+
+def copy_templates(folder: Path) -> Path:
+    """The author's folder of operators and kernels, below another."""
+    shutil.copytree(EXAMPLE / "templates", folder / "templates", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "templates"
+
+
+def write_record(templates: Path, folder: Path, name: str) -> None:
+    """Write a database of the author's operators in bf16 on a device of the target of that name."""
+    target, roots = target_by_name(name), [templates]
+    environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(templates)}
+    chain = toolchain_for("triton", environ)
+    operators = {name: op for name, (_, op) in load_operators(roots).items()}
+    known, note = inspect_functions(operators, [target], generic_targets([target]), roots, environ)
+    assert note == ""
+    device, policy = device_of(target), policy_for(target.family, Policy())
+    for operator_name, plain in operators.items():
+        operator = with_inspections(plain, known, ["cpu", target.family])
+        rendered = _rendered(operator, Renderer(roots), target)
+        cache = ObjectCache(None, chain)
+        compiled = compile_all(cache, rendered, 2)
+        measurements = [
+            Measurement(
+                candidate=r.candidate.id,
+                object=compiled[r.candidate.id].digest,
+                problem=p,
+                device=device.digest,
+                policy=policy.digest,
+                status="ok",
+                screen=(_time(r),) * 4,
+                error=0.1,
+                bitwise=True,
+            )
+            for r in rendered
+            for p in operator.workload_for(target.family)
+            if all_of(requirements(operator, r.candidate), operator.facts(p))
+        ]
+        save_database(
+            folder,
+            make_database(
+                operator=operator_name,
+                contract=operator_digest(operator),
+                device=device,
+                policy=policy,
+                toolchains={"triton": chain.identity()},
+                baselines={},
+                compiled=[(r, compiled[r.candidate.id]) for r in rendered],
+                measurements=measurements,
+            ),
+        )
+        cache.close()
+
+
+def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Rendered]:
+    found: dict[str, Rendered] = {}
+    for kernel in operator.kernels:
+        one = resolved(kernel, target.name)
+        for config in () if kernel.generic else one.configs(target.facts):
+            for candidate in candidates_for(operator, one, config, target):
+                if candidate.dtypes == {"T": "bf16"}:
+                    found[candidate.id] = renderer.render(operator, candidate, target)
+    return list(found.values())
+
+
+def _time(rendered: Rendered) -> float:
+    candidate = rendered.candidate
+    special = any(name.endswith("%16") for name in candidate.pins)
+    return (1000.0 if special else 2000.0) + 100 * int(candidate.config.get("ROWS", 2) != 2)

@@ -1,0 +1,427 @@
+"""The Triton toolchain: objects, images, their launch constants, equality with the JIT, and what does not compile."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from elftools.elf.elffile import ELFFile
+from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, chain, integer, request
+
+from aot_tune.compile import ObjectCache, target_by_name
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.records import CompileOutcome
+from aot_tune.compile.triton import HIP_TARGETS, TOOLCHAIN, TritonToolchain
+from aot_tune.compile.triton_object import LAUNCHER, kernel_header
+from aot_tune.errors import ToolchainError
+from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.render.recipe import Recipe, with_recipe
+from aot_tune.spec import dims
+from aot_tune.triton.messages import DescriptorMap, Image
+
+VISIBLE = 'extern "C" __attribute__((visibility("default")))'
+LAUNCHER_SOURCE = f"""#include "kernel.h"
+{VISIBLE} int f_workspace(unsigned long* size) {{ *size = kernel::global_scratch; return 0; }}
+{VISIBLE} int f_preload(const void** image, const char** name) {{
+  *image = AOT_TUNE_KERNEL_IMAGE;
+  *name = kernel::name;
+  return static_cast<int>(kernel::image_size);
+}}
+{VISIBLE} int f_launch() {{ return static_cast<int>(kernel::shared + kernel::warps * kernel::warp_size); }}
+"""
+PLAIN: dict[str, Any] = {
+    "signature": {"x": "*bf16", "y": "*bf16", "n": "i32", "step": "i32", "BLOCK": "constexpr"},
+    "constexprs": {"BLOCK": 1024},
+    "divisible": ["x", "y", "step"],
+    "options": {"num_warps": 8},
+}
+PRODUCT: dict[str, Any] = {
+    "signature": {
+        "a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[64, 128]>", "c": "*bf16",
+        "M": "i32", "N": "i32", "K": "i32", "BM": "constexpr", "BN": "constexpr", "BK": "constexpr",
+    },
+    "constexprs": {"BM": 128, "BN": 128, "BK": 64},
+    "divisible": ["c", "M", "N", "K"],
+    "options": {"num_warps": 8, "num_stages": 3},
+}  # fmt: skip
+_DIGESTS: dict[tuple[str, str, str], str] = {}
+
+
+def recipe(search: list[str], function: str, root: Path = FUNCTIONS.parent, **given: Any) -> Recipe:
+    """A recipe with the digest that the function has."""
+    key = (search[0], str(root), function)
+    if key not in _DIGESTS:
+        (answer,) = ask(search, "cuda-sm_90a", request(function, {"n": integer(dims("N")[0])}), root=root)
+        assert answer.inspection is not None, answer.fault
+        _DIGESTS[key] = answer.inspection.digest
+    return Recipe(function=f"triton_functions/{function}", digest=_DIGESTS[key], **given)
+
+
+def compiled(
+    search: list[str], one: Recipe, target: str, folder: Path, root: Path = FUNCTIONS.parent, timeout: float = 120.0
+) -> tuple[CompileOutcome, Path]:
+    """The outcome, and where the object is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = with_recipe(one, LAUNCHER_SOURCE)
+    return chain(search, root).compile(
+        source, target_by_name(target), folder / "object.o", timeout
+    ), folder / "object.o"
+
+
+def broken(
+    search: list[str], one: Recipe, target: str, folder: Path, timeout: float = 120.0
+) -> tuple[str, CompileOutcome]:
+    """The line that matters of a compile that fails, and the outcome."""
+    outcome, out = compiled(search, one, target, folder, timeout=timeout)
+    assert outcome.status != "ok"
+    assert not out.exists()
+    return first_error(outcome.log), outcome
+
+
+def wrong(search: list[str], name: str, signature: dict[str, str], **constexprs: Any) -> Recipe:
+    return recipe(search, f"wrong.py:{name}", signature=signature, constexprs=constexprs)
+
+
+BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
+IMAGE = Image(
+    name="kernel_of_test", warps=12, warp_size=32, ctas=2, shared=98328,
+    global_scratch=512, global_scratch_alignment=128,
+    profile_scratch=0, profile_scratch_alignment=1, cooperative=False, pdl=True, tma=True, descriptor_rounding=True,
+    descriptors=[
+        DescriptorMap(parameter="a", swizzle=3, element_size=2, element_type=10, fp4_padded=False, block=[128, 64]),
+        DescriptorMap(parameter="b", swizzle=1, element_size=4, element_type=7, fp4_padded=True, block=[1, 2, 3, 4, 5]),
+    ],
+    size=3,
+)  # fmt: skip
+
+
+def test_the_header_says_what_the_image_needs(tmp_path: Path) -> None:
+    (tmp_path / "kernel.h").write_text(kernel_header(IMAGE))
+    (tmp_path / "kernel.bin").write_bytes(b"abc")
+    (tmp_path / "t.cpp").write_text(
+        """#include "kernel.h"
+        using namespace kernel;
+        static_assert(warps == 12 && warp_size == 32 && ctas == 2 && shared == 98328);
+        static_assert(global_scratch == 512 && global_scratch_alignment == 128);
+        static_assert(profile_scratch == 0 && profile_scratch_alignment == 1 && image_size == 3);
+        static_assert(!cooperative && pdl && tma && descriptor_rounding);
+        static_assert(descriptor_a.swizzle == 3 && descriptor_a.element_size == 2 && descriptor_a.rank == 2);
+        static_assert(descriptor_a.block[0] == 128 && descriptor_a.block[1] == 64 && descriptor_a.block[2] == 0);
+        static_assert(descriptor_b.element_type == 7 && descriptor_b.fp4_padded && descriptor_b.block[4] == 5);
+        int main() {
+          for (int i = 0; i < 4; ++i) if (AOT_TUNE_KERNEL_IMAGE[i] != "abc"[i]) return 1;
+          if (reinterpret_cast<unsigned long>(AOT_TUNE_KERNEL_IMAGE) % 16) return 2;
+          return name[0] == 'k' && name[14] == 0 ? 0 : 3;
+        }"""
+    )
+    subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", "t", "t.cpp"], cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "t"], check=False).returncode == 0
+
+
+def test_targets_are_those_that_its_code_runs_on() -> None:
+    names = [t.name for t in TOOLCHAIN.targets()]
+    assert names[0] == TOOLCHAIN.baselines()[0].name == "cuda-ptx_80"
+    assert {"cuda-sm_80", "cuda-sm_90", "cuda-sm_90a", "cuda-sm_100a", "cuda-sm_120a"} < set(names)
+    assert not {"cuda-sm_100", "cuda-sm_120"} & set(names)
+    assert [t.name for t in HIP_TARGETS] == ["hip-gfx90a", "hip-gfx942", "hip-gfx950"] == names[-3:]
+    for target in HIP_TARGETS:
+        assert [target.runs_on(level) for level in (target.level - 1, target.level, target.level + 1)] == [0, 1, 0]
+    assert [t.facts["shared_bytes"] for t in HIP_TARGETS] == [65536, 65536, 163840]
+    assert target_by_name("hip-gfx942").facts.keys() >= target_by_name("cuda-sm_90a").facts.keys()
+
+
+@EACH_TRITON
+def test_identity_has_no_paths_and_tells_the_host_compiler_apart(search: list[str]) -> None:
+    tools = chain(search)
+    identity = tools.identity()
+    assert identity["version"].startswith("3.")
+    assert {"libtriton.so", "ptxas", "libdevice.10.bc", "library", "host cc1plus"} <= identity.keys()
+    assert not any("/" in text for text in identity.values())
+    device = tools.device_identity(identity)
+    assert "libtriton.so" in device
+    assert not any(name.startswith("host ") for name in device)
+    other = msgspec.structs.replace(target_by_name("cuda-sm_100a"), name="cuda-sm_100")
+    with pytest.raises(ToolchainError) as caught:
+        tools.recipe(other)
+    assert caught.value.fix == "use cuda-sm_100a"
+
+
+def test_without_triton_the_identity_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="not installed"):
+        TritonToolchain({}, [str(tmp_path)]).identity()
+
+
+TARGETS = ("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a", "hip-gfx90a", "hip-gfx942", "hip-gfx950")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@EACH_TRITON
+def test_an_object_holds_its_image_and_three_functions(search: list[str], target: str, tmp_path: Path) -> None:
+    outcome, out = compiled(search, recipe(search, "rows.py:plain", **PLAIN), target, tmp_path)
+    assert outcome.status == "ok", outcome.log
+    image = (tmp_path / "kernel.bin").read_bytes()
+    assert outcome.device == hashlib.sha256(image).hexdigest()
+    assert definitions(out.read_bytes()) == {"f_workspace", "f_launch", "f_preload"}
+    assert initialiser_count(out.read_bytes()) == 0
+    assert outcome.resources.keys() >= {"registers", "spill_bytes", "shared", "text", "memory"}
+    assert 4 <= outcome.resources["registers"] <= 255
+    assert outcome.resources["text"] > len(image)
+    tools = chain(search)
+    assert all(Path(tools.locate(name)).is_file() for name in outcome.includes)
+    assert not any("kernel" in name for name in outcome.includes)
+    tools.link_shared([out], tmp_path / "f.so")
+    library = ctypes.CDLL(str(tmp_path / "f.so"))
+    where, name = ctypes.c_void_p(), ctypes.c_char_p()
+    size = library.f_preload(ctypes.byref(where), ctypes.byref(name))
+    assert where.value is not None
+    assert ctypes.string_at(where.value, size + 1) == image + b"\0"
+    assert name.value == b"plain"
+    warp = 64 if target.startswith("hip") else 32
+    assert library.f_launch() == outcome.resources["shared"] + 8 * warp
+    _check_image(image, target)
+
+
+def _check_image(image: bytes, target: str) -> None:
+    """The image is of the kind and architecture that the target says."""
+    arch = target.rpartition("_")[2].rpartition("-")[2]
+    if target.startswith("cuda-ptx"):
+        text = image.decode()
+        assert ".target sm_80" in text
+        assert ".version 8.0" in text
+        assert ".entry plain(" in text
+        return
+    elf = ELFFile(io.BytesIO(image))
+    assert elf["e_machine"] in ("EM_CUDA", "EM_AMDGPU", 190, 224)
+    if target.startswith("hip"):
+        assert arch.encode() in image
+    else:
+        flags = elf["e_flags"]  # the architecture is in the lowest byte up to ABI 7, in the next one from 8 on
+        assert int(arch.rstrip("a")) in (flags & 0xFF, flags >> 8 & 0xFF)
+
+
+@EACH_TRITON
+def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "another/folder"):
+        root = tmp_path / name
+        shutil.copytree(FUNCTIONS, root / "triton_functions")
+        for function, given in (("rows.py:plain", PLAIN), ("matmul.py:product", PRODUCT)):
+            for target in ("cuda-sm_90a", "cuda-ptx_80", "hip-gfx942"):
+                one = recipe(search, function, root, **given)
+                outcome, out = compiled(search, one, target, root / function / target, root)
+                assert outcome.status == "ok", outcome.log
+                made.append((function, target, outcome.device, hashlib.sha256(out.read_bytes()).hexdigest()))
+                assert str(tmp_path).encode() not in out.read_bytes()
+    assert made[: len(made) // 2] == made[len(made) // 2 :]
+    assert len(set(made)) == 6
+
+
+@EACH_TRITON
+def test_the_code_is_that_of_the_jit(search: list[str], tmp_path: Path) -> None:
+    """The JIT's own binder and compiler, line tables included, give the same sections for a GPU to execute."""
+    jit = Helper(search, tmp_path)
+    array = {"address": 256, "size": 1 << 20}
+    calls: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, int]]] = {
+        "rows.py:plain": (
+            PLAIN,
+            {"x": {**array, "dtype": "bf16"}, "y": {**array, "dtype": "bf16"}, "n": 1000, "step": 1024, "BLOCK": 1024},
+            {"num_warps": 8},
+        ),
+        "matmul.py:product": (
+            PRODUCT,
+            {
+                "a": {"dtype": "bf16", "shape": [256, 512], "strides": [512, 1], "block": [128, 64]},
+                "b": {"dtype": "bf16", "shape": [512, 256], "strides": [256, 1], "block": [64, 128]},
+                "c": {**array, "dtype": "bf16"}, "M": 256, "N": 256, "K": 512, "BM": 128, "BN": 128, "BK": 64,
+            },
+            {"num_warps": 8, "num_stages": 3},
+        ),
+    }  # fmt: skip
+    given = {"rows.py:plain": {"divisible": ["x", "y", "step"]}, "matmul.py:product": {}}
+    for function, (ours, arguments, options) in calls.items():
+        for target, triple in (("cuda-sm_90a", ("cuda", 90, 32)), ("cuda-sm_80", ("cuda", 80, 32))):
+            said = jit(
+                function=f"triton_functions/{function}",
+                target=triple,
+                arguments=arguments,
+                options={**options, "enable_fp_fusion": True},
+                compile=True,
+            )
+            one = recipe(search, function, **{**ours, **given[function]})
+            outcome, _ = compiled(search, one, target, tmp_path / function / target)
+            assert outcome.status == "ok", outcome.log
+            code = _sections((tmp_path / function / target / "kernel.bin").read_bytes())
+            assert any(name.startswith(".text") for name in code)
+            assert code == said["code"], f"{function} for {target}"
+            assert outcome.resources["shared"] == said["shared"]
+    jit.close()
+
+
+def _sections(image: bytes) -> dict[str, str]:
+    wanted = (".text", ".nv.constant", ".nv.shared", ".rodata")
+    sections = (s for s in ELFFile(io.BytesIO(image)).iter_sections() if s.name.startswith(wanted) and s.data_size)
+    return {s.name: hashlib.sha256(s.data()).hexdigest() for s in sections}
+
+
+@EACH_TRITON
+def test_descriptors_become_tensor_maps_where_the_device_has_them(search: list[str], tmp_path: Path) -> None:
+    one = recipe(search, "matmul.py:product", **PRODUCT)
+    texts = {}
+    for target in ("cuda-sm_90a", "cuda-sm_80", "hip-gfx942"):
+        outcome, _ = compiled(search, one, target, tmp_path / target)
+        assert outcome.status == "ok", outcome.log
+        texts[target] = (tmp_path / target / "kernel.h").read_text()
+    assert "tma = true" in texts["cuda-sm_90a"]
+    assert re.search(r"descriptor_a = \{3, 2, 10, false, 2, \{128, 64, 0, 0, 0\}\}", texts["cuda-sm_90a"])
+    assert re.search(r"descriptor_b = \{3, 2, 10, false, 2, \{64, 64, 0, 0, 0\}\}", texts["cuda-sm_90a"])
+    for target in ("cuda-sm_80", "hip-gfx942"):
+        assert "tma = false" in texts[target]
+        assert "descriptor_a" not in texts[target]
+    rounding = "3.6" not in chain(search).identity()["version"]
+    assert f"descriptor_rounding = {str(rounding).lower()}" in texts["cuda-sm_80"]
+
+
+@EACH_TRITON
+def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path) -> None:
+    signature = {"x": "*fp32", "SIZE": "constexpr", "KIND": "constexpr", "LEFT_OUT": "constexpr"}
+    ways: list[dict[str, Any]] = [
+        {"constexprs": {"SIZE": 64, "KIND": {"own": "fp32"}, "LEFT_OUT": None}},
+        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "fp32"}},
+        {"constexprs": {}},
+        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "i32"}},
+        {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "fp32"}},
+    ]
+    made = []
+    for number, way in enumerate(ways):
+        one = recipe(search, "wrong.py:takes_default", signature=signature, **way)
+        outcome, _ = compiled(search, one, "cuda-sm_80", tmp_path / str(number))
+        assert outcome.status == "ok", outcome.log
+        made.append(outcome.device)
+    assert made[0] == made[1] == made[2]
+    assert len(set(made)) >= 2
+    assert made[4] != made[0]
+
+
+@EACH_TRITON
+def test_an_error_names_the_line_of_the_function_that_has_it(search: list[str], tmp_path: Path) -> None:
+    line, outcome = broken(search, wrong(search, "calls_wrong", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
+    assert line.startswith("triton_functions/wrong.py:")
+    number = int(line.split(":")[1])
+    assert "tl.no_such_function" in (FUNCTIONS / "wrong.py").read_text().splitlines()[number - 1]
+    assert "no_such_function" in line.partition("error: ")[2]
+    assert outcome.lasting
+    line, outcome = broken(search, wrong(search, "refuses", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
+    assert "BLOCK must be over 64" in line
+    assert outcome.lasting
+
+
+@EACH_TRITON
+def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
+    line, outcome = broken(search, wrong(search, "bad_assembly", {"x": "*i32"}), "cuda-sm_90a", tmp_path)
+    assert line.startswith("ptxas: error: ")
+    assert "no_such_instruction" in line
+    assert outcome.lasting
+    assert str(tmp_path) not in outcome.log
+
+
+@EACH_TRITON
+def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
+    signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
+    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
+    line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
+    assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)
+    assert outcome.lasting
+
+
+@EACH_TRITON
+def test_a_crash_is_a_failure_and_the_next_compile_works(search: list[str], tmp_path: Path) -> None:
+    line, outcome = broken(search, wrong(search, "crashes", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
+    assert outcome.status == "compile-failed"
+    assert "its process died of signal 6" in line
+    assert not outcome.lasting
+    after, _ = compiled(search, recipe(search, "rows.py:plain", **PLAIN), "cuda-sm_90a", tmp_path)
+    assert after.status == "ok"
+
+
+@EACH_TRITON
+def test_a_compile_that_takes_too_long_is_killed(search: list[str], tmp_path: Path) -> None:
+    compiled(search, recipe(search, "rows.py:plain", **PLAIN), "cuda-sm_90a", tmp_path)  # its process is started
+    (tmp_path / "object.o").unlink()
+    began = time.monotonic()
+    line, outcome = broken(search, wrong(search, "hangs", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path, timeout=3.0)
+    assert time.monotonic() - began < 8
+    assert outcome.status == "timeout"
+    assert "longer than 3 s" in line
+
+
+@EACH_TRITON
+def test_other_failures_say_what_is_wrong(search: list[str], tmp_path: Path) -> None:
+    plain = recipe(search, "rows.py:plain", **PLAIN)
+    replaced = msgspec.structs.replace
+    cases = {
+        "has no launch option 'num_warp'": replaced(plain, options={"num_warp": 8}),
+        "the constexpr 'BLOCK' has no value": replaced(plain, constexprs={}),
+        "has other parameters": replaced(plain, signature={"x": "*bf16", "BLOCK": "constexpr"}),
+        "there is no file triton_functions/gone.py": replaced(plain, function="triton_functions/gone.py:plain"),
+        "num_ctas > 1 requires": replaced(plain, options={"num_ctas": 2}),
+        "power of 2": replaced(plain, options={"num_warps": 3}),
+    }
+    for words, one in cases.items():
+        line, outcome = broken(search, one, "cuda-sm_80", tmp_path)
+        assert words in line
+        assert outcome.lasting
+    outcome = chain(search).compile("int x;", target_by_name("cuda-sm_80"), tmp_path / "o", 10)
+    assert "no recipe" in first_error(outcome.log)
+    source = with_recipe(plain, "#error wrong launcher\n")
+    outcome = chain(search).compile(source, target_by_name("cuda-sm_80"), tmp_path / "o", 60)
+    assert "wrong launcher" in first_error(outcome.log)
+
+
+@EACH_TRITON
+def test_a_changed_source_is_compiled_as_it_is_now(search: list[str], tmp_path: Path) -> None:
+    """A process that has loaded the old state is replaced; a digest that nothing has now is a failure."""
+    shutil.copytree(FUNCTIONS, tmp_path / "triton_functions")
+    first = recipe(search, "rows.py:plain", tmp_path, **PLAIN)
+    before, _ = compiled(search, first, "cuda-sm_90a", tmp_path / "a", tmp_path)
+    parts = tmp_path / "triton_functions" / "parts.py"
+    parts.write_text(parts.read_text().replace("SCALE = tl.constexpr(2.0)", "SCALE = tl.constexpr(3.0)"))
+    del _DIGESTS[search[0], str(tmp_path), "rows.py:plain"]
+    second = recipe(search, "rows.py:plain", tmp_path, **PLAIN)
+    assert first.digest != second.digest
+    after, _ = compiled(search, second, "cuda-sm_90a", tmp_path / "b", tmp_path)
+    assert (before.status, after.status) == ("ok", "ok")
+    assert before.device != after.device
+    stale, _ = compiled(search, first, "cuda-sm_90a", tmp_path / "c", tmp_path)
+    assert stale.status == "compile-failed"
+    assert "has changed since it was read" in stale.log
+    assert not stale.lasting
+
+
+@EACH_TRITON
+def test_objects_are_cached_by_source_and_launcher_headers(
+    search: list[str], tmp_path: Path, make_rendered: Any
+) -> None:
+    source = with_recipe(recipe(search, "rows.py:plain", **PLAIN), LAUNCHER_SOURCE)
+    rendered = make_rendered(source=source, target="cuda-sm_90a")
+    caches = [ObjectCache(tmp_path / "cache", chain(search)) for _ in range(2)]
+    made = [cache.get(rendered, target_by_name("cuda-sm_90a")) for cache in caches]
+    assert [m.status for m in made] == ["ok", "ok"]
+    assert [m.cached for m in made] == [False, True]
+    assert made[0].device == made[1].device != ""
+    assert sorted(p.name for p in Path(made[0].path).parent.iterdir()) == ["key.json", "object.json", "object.o"]
+
+
+def test_headers_of_launchers_are_found_wherever_the_package_lies() -> None:
+    assert LAUNCHER.is_dir()
+    assert TOOLCHAIN.locate("launcher:launcher.h") == str(LAUNCHER / "launcher.h")
+    assert TOOLCHAIN.locate("/usr/include/stdint.h") == "/usr/include/stdint.h"
+    assert Path(TOOLCHAIN.locate("launcher:a/b.h")).is_absolute()

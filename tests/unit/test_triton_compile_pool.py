@@ -1,0 +1,185 @@
+"""The processes that compile Triton functions: kept, one for each thread, replaced when dead, gone with their owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
+
+from aot_tune.compile.run import kill_running
+from aot_tune.compile.triton_pool import DiedError, Pool, Setup, TimedOutError
+from aot_tune.errors import ToolchainError
+from aot_tune.render.recipe import Recipe
+from aot_tune.spec import dims
+from aot_tune.triton.messages import CompileRequest
+
+TARGET = "cuda-sm_90a"
+_REQUESTS: dict[tuple[str, str], Recipe] = {}
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+def setup_of(search: list[str], **environ: str) -> Setup:
+    return Setup.of(TARGET, [str(FUNCTIONS.parent)], search, {**os.environ, **environ})
+
+
+def compile_request(search: list[str], folder: Path, function: str = "rows.py:plain") -> CompileRequest:
+    if (search[0], function) not in _REQUESTS:
+        (answer,) = ask(search, TARGET, request(function, {"n": integer(dims("N")[0])}))
+        assert answer.inspection is not None, answer.fault
+        types = {"x": "*fp32", "y": "*fp32", "n": "i32", "step": "i32"}
+        names = [p.name for p in answer.inspection.parameters]
+        _REQUESTS[search[0], function] = Recipe(
+            function=f"triton_functions/{function}",
+            digest=answer.inspection.digest,
+            signature={n: types.get(n, "constexpr") for n in names},
+            constexprs={"BLOCK": 256},
+        )
+    folder.mkdir(exist_ok=True)
+    return CompileRequest(recipe=_REQUESTS[search[0], function], image=str(folder / "kernel.bin"))
+
+
+def workers(parent: int | None = None) -> list[int]:
+    """Process ids of the workers of this process, or of another."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"aot_tune.triton.worker" in command and (parent is None or above == parent):
+            found.append(int(entry.name))
+    return found
+
+
+@EACH_TRITON
+def test_a_worker_is_kept_and_used_again(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    before = set(workers(os.getpid()))
+    asked = compile_request(search, tmp_path)
+    images = []
+    for _ in range(3):
+        reply, memory = pool.compile(setup_of(search), asked, 60)
+        assert reply.image is not None, reply.error
+        assert memory > 50 << 20
+        images.append((tmp_path / "kernel.bin").read_bytes())
+        started = set(workers(os.getpid())) - before
+        assert len(started) == 1
+    assert len(set(images)) == 1
+    pool.close()
+    assert set(workers(os.getpid())) == before
+
+
+@EACH_TRITON
+def test_threads_have_one_each_and_agree(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    before = set(workers(os.getpid()))
+    asked = [compile_request(search, tmp_path / str(i)) for i in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        replies = list(threads.map(lambda one: pool.compile(setup_of(search), one, 120), asked))
+    assert all(reply.image is not None for reply, _ in replies)
+    assert len({Path(one.image).read_bytes() for one in asked}) == 1
+    assert 1 < len(set(workers(os.getpid())) - before) <= 3
+
+
+@EACH_TRITON
+def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    asked = compile_request(search, tmp_path)
+    pool.compile(setup_of(search), asked, 60)
+    kill_running()
+    time.sleep(0.2)
+    reply, _ = pool.compile(setup_of(search), asked, 60)
+    assert reply.image is not None
+
+
+@EACH_TRITON
+def test_killing_what_runs_ends_a_compile(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
+    hanging = compile_request(search, tmp_path, "wrong.py:hangs")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.compile, setup_of(search), hanging, 50)
+        time.sleep(1.0)
+        assert not waiting.done()
+        kill_running()
+        with pytest.raises(DiedError, match="signal 9"):
+            waiting.result(timeout=10)
+
+
+@EACH_TRITON
+def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    before = set(workers(os.getpid()))
+    pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
+    with pytest.raises(TimedOutError) as caught:
+        pool.compile(setup_of(search), compile_request(search, tmp_path, "wrong.py:hangs"), 3)
+    assert 0.2 < caught.value.busy < 4
+    assert set(workers(os.getpid())) == before
+
+
+@EACH_TRITON
+def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    """A user's settings for the JIT would change what is made, and no key would say so."""
+    made = []
+    for environ in ({}, {"TRITON_DEFAULT_FP_FUSION": "0", "DISABLE_PTXAS_OPT": "1", "TRITON_INTERPRET": "1"}):
+        reply, _ = pool.compile(setup_of(search, **environ), compile_request(search, tmp_path), 60)
+        assert reply.image is not None, reply.error
+        made.append((tmp_path / "kernel.bin").read_bytes())
+    assert made[0] == made[1]
+
+
+@EACH_TRITON
+def test_workers_die_with_the_process_that_started_them(search: list[str], tmp_path: Path) -> None:
+    """Also one that is busy, and also when nobody can clean up."""
+    request_file = tmp_path / "request.json"
+    request_file.write_bytes(msgspec.json.encode(compile_request(search, tmp_path, "wrong.py:hangs")))
+    program = f"""
+import sys
+sys.path[:0] = {search!r}
+import msgspec
+from pathlib import Path
+from aot_tune.compile.triton_pool import pool, Setup
+from aot_tune.triton.messages import CompileRequest
+request = msgspec.json.decode(Path({str(request_file)!r}).read_bytes(), type=CompileRequest)
+setup = Setup.of({TARGET!r}, [{str(FUNCTIONS.parent)!r}], {search!r}, {{"PATH": {os.environ["PATH"]!r}}})
+pool().compile(setup, request, 50)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        started: list[int] = []
+        until = time.monotonic() + 30
+        while not started and time.monotonic() < until:
+            time.sleep(0.2)
+            started = workers(owner.pid)
+        assert started
+        time.sleep(2)  # it compiles by now
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_a_worker_that_cannot_start_is_an_error_of_the_toolchain(pool: Pool, tmp_path: Path) -> None:
+    broken = tmp_path / "triton"
+    broken.mkdir()
+    (broken / "__init__.py").write_text('__version__ = "3.6.0"\nraise OSError("libtriton.so: wrong ELF class")\n')
+    asked = CompileRequest(recipe=Recipe(function="m:f", digest="", signature={}), image="/nowhere")
+    with pytest.raises(ToolchainError, match="wrong ELF class"):
+        pool.compile(setup_of([str(tmp_path), *sys.path]), asked, 60)
+    (broken / "__init__.py").write_text('__version__ = "3.5.0"\n')
+    with pytest.raises(ToolchainError, match=r"Triton 3\.5\.0 is installed"):
+        pool.compile(setup_of([str(tmp_path), *sys.path]), asked, 60)

@@ -1,0 +1,236 @@
+"""What is read from Triton, and that specialisation is that of its own binder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, integer, pointer, request
+
+from aot_tune.errors import ToolchainError
+from aot_tune.render.specialize import specialized_pins
+from aot_tune.spec import (
+    Config,
+    Expr,
+    Inspection,
+    Kernel,
+    Operator,
+    Problem,
+    Scalar,
+    Tensor,
+    TritonFunction,
+    dims,
+    problem,
+)
+from aot_tune.triton.devices import DEVICES, device_of, target_of
+from aot_tune.triton.installed import check_version, find_triton
+
+N = dims("N")[0]
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.9.0", "3.9.1+local"])
+def test_tested_versions(version: str) -> None:
+    check_version(version)
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0.0", "2.9.0", "unknown"])
+def test_other_versions_are_refused_with_the_range_and_the_remedy(version: str) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        check_version(version)
+    assert version in caught.value.what
+    assert "3.6 to 3.9" in caught.value.what
+    assert "pip install 'triton>=3.6,<3.10'" in caught.value.fix
+
+
+def test_the_package_that_an_import_would_find(tmp_path: Path) -> None:
+    for name, version in (("first", "3.7.0"), ("second", "3.6.0")):
+        (tmp_path / name / "triton").mkdir(parents=True)
+        (tmp_path / name / "triton" / "__init__.py").write_text(f'"""x"""\n__version__ = "{version}"\n')
+    found = find_triton([str(tmp_path), str(tmp_path / "first"), str(tmp_path / "second")])
+    assert (found.folder, found.version) == (tmp_path / "first" / "triton", "3.7.0")
+    with pytest.raises(ToolchainError, match="not installed"):
+        find_triton([str(tmp_path)])
+    (tmp_path / "first" / "triton" / "__init__.py").write_text("")
+    with pytest.raises(ToolchainError, match="unknown version"):
+        find_triton([str(tmp_path / "first")])
+
+
+def test_targets_stand_for_devices() -> None:
+    assert target_of("cuda-sm_90a") == target_of("cuda-sm_90") == ("90", False)
+    assert target_of("cuda-ptx_80") == ("80", True)
+    assert target_of("hip-gfx942") == ("gfx942", False)
+    assert device_of("cuda-sm_100a").name == "NVIDIA B200"
+    for name in ("cuda-sm_100", "cuda-sm_120", "cuda-sm_80a", "cpu-x86-64", "hip-gfx1100", "cuda-sm_75"):
+        with pytest.raises(ToolchainError, match=name):
+            target_of(name)
+    assert all(d.backend == ("hip" if str(d.arch).startswith("gfx") else "cuda") for d in DEVICES.values())
+
+
+@EACH_TRITON
+def test_a_digest_is_of_what_code_is_made_of(search: list[str], tmp_path: Path) -> None:
+    """Each change below gives another one; moving a function in its file, or a folder, does not."""
+    copies = {}
+
+    def digest_after(file: str = "rows.py", old: str = "", new: str = "") -> str:
+        root = tmp_path / str(len(copies))
+        shutil.copytree(FUNCTIONS, root / "triton_functions")
+        path = root / "triton_functions" / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new) if old else new + path.read_text())
+        (answer,) = ask(search, "cuda-sm_90a", request("rows.py:plain", {"n": integer(N)}), root=root)
+        assert answer.inspection is not None, answer.fault
+        assert answer.inspection.files == ("triton_functions/parts.py", "triton_functions/rows.py")
+        copies[root] = answer.inspection.digest
+        return answer.inspection.digest
+
+    first = digest_after()
+    assert digest_after(new="# moved\nUNUSED = 3\n") == first
+    assert (
+        digest_after(
+            "rows.py", "def keep_small", "def kept_small\n    pass\n\n\ndef keep_small".replace("small\n", "small():\n")
+        )
+        == first
+    )
+    different = [
+        digest_after("rows.py", "other=0.0).to(tl.float32)\n    tl.store", "other=1.0).to(tl.float32)\n    tl.store"),
+        digest_after("parts.py", "SCALE = tl.constexpr(2.0)", "SCALE = tl.constexpr(3.0)"),
+        digest_after("parts.py", "tl.constexpr(6.0)", "tl.constexpr(7.0)"),
+        digest_after("parts.py", "return value * clamp(value)", "return value + clamp(value)"),
+        digest_after("parts.py", "tl.maximum(value, 0.0)", "tl.maximum(value, 0.5)"),
+        digest_after("parts.py", "@triton.jit\ndef clamp", "@triton.jit(noinline=True)\ndef clamp"),
+    ]
+    assert len({first, *different}) == 7
+
+
+_VERSIONS_SEEN: dict[str, str] = {}
+
+
+@EACH_TRITON
+def test_a_digest_is_the_same_in_every_version(search: list[str]) -> None:
+    names = ("rows.py:plain", "rows.py:with_heuristics", "rows.py:marked", "matmul.py:product")
+    given = {"n": integer(N), "x": pointer("x", N), "bias": pointer("bias", N, optional=True)}
+    for name, answer in zip(names, ask(search, "cuda-sm_80", *(request(n, given) for n in names)), strict=True):
+        assert answer.inspection is not None, answer.fault
+        assert _VERSIONS_SEEN.setdefault(name, answer.inspection.digest) == answer.inspection.digest
+
+
+A, B, C, D, E = dims("A B C D E")
+OPERATOR = Operator(
+    name="marked",
+    dims=("A", "B", "C", "D", "E"),
+    tensors=(
+        Tensor("p", (A, B), "bf16"),
+        Tensor("q", (C, D, E), "f32", optional=True),
+        Tensor("all", (C, D, E), "f32"),
+        Tensor("out", (A,), "bf16", output=True),
+    ),
+    scalars=(Scalar("scale"),),
+    reference=lambda xp, call: {},
+    flops=A,
+    workload=(problem(A=1, B=1, C=1, D=1, E=1),),
+    kernels=(Kernel(name="plain", template="marked/plain.cpp.j2", generic=True),),
+)
+TARGETS = {"cuda-sm_90a": ("cuda", 90, 32), "hip-gfx942": ("hip", "gfx942", 64)}
+
+
+@pytest.fixture(scope="module")
+def helpers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Helper]]:
+    started: dict[str, Helper] = {}
+    yield started
+    for helper in started.values():
+        helper.close()
+
+
+def _helper(helpers: dict[str, Helper], search: list[str], tmp_path_factory: pytest.TempPathFactory) -> Helper:
+    if search[0] not in helpers:
+        helpers[search[0]] = Helper(search, tmp_path_factory.mktemp("jit"))
+    return helpers[search[0]]
+
+
+EXTENT = st.one_of(
+    st.integers(0, 40),
+    st.integers(1, 4096).map(lambda n: n * 16),
+    st.integers(1, 2**20),
+    st.integers(2**31 - 40, 2**31 + 40),
+    st.integers(2**31, 2**40),
+)
+ALIGNMENT = st.integers(0, 6).map(lambda power: 1 << power)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Calls of the operator: extents around every limit, tensors of any alignment, with and without the optional."""
+    extents = {name: draw(EXTENT) for name in OPERATOR.dims}
+    present = ("q",) if draw(st.booleans()) else ()
+    return problem(present=present, alignment={"p": draw(ALIGNMENT), "q": draw(ALIGNMENT)}, **extents)
+
+
+def _span(operator: Operator, one: Problem, name: str) -> int:
+    tensor = operator.tensor(name)
+    shape, strides = operator.shape(one, tensor), operator.strides(one, tensor)
+    return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * tensor.dtype.itemsize
+
+
+def _kernel(inspections: dict[str, Inspection]) -> Kernel:
+    arguments: dict[str, Any] = {"a": A, "b": B, "c": C, "d": D, "flag": True}
+    function = TritonFunction("triton_functions/rows.py:marked", arguments, grid=(1,), inspections=inspections)
+    return Kernel(name="marked", backend="triton", triton=function)
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+@EACH_TRITON
+def test_specialisation_is_that_of_the_jit(
+    search: list[str], target: str, helpers: dict[str, Helper], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """200 random calls: the types, constants and marks of the binder are those that a candidate's pins say."""
+    jit = _helper(helpers, search, tmp_path_factory)
+    given_arguments = {n: integer(e) for n, e in {"a": A, "b": B, "c": C, "d": D}.items()}
+    (answer,) = ask(search, target, request("rows.py:marked", given_arguments))
+    assert answer.inspection is not None, answer.fault
+    kernel = _kernel({target: answer.inspection})
+    operator = replace(OPERATOR, kernels=(*OPERATOR.kernels, kernel))
+    config: Config = {}
+
+    @given(problems())
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    def same(one: Problem) -> None:
+        pins = specialized_pins(operator, kernel, config, one, target)
+        arguments: dict[str, Any] = {name: one.dims[name.upper()] for name in "abcd"}
+        for name in "pq":
+            dtype = {"p": "bf16", "q": "fp32"}[name]
+            here = operator.is_present(one, operator.tensor(name))
+            alignment = one.alignment.get(name, 64)
+            made = {"dtype": dtype, "address": alignment, "size": _span(operator, one, name)}
+            arguments[name] = made if here else None
+        said = jit(
+            function="triton_functions/rows.py:marked",
+            target=TARGETS[target],
+            arguments={**arguments, "flag": True, "scale": 0.5},
+        )
+        signature = {"p": "*bf16", "q": "constexpr" if pins["q.none"] else "*fp32", "flag": "u1", "scale": "fp32"}
+        signature |= {"MODE": "constexpr", "KIND": "constexpr"}
+        for name in "abcd":
+            width = "i64" if pins.get(f"{name}.bits") == 64 or name == "c" else "i32"
+            signature[name] = "constexpr" if name in pins else width
+        assert said["signature"] == signature, one
+        marks: dict[str, list[str]] = {}
+        for name in "pqabcd":
+            found = ["tt.divisibility"] * (f"{name}%16" in pins) + ["tt.pointer_range"] * (f"{name}.range" in pins)
+            if found:
+                marks[name] = found
+        assert said["marks"] == marks, one
+        assert {n: said["constexprs"][n] for n in "abcd" if n in said["constexprs"]} == {
+            n: "1" for n in "abcd" if n in pins
+        }
+
+    same()
+
+
+def test_expressions_are_plain_data() -> None:
+    assert Expr.of(integer(A + 1).expr).key() == (A + 1).key()
