@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-__all__ = ["build_calls", "build_machine", "build_variant", "installed", "load_machine"]
+__all__ = ["build_calls", "build_machine", "build_variant", "compile_library", "installed", "load_machine"]
 
 _HERE = Path(__file__).resolve().parent
 
@@ -42,6 +42,12 @@ def _compile(source: Path, out: Path, *arguments: str) -> Path:
     if done.returncode != 0:
         raise SystemExit(f"benchmarks: {' '.join(argv)} fails:\n{done.stderr}")
     return out
+
+
+def compile_library(source: Path, text: str, out: Path) -> Path:
+    """A shared library of C++ that is written where it is needed."""
+    source.write_text(text)
+    return _compile(source, out, "-ldl")
 
 
 def build_machine(folder: Path) -> Path:
