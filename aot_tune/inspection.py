@@ -66,8 +66,34 @@ def inspect_functions(
                 fault = answer.fault
                 assert fault is not None
                 raise BuildError(fault.what, why=fault.why, fix=fault.fix)
+            _check_effects(operators, answer.name, answer.inspection)
             found.setdefault(answer.name, {})[target.name] = answer.inspection
     return found, ""
+
+
+def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Inspection) -> None:
+    """Raise for what a function's autotuner does around a launch that a library cannot do."""
+    operator_name, _, kernel_name = name.partition("/")
+    operator = operators[operator_name]
+    function = operator.kernel(kernel_name).triton
+    assert function is not None
+    where = f"operator {operator_name!r}: kernel {kernel_name!r}: {function.function!r}"
+    if inspection.hooks and not function.hooks_declared:
+        raise BuildError(
+            f"{where} has configs with a pre_hook, or an autotuner with a hook of its own",
+            why="it is Python that would run in front of each launch; a library has none at run time",
+            fix="declare what it does: a descriptor's block_shape by Descriptor(block=...), outputs set to 0 by "
+            "reset_to_zero; then say hooks_declared=True",
+        )
+    inputs = {t.name for t in operator.inputs}
+    for argument in inspection.restore_value:
+        tensor = function.arguments.get(argument, argument)
+        if isinstance(tensor, str) and tensor in inputs:
+            raise BuildError(
+                f"{where} changes its argument {argument!r} (restore_value), which is passed the input {tensor!r}",
+                why="inputs of operators are never written",
+                fix="have the kernel write an output of its own, or pass an output in that place",
+            )
 
 
 def with_inspections(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:

@@ -44,7 +44,9 @@ step() {
       PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
         --compile-problems "${COMPILE_PROBLEMS:-40}" "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
-    triton) PYTHONPATH=$root python benchmarks/triton.py --json "$out/triton.json" --markdown "$out/triton.md" ;;
+    triton)
+      PYTHONPATH=$work/tuned/installed python -m pip install -q --no-index --no-deps --no-build-isolation --target "$work/tuned/installed" examples/triton_package &&
+        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" ;;
     *) echo "no step $1" && return 2 ;;
   esac
 }

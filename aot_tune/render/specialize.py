@@ -241,7 +241,7 @@ def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, Config
         optional = a.kind == "pointer" and operator.tensor(a.tensor).optional
         if optional or (a.parameter.constexpr and depends(a.expr, config)):
             raise SpecError(
-                f"operator {operator.name!r}: generic kernel {kernel.name!r}: argument {a.name!r} of "
+                f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} of "
                 f"{function.function!r} is a constant that depends on the call",
                 why="a generic variant is one code for every legal call",
                 fix="pass a constant, or let another kernel be the generic one",

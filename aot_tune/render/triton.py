@@ -30,6 +30,9 @@ _ELEMENTS = {
 _SCALARS = {"f32": "fp32", "f64": "fp32", "i32": "i32", "i64": "i64"}
 """Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was."""
 
+_AMD_OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""Values of a config that are launch options on AMD's devices alone."""
+
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
 
 
@@ -123,7 +126,7 @@ class _Scene:
                 found[name] = self._known(option, f"the launch option {name!r}")
             else:
                 found[name] = option
-        for name in OPTIONS:
+        for name in (*OPTIONS, *(_AMD_OPTIONS if self.target.family == "hip" else ())):
             value = self.config.get(name)
             if isinstance(value, str):
                 raise RenderError(f"{self.what}: launch option {name}={value!r} is not a number")

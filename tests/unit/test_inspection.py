@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,40 @@ def test_a_library_without_any_variant_is_refused() -> None:
     with pytest.raises(BuildError, match="has kernels for cuda and hip only") as caught:
         make_plan(request, {"AOT_TUNE_TARGETS": "cpu-x86-64", "HOME": "/nowhere", "PATH": "/usr/bin:/bin"})
     assert "AOT_TUNE_TARGETS=cuda-sm_90a" in caught.value.fix
+
+
+def _answering(monkeypatch: pytest.MonkeyPatch, **declared: Any) -> None:
+    known = Inspection(parameters=(KernelParameter(name="x"),), digest="0" * 64, **declared)
+
+    def answer(request: InspectRequest, *_: Any, **__: Any) -> list[Answer]:
+        return [Answer(name=f.name, inspection=known) for f in request.functions if f.name == "rms_norm/rows"]
+
+    monkeypatch.setattr(client, "inspect", answer)
+
+
+def test_hooks_are_refused_unless_what_they_do_is_declared(
+    operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _answering(monkeypatch, hooks=True)
+    with pytest.raises(BuildError, match=r"'rows': 'kernels.py:rms_norm' has configs with a pre_hook") as caught:
+        inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+    assert "hooks_declared=True" in caught.value.fix
+    op = operators["rms_norm"]
+    kernels = [
+        replace(k, triton=replace(k.triton, hooks_declared=True)) if k.triton is not None else k for k in op.kernels
+    ]
+    declared = replace(op, kernels=tuple(kernels))
+    found, _ = inspect_functions({"rms_norm": declared}, [SM90], [], [EXAMPLE], {})
+    assert set(found) == {"rms_norm/rows"}
+
+
+def test_a_function_that_changes_an_input_is_refused(
+    operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _answering(monkeypatch, restore_value=("out_ptr",))
+    inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+    _answering(monkeypatch, restore_value=("x_ptr",))
+    with pytest.raises(
+        BuildError, match=r"changes its argument 'x_ptr' \(restore_value\), which is passed the input 'x'"
+    ):
+        inspect_functions(operators, [SM90], [], [EXAMPLE], {})

@@ -56,11 +56,12 @@ def recipe(
     pins: Any = None,
     operator: Any = None,
     dtypes: Any = None,
+    target: Any = tl.SM_90A,
     **more: Any,
 ) -> Recipe:
     declared = tl.parameters(text) if isinstance(text, str) else text
-    op = tl.operator(function(arguments, **more), declared, **(operator or {}))
-    return read_recipe(tl.rendered(op, config=config, pins=pins, dtypes=dtypes).source)
+    op = tl.operator(function(arguments, **more), declared, target=target, **(operator or {}))
+    return read_recipe(tl.rendered(op, config=config, pins=pins, dtypes=dtypes, target=target).source)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,14 @@ def test_launch_options_of_a_config_come_before_those_of_the_function() -> None:
         "enable_fp_fusion": False, "launch_cooperative_grid": True, "launch_pdl": True, "maxnreg": 128, "num_ctas": 2,
         "num_stages": 5, "num_warps": 8,
     }  # fmt: skip
+
+
+def test_options_of_amd_are_passed_on_to_its_compiler_alone() -> None:
+    space = tuple(Parameter(n, (v,)) for n, v in (("waves_per_eu", 2), ("matrix_instr_nonkdim", 16), ("num_warps", 4)))
+    given = {"config": {p.name: p.values[0] for p in space}, "operator": {"kernel": {"parameters": space}}}
+    assert recipe({}, "x", **given).options == {"num_warps": 4}
+    got = recipe({}, "x", target=tl.GFX942, **given)
+    assert got.options == {"matrix_instr_nonkdim": 16, "num_warps": 4, "waves_per_eu": 2}
 
 
 def test_blocks_of_descriptors_are_expressions_of_parameters() -> None:
