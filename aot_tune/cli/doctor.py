@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from aot_tune.errors import AotTuneError
 
 __all__ = ["examine"]
 
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)
 
 
@@ -22,15 +25,18 @@ def examine() -> int:
     from aot_tune.bench import features
     from aot_tune.bench.cpu import usable_cores
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
+    from aot_tune.library import bundled_templates, load_operators
     from aot_tune.plan import devices
     from aot_tune.storage import cache_location
 
     problems = 0
     print(f"python     {sys.version.split()[0]} at {sys.executable}")
     query = visible_devices()
+    operators = load_operators([bundled_templates()]).values()
+    always = {k.backend for _, operator in operators for k in operator.generics}  # without others a build goes on
     for name in toolchains():
         chain = toolchain_for(name)
-        needed = "cpu" in families_of(chain) or bool(query.devices)
+        needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
         problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity()), needed=needed)  # type: ignore[misc]
     problems += _cuda(query)
     targets = native_targets()
@@ -89,7 +95,8 @@ def _cutlass(include: Path | None) -> str:
 
 
 def _listed(found: dict[str, str]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in found.items())
+    """Digests by their first digits: enough to compare two machines by eye."""
+    return ", ".join(f"{key} {value[:12] if _DIGEST.match(value) else value}" for key, value in found.items())
 
 
 def _try(head: str, question: Callable[[], str], *, needed: bool = True) -> int:
