@@ -31,8 +31,8 @@ from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, resolve
 from aot_tune.preflight import check_measuring
-from aot_tune.render import Renderer, candidate_for, resolved
-from aot_tune.spec import Operator, Target
+from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
+from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
 from aot_tune.storage import cache_location, check_folder
 
@@ -283,9 +283,23 @@ def _check_spaces(
                     continue  # its constraints say that it is not for the target
                 one = resolved(kernel, target.name)
                 config = next(one.configs(target.facts), None)
-                if config is not None:
-                    problem = next(iter(operator.workload_for(target.family)), None) if not one.generic else None
-                    renderer.render(operator, candidate_for(operator, one, config, target, problem), target)
+                if config is None:
+                    continue
+                candidate = _any_candidate(operator, one, config, target)
+                if candidate is not None:
+                    renderer.render(operator, candidate, target)
+
+
+def _any_candidate(
+    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
+) -> Candidate | None:
+    """A candidate of a config; None for a Triton function that no problem of the target's devices is for."""
+    if kernel.triton is None:
+        problem = next(iter(operator.workload_for(target.family)), None)
+        return candidate_for(operator, kernel, config, target, problem)
+    if kernel.generic:
+        return candidate_for(operator, kernel, config, target)
+    return next(candidates_for(operator, kernel, config, target), None)
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
