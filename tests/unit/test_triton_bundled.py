@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aot_tune
 from aot_tune.bench.inputs import draw
 from aot_tune.bench.records import Check
 from aot_tune.compile.cuda_targets import TARGETS
@@ -43,6 +44,7 @@ from aot_tune.spec import (
 )
 
 TEMPLATES = bundled_templates()
+PACKAGE = Path(aot_tune.__file__).resolve().parent
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90"]
@@ -226,7 +228,7 @@ def test_files_of_kernels_import_nothing_but_triton(operator: str) -> None:
 def in_child(*arguments: str, interpret: bool) -> str:
     """Run this file in another process; what it prints."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if interpret else dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join([str(TEMPLATES.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, __file__, *arguments],
         capture_output=True,
