@@ -47,7 +47,7 @@ def inspect_functions(
     Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
 
     Raises:
-        BuildError: when a function cannot be read.
+        BuildError: when a function cannot be read, or a generic kernel is written in a Triton that cannot be used.
     """
     from aot_tune.triton.client import inspect
 
@@ -60,6 +60,7 @@ def inspect_functions(
             request = InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted)
             answers = inspect(request, environ, _SECONDS)
         except ToolchainError as error:
+            _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
             return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
         for answer in answers:
             if answer.inspection is None:
@@ -69,6 +70,19 @@ def inspect_functions(
             _check_effects(operators, answer.name, answer.inspection)
             found.setdefault(answer.name, {})[target.name] = answer.inspection
     return found, ""
+
+
+def _check_needed(operators: Mapping[str, Operator], families: set[str], error: ToolchainError) -> None:
+    """Raise where a library cannot do without Triton: a generic variant on a family of its devices is written in it."""
+    for operator in operators.values():
+        for kernel in operator.generics:
+            if kernel.triton is not None and families_of(toolchain_for(kernel.backend)) & families:
+                raise BuildError(
+                    f"operator {operator.name!r}: its generic kernel {kernel.name!r} is a Triton function: "
+                    f"{error.what}",
+                    why=error.why or "every call must have an answer",
+                    fix=error.fix,
+                ) from error
 
 
 def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Inspection) -> None:

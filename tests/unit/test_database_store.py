@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import random
 import time
@@ -211,8 +212,11 @@ def test_a_contract_follows_what_the_reference_uses(tmp_path: Path, operators: d
     for n, (factor, extra) in enumerate([(2, ""), (2, ""), (3, ""), (2, " + 1")]):
         path = tmp_path / f"module{n}.py"
         path.write_text(HELPER.format(factor=factor, extra=extra))
-        names: dict[str, object] = {"__name__": f"module{n}"}
-        exec(compile(path.read_text(), str(path), "exec"), names)
-        found.append(operator_digest(replaced(operator, reference=names["reference"])))
+        spec = importlib.util.spec_from_file_location(f"module{n}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found.append(operator_digest(replaced(operator, reference=module.reference)))
     assert found[0] == found[1]
     assert len(set(found)) == 3

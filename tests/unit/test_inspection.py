@@ -94,19 +94,22 @@ def test_a_build_for_cpus_asks_nothing(operators: dict[str, Operator], asked: li
     assert with_inspections(operators["swiglu"], {}, ["cpu"]) is operators["swiglu"]
 
 
-def test_without_triton_its_kernels_are_left_out_and_it_is_said(
+def test_without_triton_its_kernels_are_left_out_unless_nothing_else_answers(
     operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: Any, **__: Any) -> list[Answer]:
         raise ToolchainError("Triton is not installed", fix="pip install triton")
 
     monkeypatch.setattr(client, "inspect", missing)
-    found, note = inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+    bundled = {name: op for name, (_, op) in load_operators([EXAMPLE.parents[2] / "templates"], ["softmax"]).items()}
+    found, note = inspect_functions(bundled, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert found == {}
     assert note == "Triton kernels are left out: Triton is not installed; pip install triton"
-    bundled = {name: op for name, (_, op) in load_operators([EXAMPLE.parents[2] / "templates"], ["softmax"]).items()}
     left = with_inspections(bundled["softmax"], found, ["cpu", "cuda"])
     assert {k.backend for k in left.kernels} == {"cxx", "nvcc"}
+    with pytest.raises(BuildError, match="its generic kernel 'generic' is a Triton function: Triton is not") as caught:
+        inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+    assert caught.value.fix == "pip install triton"
 
 
 def test_a_function_that_cannot_be_read_ends_the_build(

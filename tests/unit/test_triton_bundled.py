@@ -1,7 +1,6 @@
 """Triton kernels of the bundled operators: what they declare fits, they are right, and they compile for every target.
 
-The kernels run in Triton's interpreter, on tensors of sizes that are multiples of no block, in a process of their own:
-whether a function is interpreted is decided when Triton is imported. This file is that process's program, too.
+The kernels run in Triton's interpreter, on tensors of sizes that are multiples of no block, in a process of their own.
 """
 
 from __future__ import annotations
@@ -13,154 +12,33 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
-
-import aot_tune
-from aot_tune.bench.inputs import draw
-from aot_tune.bench.records import Check
-from aot_tune.compile.cuda_targets import TARGETS
-from aot_tune.library import bundled_templates, load_operator
-from aot_tune.render import Candidate
-from aot_tune.render.recipe import read_recipe
-from aot_tune.render.specialize import bind, guards, plain_pins, specialized_pins
-from aot_tune.render.triton import render_triton
-from aot_tune.spec import (
-    ConfigValue,
-    Expr,
-    Inspection,
-    Kernel,
-    KernelParameter,
-    Operator,
-    Problem,
-    all_of,
-    problem,
+import triton_bundled
+from triton_bundled import (
+    DESCRIPTORS,
+    HOPPER,
+    KERNELS,
+    NAMES,
+    TARGET,
+    TEMPLATES,
+    builds,
+    declared,
+    looked_up,
+    odd_problems,
+    rendered,
 )
 
-TEMPLATES = bundled_templates()
+import aot_tune
+from aot_tune.render.recipe import read_recipe
+from aot_tune.render.specialize import guards, plain_pins, specialized_pins
+from aot_tune.spec import all_of
+
 PACKAGE = Path(aot_tune.__file__).resolve().parent
-NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
-TARGET = {t.name: t for t in TARGETS}
-HOPPER = TARGET["cuda-sm_90"]
+IDS = ["-".join(k) for k in KERNELS]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
-ELEMENTS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i32": "i32"}
-
-
-def declared(reference: str) -> Inspection:
-    """What a function of a file declares, read from its text."""
-    file, _, name = reference.partition(":")
-    tree = ast.parse((TEMPLATES / file).read_text())
-    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
-    plain = [
-        ast.literal_eval(k.value)
-        for d in function.decorator_list
-        if isinstance(d, ast.Call)
-        for k in d.keywords
-        if k.arg == "do_not_specialize"
-    ]
-    unspecial = {n for names in plain for n in names}
-    parameters = (
-        KernelParameter(
-            name=a.arg,
-            constexpr=a.annotation is not None and ast.unparse(a.annotation) == "tl.constexpr",
-            special=a.arg not in unspecial,
-            align=a.arg not in unspecial,
-        )
-        for a in function.args.args
-    )
-    return Inspection(parameters=tuple(parameters), digest="0" * 64)
-
-
-def bundled(name: str) -> Operator:
-    """An operator with its Triton kernels, whose functions were read for all targets."""
-    folder = TEMPLATES / name
-    operator = load_operator(folder)
-    spec = importlib.util.spec_from_file_location(f"triton_kernels_of_{name}", folder / "triton_kernels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kernels = [k for k in operator.kernels if k.triton is None]
-    for kernel in module.TRITON_KERNELS:
-        inspection = declared(kernel.triton.function)
-        targets = (*TARGET, "hip-gfx942")
-        kernels.append(replace(kernel, triton=kernel.triton.inspected(dict.fromkeys(targets, inspection))))
-    return replace(operator, kernels=tuple(kernels))
-
-
-OPERATORS = {name: bundled(name) for name in NAMES}
-KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if k.triton is not None]
-IDS = ["-".join(k) for k in KERNELS]
-
-
-def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
-    return OPERATORS[operator], OPERATORS[operator].kernel(name)
-
-
-# -- problems --------------------------------------------------------------------------------------------------------
-
-
-def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]:
-    wide = "long" in kernel.name
-    for r, d in ((3, 20001), (1, 8200)) if wide else ((1, 1000), (5, 517), (37, 40)):
-        for present in ((), ("residual", "residual_out"), ("residual",)) if op.name == "rms_norm" else ((),):
-            yield problem(R=r, D=d, present=present, dtypes={"T": dtype})
-    if kernel.name != "triton_flat":
-        first, out = op.tensors[0].name, op.tensors[-1].name if op.name != "rms_norm" else "out"
-        yield problem(R=3, D=1000, strides={first: (1021, 1), out: (1003, 1)}, dtypes={"T": dtype})
-
-
-def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
-    order = {} if kernel.name.endswith("_kn") else {"b": (1, 0)}
-    math = {"math": "tf32"} if dtype == "f32" else {}
-    free = "split" in kernel.name  # others clip at whole 16 bytes
-    for activation in ("none", "relu", "gelu", "gelu_tanh", "silu"):
-        yield problem(
-            M=77,
-            N=133 if free else 136,
-            K=333 if free else 328,
-            order=order,
-            attributes={"activation": activation} | math,
-            present=["bias"] if activation == "none" else ["bias", "residual"],
-            dtypes={"T": dtype},
-        )
-    yield problem(M=300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
-    yield problem(M=2, N=72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype})
-
-
-def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
-    width = int(kernel.name.rpartition("_")[2])
-    free = kernel.name == f"triton_{width}"
-    for causal in ("none", "upper_left", "lower_right"):
-        chosen = {} if causal == "none" else {"causal": causal}
-        for m, n, h, hk in ((133, 300, 2, 1), (300, 133, 1, 1), (1, 257, 3, 2)):
-            d = width - (7 if free else 8) if m == 300 else width
-            yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
-    split = dict.fromkeys(("q", "k", "v", "out"), (7 * 40 * width, width, 7 * width, 1))  # heads between rows
-    yield problem(B=2, H=7, HK=7, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
-
-
-def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
-    """Problems that the kernel's guards let through."""
-    if op.name == "gemm":
-        found = list(gemm_problems(kernel, dtype))
-    elif op.name == "flash_attention":
-        found = list(attention_problems(kernel, dtype))
-    else:
-        found = list(rows_problems(op, kernel, dtype))
-    facts = [op.facts(p) for p in found]
-    return [p for p, f in zip(found, facts, strict=True) if all_of(kernel.requires, f)]
-
-
-# -- what they declare ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
@@ -187,17 +65,8 @@ def test_launchers_are_written_for_all_that_a_problem_may_assume(operator: str, 
     given = odd_problems(op, kernel, op.dtype_choices(kernel)[0]["T"])[0]
     for config in kernel.configs(HOPPER.facts):
         for pins in (specialized_pins, plain_pins):
-            candidate = Candidate(
-                operator=operator,
-                kernel=name,
-                backend="triton",
-                target=HOPPER.name,
-                config=config,
-                pins=pins(op.concrete(given.dtypes), kernel, config, given, HOPPER.name),
-                dtypes=given.dtypes or op.dtype_choices(kernel)[0],
-            )
-            source = render_triton(op.concrete(candidate.dtypes), candidate, HOPPER)
-            recipe = read_recipe(source)
+            dtypes = given.dtypes or op.dtype_choices(kernel)[0]
+            recipe = read_recipe(rendered(op, kernel, config, given, dtypes, pins))
             assert kernel.triton is not None
             assert list(recipe.signature) == [p.name for p in declared(kernel.triton.function).parameters]
             assert recipe.options["num_warps"] == config["num_warps"]
@@ -222,15 +91,12 @@ def test_files_of_kernels_import_nothing_but_triton(operator: str) -> None:
     assert "import triton" not in text
 
 
-# -- results ---------------------------------------------------------------------------------------------------------
-
-
 def in_child(*arguments: str, interpret: bool) -> str:
-    """Run this file in another process; what it prints."""
+    """Run the program of triton_bundled.py in another process; what it prints."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if interpret else dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, __file__, *arguments],
+        [sys.executable, triton_bundled.__file__, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -255,142 +121,6 @@ def test_the_interpreter_notices_a_fault() -> None:
     assert said["faults"]
 
 
-def module_of(path: Path, change: str = "") -> Any:
-    """A file of kernels as a module; `change` is taken for a condition that always holds."""
-    if change:
-        text = path.read_text()
-        assert text.count(change) == 1
-        changed = Path(os.environ["TRITON_CACHE_DIR"]) / "changed.py"
-        changed.write_text(text.replace(change, f"({change}) | True"))
-        path = changed
-    spec = importlib.util.spec_from_file_location(f"kernels_{path.parent.name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-class Interpreted:
-    """A call of a kernel on tensors of the host, as its declaration says."""
-
-    def __init__(self, op: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], given: Problem) -> None:
-        import torch
-
-        self.torch, self.op, self.kernel, self.config, self.problem = torch, op, kernel, config, given
-        self.facts = {**op.facts(given), "device.multiprocessors": 3}
-        self.facts |= {f"parameter.{n}": int(v) for n, v in config.items()}
-        self.tensors: dict[str, Any] = {}
-        self.logical: dict[str, Any] = {}
-        for tensor in op.concrete(given.dtypes).tensors:
-            if op.is_present(given, tensor):
-                self.tensors[tensor.name] = self._make(tensor)
-
-    def _make(self, tensor: Any) -> Any:
-        shape, strides = self.op.shape(self.problem, tensor), self.op.strides(self.problem, tensor)
-        count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        dtype = getattr(self.torch, tensor.dtype.torch)
-        if tensor.output:
-            return self.torch.full((count,), float("nan"), dtype=dtype).as_strided(shape, strides)
-        drawn = draw(self.op, Check(problem=self.problem), tensor, count, 7)
-        made = self.torch.from_numpy(drawn).to(dtype).as_strided(shape, strides)
-        self.logical[tensor.name] = made.to(self.torch.float64).numpy()
-        return made
-
-    def value(self, expr: Any) -> Any:
-        return expr.evaluate(self.facts) if isinstance(expr, Expr) else expr
-
-    def arguments(self) -> dict[str, Any]:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        found: dict[str, Any] = {}
-        for a in bind(self.op.concrete(self.problem.dtypes), self.kernel, HOPPER.name):
-            if a.kind == "pointer":
-                found[a.name] = self.tensors.get(a.tensor)
-            elif a.kind == "descriptor":
-                assert a.descriptor is not None
-                block = [self.value(e) for e in a.descriptor.block]
-                tensor = self.tensors[a.tensor]
-                tensor = tensor.permute(a.descriptor.order) if a.descriptor.order else tensor
-                found[a.name] = TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-            elif a.kind == "buffer":
-                assert a.buffer is not None
-                dtype = {"f32": self.torch.float32, "i32": self.torch.int32}[a.buffer.dtype_name]
-                fill = 0 if a.buffer.zero else (float("nan") if a.buffer.dtype_name == "f32" else 77)
-                found[a.name] = self.torch.full((self.value(a.buffer.count),), fill, dtype=dtype)
-            elif a.kind == "scalar":
-                found[a.name] = next(s.default for s in self.op.scalars if s.name == a.value)
-            elif a.kind == "integer":
-                found[a.name] = self.value(a.expr)
-            else:
-                found[a.name] = self.config[a.name] if a.kind == "parameter" else a.value
-        return found
-
-    def run(self, function: Any) -> str:
-        """Call the function; what is wrong with the result."""
-        assert self.kernel.triton is not None
-        arguments = self.arguments()
-        grid = self.kernel.triton.grid
-        extents = tuple(self.value(e) for e in (grid({**arguments, **self.config}) if callable(grid) else grid))
-        function[extents](**arguments)
-        return self.fault()
-
-    def fault(self) -> str:
-        dtype = self.problem.dtypes.get("T", next(iter(self.op.dtypes.values()))[0])
-        attributes = {a.name: self.problem.attributes.get(a.name, a.choices[0]) for a in self.op.attributes}
-        scalars = {s.name: float(np.float32(s.default)) for s in self.op.scalars}
-        call = SimpleNamespace(**{t.name: self.logical.get(t.name) for t in self.op.tensors}, **scalars, **attributes)
-        with np.errstate(all="ignore"):
-            wanted = self.op.reference(np, call)
-        epsilon = 2e-3 if attributes.get("math") == "tf32" else EPSILON[dtype]
-        for tensor in (t for t in self.op.outputs if t.name in self.tensors):
-            got, want = self.tensors[tensor.name].to(self.torch.float64).numpy(), wanted[tensor.name]
-            typical = np.sqrt(np.mean(np.square(want), axis=-1, keepdims=True))
-            wrong = ~(np.abs(got - want) <= epsilon * (np.abs(want) + 0.5 * typical))
-            if wrong.any():
-                place = tuple(int(i) for i in np.argwhere(wrong)[0])
-                what = f"{tensor.name}{place}: got {got[place]:g}, want {want[place]:g}; {wrong.sum()} are wrong"
-                return f"{self.problem.id} {dict(self.config)}: {what}"
-        return ""
-
-
-def take_numbers_from_arrays() -> None:
-    """Let Triton 3.6 read loop bounds, arrays of one element, under a numpy that makes no number of those."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_and_amend(tensor: Any, *scope: Any) -> None:
-        patch(tensor, *scope)
-        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
-
-    interpreter._patch_lang_tensor = patch_and_amend
-
-
-def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
-    """Run a kernel on odd problems: its first config on all of them in all dtypes, the others on two."""
-    take_numbers_from_arrays()
-    op, kernel = looked_up(operator, name)
-    assert kernel.triton is not None
-    function = getattr(module_of(TEMPLATES / kernel.triton.place, change), kernel.triton.name)
-    choices = [c["T"] for c in op.dtype_choices(kernel)]
-    if operator in ("gemm", "flash_attention"):  # the interpreter of Triton 3.6 multiplies bf16 as integers
-        choices = [c for c in choices if c != "bf16"]
-    calls, faults = 0, []
-    for number, config in enumerate(kernel.configs(HOPPER.facts)):
-        for dtype in choices[: 1 if number else None]:
-            for given in odd_problems(op, kernel, dtype)[: 2 if number else None]:
-                calls += 1
-                faults.append(Interpreted(op, kernel, config, given).run(function))
-    return {"calls": calls, "faults": [f for f in faults if f]}
-
-
-# -- compiling -------------------------------------------------------------------------------------------------------
-
-DESCRIPTORS = ("_tma", "tf32", "specialized")
-
-
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
 def test_kernels_compile_for_every_target(operator: str, name: str) -> None:
@@ -399,7 +129,7 @@ def test_kernels_compile_for_every_target(operator: str, name: str) -> None:
     on_descriptors = any(d in name for d in DESCRIPTORS)
     _, kernel = looked_up(operator, name)
     configs = list(kernel.configs(HOPPER.facts))
-    assert list(built) == list(_builds(name, len(configs)))
+    assert list(built) == list(builds(name, len(configs)))
     for build, said in built.items():
         room = {"gfx942": 64, "80": 163}.get(build.partition(" ")[0], 227)
         assert said["shared"] <= room * 1024, build
@@ -409,80 +139,3 @@ def test_kernels_compile_for_every_target(operator: str, name: str) -> None:
         products = operator in ("gemm", "flash_attention") and int(config["BLOCK_M"]) >= 64
         assert ("wgmma" in said["uses"]) == products
         assert ("tensormaps" in said["uses"]) == on_descriptors
-
-
-def _builds(name: str, configs: int) -> Iterator[str]:
-    """What is compiled: the target, then `plain` or which config."""
-    yield from (f"90 config {i}" for i in range(configs))
-    yield "90 plain"
-    if not any(d in name for d in DESCRIPTORS):
-        yield from ("80", "gfx942")
-
-
-def build(operator: str, name: str) -> dict[str, Any]:
-    """Compile a kernel; what is compiled to what the compiler says."""
-    op, kernel = looked_up(operator, name)
-    assert kernel.triton is not None
-    function = getattr(module_of(TEMPLATES / kernel.triton.place), kernel.triton.name)
-    count = len(list(kernel.configs(HOPPER.facts)))
-    return {target: _compile(op, kernel, function, target) for target in _builds(name, count)}
-
-
-def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[str, Any]:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    from triton.compiler import compile as compile_source
-
-    assert kernel.triton is not None
-    meant = [p for p in op.workload_for("cuda") if all_of((*kernel.requires, *kernel.worthwhile), op.facts(p))]
-    served = [c["T"] for c in op.dtype_choices(kernel)]
-    given = max((p for p in meant if p.dtypes.get("T", "f32") in served), key=lambda p: len(p.present))
-    configs = list(kernel.configs(HOPPER.facts))
-    config = configs[int(target.rpartition(" ")[2]) if "config" in target else 0]
-    concrete, facts = op.concrete(given.dtypes), op.facts(given)
-    pins = (plain_pins if "plain" in target else specialized_pins)(concrete, kernel, config, given, HOPPER.name)
-    facts |= {f"parameter.{n}": int(v) for n, v in config.items()}
-    signature: dict[str, str] = {}
-    constexprs: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    for index, a in enumerate(bind(concrete, kernel, HOPPER.name)):
-        known = pins.get(a.name, a.value)
-        if a.kind == "parameter":
-            known = config[a.name]
-        if a.kind == "integer" and a.expr is not None and a.parameter.constexpr and a.name not in pins:
-            known = a.expr.evaluate(facts)
-        if a.parameter.constexpr or a.name in pins or pins.get(f"{a.name}.none"):
-            signature[a.name], constexprs[index,] = "constexpr", known
-        elif a.kind == "pointer":
-            signature[a.name] = f"*{ELEMENTS[concrete.tensor(a.tensor).dtype.name]}"
-        elif a.kind == "buffer":
-            assert a.buffer is not None
-            signature[a.name] = f"*{ELEMENTS[a.buffer.dtype_name]}"
-            attributes[index,] = [["tt.divisibility", 16]]
-        elif a.kind == "descriptor":
-            assert a.descriptor is not None
-            block = [e.evaluate(facts) if isinstance(e, Expr) else e for e in a.descriptor.block]
-            signature[a.name] = f"tensordesc<{ELEMENTS[concrete.tensor(a.tensor).dtype.name]}{block}>"
-        elif a.kind == "scalar":
-            signature[a.name] = "fp32"
-        else:
-            signature[a.name] = "i64" if pins.get(f"{a.name}.bits") == 64 else "i32"
-        if f"{a.name}%16" in pins:
-            attributes[index,] = [["tt.divisibility", 16]]
-    options = {n: int(config[n]) for n in ("num_warps", "num_stages") if n in config} | {"enable_fp_fusion": True}
-    number = target.split(maxsplit=1)[0]
-    if number == "gfx942":  # wavefronts of 64, and little shared memory
-        options["num_warps"], options["num_stages"] = min(options["num_warps"], 8), 1
-    where = GPUTarget("hip", number, 64) if number == "gfx942" else GPUTarget("cuda", int(number), 32)
-    built = compile_source(ASTSource(function, signature, constexprs, attributes), target=where, options=options)
-    ptx = built.asm.get("ptx", "")
-    uses = [n for n, text in (("wgmma", "wgmma.mma_async"), ("tensormaps", "cp.async.bulk.tensor")) if text in ptx]
-    return {"shared": built.metadata.shared, "warps": built.metadata.num_warps, "uses": uses}
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        print(json.dumps({"interpret": interpret, "build": build}[sys.argv[1]](*sys.argv[2:])))

@@ -1,4 +1,4 @@
-"""The Triton toolchain: objects, images, their launch constants, equality with the JIT, and what does not compile."""
+"""The Triton toolchain: objects, images, their launch constants, and equality with the JIT."""
 
 from __future__ import annotations
 
@@ -8,42 +8,23 @@ import io
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from elftools.elf.elffile import ELFFile
-from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, chain, integer, request
+from triton_compiled import LAUNCHER_SOURCE, PLAIN, compiled, recipe
+from triton_installed import EACH_TRITON, FUNCTIONS, Helper, chain
 
 from aot_tune.compile import ObjectCache, target_by_name
-from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.triton import HIP_TARGETS, TOOLCHAIN, TritonToolchain
 from aot_tune.compile.triton_object import LAUNCHER, kernel_header
 from aot_tune.errors import ToolchainError
 from aot_tune.link.elf import definitions, initialiser_count
-from aot_tune.render.recipe import Recipe, with_recipe
-from aot_tune.spec import dims
+from aot_tune.render.recipe import with_recipe
 from aot_tune.triton.messages import DescriptorMap, Image
 
-VISIBLE = 'extern "C" __attribute__((visibility("default")))'
-LAUNCHER_SOURCE = f"""#include "kernel.h"
-{VISIBLE} int f_workspace(unsigned long* size) {{ *size = kernel::global_scratch; return 0; }}
-{VISIBLE} int f_preload(const void** image, const char** name) {{
-  *image = AOT_TUNE_KERNEL_IMAGE;
-  *name = kernel::name;
-  return static_cast<int>(kernel::image_size);
-}}
-{VISIBLE} int f_launch() {{ return static_cast<int>(kernel::shared + kernel::warps * kernel::warp_size); }}
-"""
-PLAIN: dict[str, Any] = {
-    "signature": {"x": "*bf16", "y": "*bf16", "n": "i32", "step": "i32", "BLOCK": "constexpr"},
-    "constexprs": {"BLOCK": 1024},
-    "divisible": ["x", "y", "step"],
-    "options": {"num_warps": 8},
-}
 PRODUCT: dict[str, Any] = {
     "signature": {
         "a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[64, 128]>", "c": "*bf16",
@@ -53,45 +34,8 @@ PRODUCT: dict[str, Any] = {
     "divisible": ["c", "M", "N", "K"],
     "options": {"num_warps": 8, "num_stages": 3},
 }  # fmt: skip
-_DIGESTS: dict[tuple[str, str, str], str] = {}
 
 
-def recipe(search: list[str], function: str, root: Path = FUNCTIONS.parent, **given: Any) -> Recipe:
-    """A recipe with the digest that the function has."""
-    key = (search[0], str(root), function)
-    if key not in _DIGESTS:
-        (answer,) = ask(search, "cuda-sm_90a", request(function, {"n": integer(dims("N")[0])}), root=root)
-        assert answer.inspection is not None, answer.fault
-        _DIGESTS[key] = answer.inspection.digest
-    return Recipe(function=f"triton_functions/{function}", digest=_DIGESTS[key], **given)
-
-
-def compiled(
-    search: list[str], one: Recipe, target: str, folder: Path, root: Path = FUNCTIONS.parent, timeout: float = 120.0
-) -> tuple[CompileOutcome, Path]:
-    """The outcome, and where the object is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    source = with_recipe(one, LAUNCHER_SOURCE)
-    return chain(search, root).compile(
-        source, target_by_name(target), folder / "object.o", timeout
-    ), folder / "object.o"
-
-
-def broken(
-    search: list[str], one: Recipe, target: str, folder: Path, timeout: float = 120.0
-) -> tuple[str, CompileOutcome]:
-    """The line that matters of a compile that fails, and the outcome."""
-    outcome, out = compiled(search, one, target, folder, timeout=timeout)
-    assert outcome.status != "ok"
-    assert not out.exists()
-    return first_error(outcome.log), outcome
-
-
-def wrong(search: list[str], name: str, signature: dict[str, str], **constexprs: Any) -> Recipe:
-    return recipe(search, f"wrong.py:{name}", signature=signature, constexprs=constexprs)
-
-
-BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 IMAGE = Image(
     name="kernel_of_test", warps=12, warp_size=32, ctas=2, shared=98328,
     global_scratch=512, global_scratch_alignment=128,
@@ -309,101 +253,6 @@ def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path)
     assert made[0] == made[1] == made[2]
     assert len(set(made)) >= 2
     assert made[4] != made[0]
-
-
-@EACH_TRITON
-def test_an_error_names_the_line_of_the_function_that_has_it(search: list[str], tmp_path: Path) -> None:
-    line, outcome = broken(search, wrong(search, "calls_wrong", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
-    assert line.startswith("triton_functions/wrong.py:")
-    number = int(line.split(":")[1])
-    assert "tl.no_such_function" in (FUNCTIONS / "wrong.py").read_text().splitlines()[number - 1]
-    assert "no_such_function" in line.partition("error: ")[2]
-    assert outcome.lasting
-    line, outcome = broken(search, wrong(search, "refuses", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
-    assert "BLOCK must be over 64" in line
-    assert outcome.lasting
-
-
-@EACH_TRITON
-def test_what_the_assembler_refuses(search: list[str], tmp_path: Path) -> None:
-    line, outcome = broken(search, wrong(search, "bad_assembly", {"x": "*i32"}), "cuda-sm_90a", tmp_path)
-    assert line.startswith("ptxas: error: ")
-    assert "no_such_instruction" in line
-    assert outcome.lasting
-    assert str(tmp_path) not in outcome.log
-
-
-@EACH_TRITON
-def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tmp_path: Path) -> None:
-    signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "BLOCK": "constexpr"}
-    one = msgspec.structs.replace(wrong(search, "needs_much", signature, BLOCK=128), options={"num_stages": 4})
-    line, outcome = broken(search, one, "cuda-sm_86", tmp_path)
-    assert re.search(r"needs_much needs \d{6} bytes of shared memory, cuda-sm_86 has 101376 for a block", line)
-    assert outcome.lasting
-
-
-@EACH_TRITON
-def test_a_crash_is_a_failure_and_the_next_compile_works(search: list[str], tmp_path: Path) -> None:
-    line, outcome = broken(search, wrong(search, "crashes", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
-    assert outcome.status == "compile-failed"
-    assert "its process died of signal 6" in line
-    assert not outcome.lasting
-    after, _ = compiled(search, recipe(search, "rows.py:plain", **PLAIN), "cuda-sm_90a", tmp_path)
-    assert after.status == "ok"
-
-
-@EACH_TRITON
-def test_a_compile_that_takes_too_long_is_killed(search: list[str], tmp_path: Path) -> None:
-    compiled(search, recipe(search, "rows.py:plain", **PLAIN), "cuda-sm_90a", tmp_path)  # its process is started
-    (tmp_path / "object.o").unlink()
-    began = time.monotonic()
-    line, outcome = broken(search, wrong(search, "hangs", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path, timeout=3.0)
-    assert time.monotonic() - began < 8
-    assert outcome.status == "timeout"
-    assert "longer than 3 s" in line
-
-
-@EACH_TRITON
-def test_other_failures_say_what_is_wrong(search: list[str], tmp_path: Path) -> None:
-    plain = recipe(search, "rows.py:plain", **PLAIN)
-    replaced = msgspec.structs.replace
-    cases = {
-        "has no launch option 'num_warp'": replaced(plain, options={"num_warp": 8}),
-        "the constexpr 'BLOCK' has no value": replaced(plain, constexprs={}),
-        "has other parameters": replaced(plain, signature={"x": "*bf16", "BLOCK": "constexpr"}),
-        "there is no file triton_functions/gone.py": replaced(plain, function="triton_functions/gone.py:plain"),
-        "num_ctas > 1 requires": replaced(plain, options={"num_ctas": 2}),
-        "power of 2": replaced(plain, options={"num_warps": 3}),
-    }
-    for words, one in cases.items():
-        line, outcome = broken(search, one, "cuda-sm_80", tmp_path)
-        assert words in line
-        assert outcome.lasting
-    outcome = chain(search).compile("int x;", target_by_name("cuda-sm_80"), tmp_path / "o", 10)
-    assert "no recipe" in first_error(outcome.log)
-    source = with_recipe(plain, "#error wrong launcher\n")
-    outcome = chain(search).compile(source, target_by_name("cuda-sm_80"), tmp_path / "o", 60)
-    assert "wrong launcher" in first_error(outcome.log)
-
-
-@EACH_TRITON
-def test_a_changed_source_is_compiled_as_it_is_now(search: list[str], tmp_path: Path) -> None:
-    """A process that has loaded the old state is replaced; a digest that nothing has now is a failure."""
-    shutil.copytree(FUNCTIONS, tmp_path / "triton_functions")
-    first = recipe(search, "rows.py:plain", tmp_path, **PLAIN)
-    before, _ = compiled(search, first, "cuda-sm_90a", tmp_path / "a", tmp_path)
-    parts = tmp_path / "triton_functions" / "parts.py"
-    parts.write_text(parts.read_text().replace("SCALE = tl.constexpr(2.0)", "SCALE = tl.constexpr(3.0)"))
-    del _DIGESTS[search[0], str(tmp_path), "rows.py:plain"]
-    second = recipe(search, "rows.py:plain", tmp_path, **PLAIN)
-    assert first.digest != second.digest
-    after, _ = compiled(search, second, "cuda-sm_90a", tmp_path / "b", tmp_path)
-    assert (before.status, after.status) == ("ok", "ok")
-    assert before.device != after.device
-    stale, _ = compiled(search, first, "cuda-sm_90a", tmp_path / "c", tmp_path)
-    assert stale.status == "compile-failed"
-    assert "has changed since it was read" in stale.log
-    assert not stale.lasting
 
 
 @EACH_TRITON
