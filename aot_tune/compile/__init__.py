@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.compile.build import Progress, compile_all
+from aot_tune.compile.build import Batch, Progress, compile_all, compile_batches
 from aot_tune.compile.cache import CacheCounters, ObjectCache
 from aot_tune.compile.jobs import Jobs, parallel_compiles
 from aot_tune.compile.prune import usage
@@ -18,6 +18,7 @@ from aot_tune.compile.toolchain import (
 )
 
 __all__ = [
+    "Batch",
     "CacheCounters",
     "CompileOutcome",
     "Jobs",
@@ -26,6 +27,7 @@ __all__ = [
     "Progress",
     "Toolchain",
     "compile_all",
+    "compile_batches",
     "families_of",
     "generic_targets",
     "native_targets",

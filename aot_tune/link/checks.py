@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from aot_tune.errors import ManifestError, did_you_mean
 from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable, family_of
-from aot_tune.spec import Expr
+from aot_tune.spec import Expr, Operator
 from aot_tune.spec.names import check_identifier
 
-__all__ = ["MAX_RANK", "check_library", "known_facts"]
+__all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
 
 MAX_RANK = 8
 """Axes that a tensor may have (kMaxRank of the runtime)."""
@@ -101,30 +101,47 @@ def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> 
     if variant.generic and any(not f.startswith("dtype.") for g in variant.requires for f in g.facts()):
         raise ManifestError(f"{where}: generic variant {variant.name!r} has guards", fix="remove them")
     for guard in variant.requires:
-        _check_facts(guard, table, f"{where}: variant {variant.name!r}: guard {guard.key()}")
+        check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
 
 
-def _check_facts(expr: Expr, table: OperatorTable, place: str) -> None:
-    known = known_facts(table)
+def check_guard(expr: Expr, operator: Operator, place: str) -> None:
+    """Check that dispatch can evaluate a guard in every call; `place` names it in messages.
+
+    Raises:
+        ManifestError: for a fact that calls do not have, or a divisor that may be 0.
+    """
+    known = known_facts(operator)
     for fact in sorted(expr.facts()):
         if fact not in known:
             raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
     if expr.kind in ("//", "%"):
         divisor = expr.args[1]
-        constant = divisor.kind == "const" and int(divisor.value) > 0
-        if not constant and not (divisor.kind == "fact" and str(divisor.value) in table.operator.dims):
+        if not _divides(divisor, operator):
             raise ManifestError(
                 f"{place} divides by {divisor.key()}",
                 why="it may be zero in a call",
-                fix="divide by a positive constant or by a dim",
+                fix="divide by a positive constant, a dim or next_power_of_2 of one, or by max of one and a positive "
+                "constant",
             )
     for arg in expr.args:
-        _check_facts(arg, table, place)
+        check_guard(arg, operator, place)
 
 
-def known_facts(table: OperatorTable) -> frozenset[str]:
+def _divides(expr: Expr, operator: Operator) -> bool:
+    """Whether an expression is above zero in every call that comes as far as guards: none has an empty tensor."""
+    if expr.kind == "const":
+        return int(expr.value) > 0
+    if expr.kind == "fact":
+        return str(expr.value) in operator.dims
+    if expr.kind in ("min", "max"):
+        return (all if expr.kind == "min" else any)(_divides(a, operator) for a in expr.args)
+    if expr.kind == "where":
+        return all(_divides(a, operator) for a in expr.args[1:])
+    return expr.kind == "next_power_of_2"
+
+
+def known_facts(op: Operator) -> frozenset[str]:
     """The names of all facts of an operator's calls."""
-    op = table.operator
     facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes), *(f"dtype.{v}" for v in op.dtypes)}
     for tensor in op.tensors:
         facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
@@ -133,7 +150,7 @@ def known_facts(table: OperatorTable) -> frozenset[str]:
 
 
 def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
-    known = known_facts(table)
+    known = known_facts(table.operator)
     for index, node in enumerate(target.nodes):
         if node.fact:
             if node.fact not in known:

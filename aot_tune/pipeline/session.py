@@ -14,8 +14,9 @@ import msgspec
 from aot_tune.bench import Device, Policy, policy_for
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import (
+    Batch,
     ObjectCache,
-    compile_all,
+    compile_batches,
     families_of,
     native_targets,
     parallel_compiles,
@@ -192,19 +193,26 @@ class Session:
         `ready` is called in this thread with each entry as soon as it has its object.
         """
         waiting = [e for e in entries if e.object is None]
+        by_symbol: dict[str, list[Entry]] = {}
+        for entry in waiting:
+            by_symbol.setdefault(entry.rendered.symbol, []).append(entry)
         start = self.progress.now()
-        for backend in sorted({e.candidate.backend for e in waiting}):
-            group = [e for e in waiting if e.candidate.backend == backend]
 
-            def show(p: CompileProgress, group: list[Entry] = group) -> None:
-                self.progress.count(f"{what}: compiled", p.done, p.total, since=start)
-                for entry in group:
-                    if entry.object is None and entry.rendered.symbol == p.object.symbol:
-                        entry.object = p.object
-                        if ready is not None:
-                            ready(entry)
+        def show(p: CompileProgress) -> None:
+            self.progress.count(f"{what}: compiled", p.done, p.total, since=start)
+            for entry in by_symbol[p.object.symbol]:
+                entry.object = p.object
+                if ready is not None:
+                    ready(entry)
 
-            compile_all(self.cache(backend), [e.rendered for e in group], self.jobs_of(backend).count, show)
+        backends = sorted({e.candidate.backend for e in waiting})
+        compile_batches(
+            [
+                Batch(self.cache(b), [e.rendered for e in waiting if e.candidate.backend == b], self.jobs_of(b))
+                for b in backends
+            ],
+            show,
+        )
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""

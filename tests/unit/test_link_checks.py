@@ -10,8 +10,8 @@ import pytest
 
 from aot_tune.errors import ManifestError
 from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
-from aot_tune.link.checks import check_library
-from aot_tune.spec import Attribute, dim, problem, stride
+from aot_tune.link.checks import check_guard, check_library
+from aot_tune.spec import Attribute, Expr, dim, maximum, minimum, next_power_of_2, problem, stride, where
 
 GUARDS = (dim("M") % stride("a", 0) == 0, dim("M") // (dim("N") - 1) == 2, dim("M") % 0 == 0)
 
@@ -87,6 +87,20 @@ def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec, guard: object) -> No
     guarded = dataclasses.replace(variants[2], requires=(guard,))  # type: ignore[arg-type]
     with pytest.raises(ManifestError, match="divides by"):
         check_library(with_gemm(spec, variants=(*variants[:2], guarded, *variants[3:])))
+
+
+@pytest.mark.parametrize(
+    "divisor",
+    [next_power_of_2(dim("N")), maximum(dim("M") - 3, 1), where(dim("M") == 1, dim("N"), 2), minimum(dim("M"), 8)],
+)
+def test_a_divisor_that_is_never_zero(spec: LibrarySpec, divisor: Expr) -> None:
+    check_guard(8192 // divisor == 2, spec.operators[0].operator, "a guard")
+
+
+@pytest.mark.parametrize("divisor", [minimum(dim("M"), 0), maximum(dim("M") - 3, 0), where(dim("M") == 1, 0, 2)])
+def test_a_divisor_that_may_be_zero_in_one_branch(spec: LibrarySpec, divisor: Expr) -> None:
+    with pytest.raises(ManifestError, match="a guard divides by"):
+        check_guard(8192 // divisor == 2, spec.operators[0].operator, "a guard")
 
 
 def test_a_tuned_problem_that_lacks_a_dim(spec: LibrarySpec) -> None:

@@ -31,6 +31,7 @@ from triton_bundled import (
 )
 
 import aot_tune
+from aot_tune.link.checks import check_guard
 from aot_tune.render.recipe import read_recipe
 from aot_tune.render.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import all_of
@@ -57,6 +58,8 @@ def test_kernels_are_for_some_of_the_workload_and_their_guards_hold_there(operat
                 found = pins(op.concrete(one.dtypes), kernel, config, one, HOPPER.name)
                 assumed = guards(op.concrete(one.dtypes), kernel, config, found, HOPPER.name)
                 assert all_of(assumed, facts), (config, one.id)
+                for guard in assumed:
+                    check_guard(guard, op, f"{operator}.{name} {config}")
 
 
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)

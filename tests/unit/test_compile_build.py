@@ -1,0 +1,95 @@
+"""Compiling candidates of several backends at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from aot_tune.compile import Batch, Jobs, ObjectCache, Progress, compile_batches
+from aot_tune.render import Rendered
+
+
+def stand_in(name: str, get: Callable[[Rendered], object]) -> ObjectCache:
+    """A cache of a backend that compiles by calling `get`."""
+    chain = SimpleNamespace(name=name, identity=dict)
+    return cast("ObjectCache", SimpleNamespace(toolchain=chain, get=lambda rendered, _target: get(rendered)))
+
+
+def of_backend(rendered: Rendered, backend: str) -> Rendered:
+    return msgspec.structs.replace(rendered, candidate=msgspec.structs.replace(rendered.candidate, backend=backend))
+
+
+def test_a_quick_backend_does_not_wait_for_a_slow_one(make_rendered: Any) -> None:
+    quick_done, order = threading.Event(), list[str]()
+
+    def slow(rendered: Rendered) -> str:
+        assert quick_done.wait(30), "the quick backend waits until the slow one is done"
+        return rendered.candidate.id
+
+    def quick(rendered: Rendered) -> str:
+        quick_done.set()
+        return rendered.candidate.id
+
+    def seen(progress: Progress) -> None:
+        order.append(cast("str", progress.object))
+
+    first, second = of_backend(make_rendered(1), "slow"), of_backend(make_rendered(2), "quick")
+    jobs = Jobs(count=2, reason="")
+    batches = [Batch(stand_in("slow", slow), (first,), jobs), Batch(stand_in("quick", quick), (second,), jobs)]
+    made = cast("dict[str, str]", compile_batches(batches, seen))
+    assert made == {r.candidate.id: r.candidate.id for r in (first, second)}
+    assert order == [second.candidate.id, first.candidate.id]
+
+
+def test_backends_share_the_cores(make_rendered: Any) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    full = threading.Barrier(2)
+
+    def get(rendered: Rendered) -> str:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        full.wait(30)  # breaks when fewer than two run at a time
+        with lock:
+            running -= 1
+        return rendered.candidate.id
+
+    batches = [
+        Batch(
+            stand_in(name, get),
+            tuple(of_backend(make_rendered(10 * i + n), name) for n in range(4)),
+            Jobs(count=2, reason=""),
+        )
+        for i, name in enumerate(("one", "other"))
+    ]
+    assert len(compile_batches(batches)) == 8
+    assert most == 2
+
+
+def test_an_error_in_one_backend_ends_the_others(make_rendered: Any) -> None:
+    begun = list[str]()
+
+    def bad(_rendered: Rendered) -> None:
+        raise OSError("no space left")
+
+    def good(rendered: Rendered) -> str:
+        begun.append(rendered.candidate.id)
+        time.sleep(0.005)
+        return rendered.candidate.id
+
+    one = Jobs(count=1, reason="")
+    many = tuple(of_backend(make_rendered(n), "good") for n in range(2000))
+    batches = [
+        Batch(stand_in("bad", bad), (of_backend(make_rendered(9999), "bad"),), one),
+        Batch(stand_in("good", good), many, one),
+    ]
+    with pytest.raises(OSError, match="no space left"):
+        compile_batches(batches)
+    assert len(begun) < len(many)
