@@ -350,6 +350,7 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
     (directory / "plan.cmake").write_text(
         f"set(_aot_tune_inputs\n{listed}\n)\n"
         + _cmake_list("families", plan.families)
+        + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
         + _cmake_list("include_folders", paths.include_folders)
     )

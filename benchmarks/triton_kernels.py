@@ -182,9 +182,12 @@ def _at_least(what: str, ratio: float, least: float) -> Verdict:
     return Verdict(what, f">= {least:g} x", f"{ratio:.3f} x", ratio >= least)
 
 
-def _throughput(answer: Mapping[str, Any]) -> list[Verdict]:
-    what = f"{answer['count']} configs in {answer['workers']} processes, against plain triton.compile"
-    return [_at_least(what, answer["ratio"], 0.9)]
+def _throughput(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    told = []
+    for a in answers:
+        what = f"{a['operator']}: {a['count']} configs in {a['workers']} processes, against plain triton.compile"
+        told += [_at_least(what, a["ratio"], 0.9), _at_least(f"{what}, by CPU seconds", a["cpu_ratio"], 0.9)]
+    return told
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -221,8 +224,13 @@ def report(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     if "attention" in whole:
         parts.append(f"### Attention, µs\n\n{_attention_table(whole['attention'])}")
     if "throughput" in whole:
-        rows = [(way, " ".join(f"{s:.1f}" for s in seconds)) for way, seconds in whole["throughput"]["seconds"].items()]
-        parts.append(f"### Compiling, s of each round\n\n{_table(('way', 'seconds'), rows)}")
+        rows = [
+            (a["operator"], way, *(" ".join(f"{s:.1f}" for s in a[key][way]) for key in ("seconds", "cpu_seconds")))
+            for a in whole["throughput"]
+            for way in a["seconds"]
+        ]
+        head = ("operator", "way", "seconds", "CPU seconds")
+        parts.append(f"### Compiling, s of each round\n\n{_table(head, rows)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""How fast many configs of one kernel compile: through our pool of processes, and by plain triton.compile.
+"""How fast many configs of a kernel compile: through our pool of processes, and by plain triton.compile.
 
 As a script, `triton_throughput.py FILE NUMBER OF`: one of the plain processes, which compiles every so many of the
 recipes in FILE; it knows nothing of aot_tune.
@@ -10,64 +10,150 @@ import importlib.util
 import itertools
 import json
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["throughput"]
 
-SPACE = {"ROWS": (1, 2, 4, 8, 16), "BLOCK": (256, 512, 1024, 2048, 4096), "num_warps": (1, 2, 4, 8)}
-"""100 configs of the example's rms_norm."""
+BUNDLED = Path(__file__).resolve().parents[1] / "templates"
 
 
-def throughput(target: str, count: int, workers: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Configs a second of each way, from nothing running to the last one done, in rounds of changing order."""
-    sources = _sources(target, count)
-    ways: dict[str, Callable[[], float]] = {
+class Spread(NamedTuple):
+    """A kernel, the configs of it that are compiled, and the problem that they are specialised on."""
+
+    root: Path
+    operator: str
+    kernel: str
+    functions: str
+    space: Mapping[str, tuple[int, ...]]
+    arguments: tuple[str, ...]  # parameters of the space that the kernel does not pass by itself
+    problem: Mapping[str, Any]
+
+
+class Spent(NamedTuple):
+    """Seconds of one way: on the clock, and of all processors, this process and its children together."""
+
+    wall: float
+    cpu: float
+
+
+SPREADS = (
+    Spread(
+        Path(__file__).resolve().parents[1] / "examples" / "triton_package" / "templates",
+        "rms_norm",
+        "rows",
+        "kernels.py",
+        {"ROWS": (1, 2, 4, 8, 16), "BLOCK": (256, 512, 1024, 2048, 4096), "num_warps": (1, 2, 4, 8)},
+        ("BLOCK",),
+        {"R": 64, "D": 4096},
+    ),
+    Spread(
+        BUNDLED,
+        "softmax",
+        "triton_tiles",
+        "softmax/triton.py",
+        {"ELEMENTS": (512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3, 4, 5)},
+        (),
+        {"R": 4096, "D": 512},
+    ),
+    Spread(
+        BUNDLED,
+        "gemm",
+        "triton_split",
+        "gemm/triton.py",
+        {
+            "BLOCK_M": (16, 32, 64, 128),
+            "BLOCK_N": (32, 64, 128),
+            "BLOCK_K": (32, 64, 128),
+            "SPLIT": (2, 4, 8),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3, 4),
+        },
+        (),
+        {"M": 16, "N": 4096, "K": 4096, "order": {"b": (1, 0)}, "dtypes": {"T": "bf16"}},
+    ),
+)
+"""A kernel of many rows, a small one and a matrix product: at least 100 configs each."""
+
+
+def throughput(target: str, count: int, workers: int, rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Configs a second of each kernel and way, from nothing running to the last one done, in rounds of changing order.
+
+    `ratio` and `cpu_ratio` are how many times as fast as plain processes we are, by the clock and by seconds of
+    processors, each the median of the rounds.
+    """
+    return [_one_kernel(spread, target, count, workers, rounds, say) for spread in SPREADS]
+
+
+def _one_kernel(
+    spread: Spread, target: str, count: int, workers: int, rounds: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    sources = _sources(spread, target, count)
+    ways: dict[str, Callable[[], Spent]] = {
         "aot_tune": lambda: _ours(sources, target, workers),
-        "triton.compile": lambda: _plain(sources, target, workers),
+        "triton.compile": lambda: _plain(spread, sources, target, workers),
     }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    taken: dict[str, list[Spent]] = {name: [] for name in ways}
     for number in range(rounds):
         for name in sorted(ways, reverse=bool(number % 2)):
             taken[name].append(ways[name]())
-            say(f"{name}: {count} configs in {taken[name][-1]:.1f} s")
-    ratios = sorted(p / o for o, p in zip(taken["aot_tune"], taken["triton.compile"], strict=True))
-    return {"count": len(sources), "workers": workers, "target": target, "seconds": taken, "ratio": ratios[rounds // 2]}
+            wall, cpu = taken[name][-1]
+            say(f"{spread.operator}, {name}: {len(sources)} configs in {wall:.1f} s, {cpu:.1f} s of processors")
+    pairs = list(zip(taken["triton.compile"], taken["aot_tune"], strict=True))
+    return {
+        "operator": spread.operator,
+        "count": len(sources),
+        "workers": workers,
+        "target": target,
+        "seconds": {name: [s.wall for s in spent] for name, spent in taken.items()},
+        "cpu_seconds": {name: [s.cpu for s in spent] for name, spent in taken.items()},
+        "ratio": statistics.median(plain.wall / ours.wall for plain, ours in pairs),
+        "cpu_ratio": statistics.median(plain.cpu / ours.cpu for plain, ours in pairs),
+    }
 
 
-def _sources(target: str, count: int) -> list[str]:
+def _sources(spread: Spread, target: str, count: int) -> list[str]:
     from dataclasses import replace
 
-    from triton_build import EXAMPLE, read_operator, source_of
+    from triton_build import read_operator, source_of
 
     from aot_tune.spec import Parameter, parameter, problem
 
-    operator = read_operator(EXAMPLE, "rms_norm", target)
-    kernel = operator.kernel("rows")
+    operator = read_operator(spread.root, spread.operator, target)
+    kernel = operator.kernel(spread.kernel)
     assert kernel.triton is not None
-    arguments = {**kernel.triton.arguments, "BLOCK": parameter("BLOCK")}
+    arguments = {**kernel.triton.arguments, **{name: parameter(name) for name in spread.arguments}}
     free = replace(
         kernel,
-        parameters=tuple(Parameter(n, v) for n, v in SPACE.items()),
+        parameters=tuple(Parameter(n, v) for n, v in spread.space.items()),
+        listed=(),
         triton=replace(kernel.triton, arguments=arguments),
     )
-    spread = list(itertools.product(*SPACE.values()))
-    picked = [spread[i * len(spread) // count] for i in range(min(count, len(spread)))]
-    changed = replace(operator, kernels=tuple(free if k.name == "rows" else k for k in operator.kernels))
-    given = problem(R=64, D=4096)
+    rows = list(itertools.product(*spread.space.values()))
+    picked = [rows[i * len(rows) // count] for i in range(min(count, len(rows)))]
+    kernels = tuple(free if k.name == kernel.name else k for k in operator.kernels)
+    changed, given = replace(operator, kernels=kernels), problem(**spread.problem)
     return [
-        source_of(EXAMPLE, changed, "rows", dict(zip(SPACE, row, strict=True)), given, target)[0].source
+        source_of(spread.root, changed, kernel.name, dict(zip(spread.space, row, strict=True)), given, target)[0].source
         for row in picked
     ]
 
 
-def _ours(sources: list[str], target: str, workers: int) -> float:
+def _processors() -> float:
+    """Seconds of processors so far, of this process and of children that it has waited for."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def _ours(sources: list[str], target: str, workers: int) -> Spent:
     """Objects, launchers included."""
     from aot_tune.compile import target_by_name
     from aot_tune.compile.triton import TOOLCHAIN
@@ -81,19 +167,18 @@ def _ours(sources: list[str], target: str, workers: int) -> float:
             folder.mkdir()
             return TOOLCHAIN.compile(sources[number], target_by_name(target), folder / "candidate.o", 300.0).status
 
-        began = time.monotonic()
+        used, began = _processors(), time.monotonic()
         statuses = list(threads.map(compile_one, range(len(sources))))
-        spent = time.monotonic() - began
-    pool().close()
+        wall = time.monotonic() - began
+    pool().close()  # what its processes used counts once they have ended
     if set(statuses) != {"ok"}:
         raise SystemExit(f"benchmarks: candidates do not compile: {sorted(set(statuses))}")
-    return spent
+    return Spent(wall, _processors() - used)
 
 
-def _plain(sources: list[str], target: str, workers: int) -> float:
+def _plain(spread: Spread, sources: list[str], target: str, workers: int) -> Spent:
     """Images alone, each process with an empty cache."""
     import msgspec
-    from triton_build import EXAMPLE
 
     from aot_tune.render.recipe import read_recipe
     from aot_tune.triton.devices import device_of
@@ -102,9 +187,9 @@ def _plain(sources: list[str], target: str, workers: int) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch, "recipes.json")
         recipes = [msgspec.to_builtins(read_recipe(s)) for s in sources]
-        told = {"file": str(EXAMPLE / "kernels.py"), "recipes": recipes}
+        told = {"file": str(spread.root / spread.functions), "recipes": recipes}
         work.write_text(json.dumps({**told, "target": [device.backend, device.arch, device.warp_size]}))
-        began = time.monotonic()
+        used, began = _processors(), time.monotonic()
         running = [
             subprocess.Popen(
                 [sys.executable, __file__, str(work), str(number), str(workers)],
@@ -113,7 +198,7 @@ def _plain(sources: list[str], target: str, workers: int) -> float:
             for number in range(workers)
         ]
         codes = [process.wait() for process in running]
-        spent = time.monotonic() - began
+        spent = Spent(time.monotonic() - began, _processors() - used)
     if any(codes):
         raise SystemExit(f"benchmarks: a process of plain triton.compile ended with {codes}")
     return spent

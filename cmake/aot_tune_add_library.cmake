@@ -139,7 +139,7 @@ macro(_aot_tune_configure)
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")
   endif()
-  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _link_arguments and _include_folders
+  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _backends, _link_arguments and _include_folders
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
 
   # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
@@ -181,7 +181,17 @@ macro(_aot_tune_link)
     PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
   target_include_directories(${target} SYSTEM PRIVATE ${_aot_tune_include_folders})
-  target_link_libraries(${target} PRIVATE ${directory}/variants.a ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS})
+  set(called "")
+  if("triton" IN_LIST _aot_tune_backends) # what launchers call: an archive, of which a library takes what it needs
+    file(GLOB launcher_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/triton/*.cpp")
+    add_library(${target}_launchers STATIC ${launcher_sources})
+    _aot_tune_common_properties(${target}_launchers)
+    target_include_directories(${target}_launchers PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime/include")
+    set(called ${target}_launchers)
+  endif()
+  target_link_libraries(
+    ${target} PRIVATE ${directory}/variants.a ${called} ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS}
+  )
   target_link_options(${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined)
   add_custom_command(
     TARGET ${target}

@@ -18,6 +18,7 @@ from aot_tune.compile.programs import program_digest, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import OUTPUT, compiler_environment, key_environment
 from aot_tune.compile.toolchain import Toolchain, toolchain_for
+from aot_tune.compile.triton_link import functions_of
 from aot_tune.compile.triton_object import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.compile.triton_pool import DiedError, Setup, TimedOutError, pool
 from aot_tune.render.recipe import read_recipe
@@ -142,7 +143,9 @@ class TritonToolchain:
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library for the benchmark; drivers are found when it runs."""
-        self._cxx().link_shared([*objects, *(Path(word) for word in self.link_arguments())], out)
+        cxx = self._cxx()
+        called = functions_of(objects, cxx.command(), self._env())
+        cxx.link_shared([*objects, *called, *(Path(word) for word in self.link_arguments())], out)
 
     def link_arguments(self) -> tuple[str, ...]:
         """dlopen and mutexes, which older C libraries keep apart."""

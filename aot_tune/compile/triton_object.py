@@ -15,10 +15,10 @@ __all__ = ["HEADER", "IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "ker
 
 HEADER, IMAGE = "kernel.h", "kernel.bin"
 LAUNCHER = Path(__file__).resolve().parents[1] / "runtime" / "triton"
-"""The folder of the headers that launchers include."""
+"""The folder of the headers that launchers include, and of the functions that they call."""
 
 _MEMORY = 4 << 30
-_RANK = 5
+_MOST_AXES = 5
 _FLAGS = (
     "-std=c++17",
     "-O1",  # -O2 takes a third longer, and saves 2 of the 10 ns that a launcher takes
@@ -49,12 +49,6 @@ constexpr unsigned long long profile_scratch = {profile_scratch}, profile_scratc
 constexpr bool cooperative = {cooperative}, pdl = {pdl};
 constexpr bool tma = {tma};
 constexpr bool descriptor_rounding = {descriptor_rounding};
-struct DescriptorMeta {{
-  int swizzle, element_size, element_type;
-  bool fp4_padded;
-  int rank;
-  int block[{rank}];
-}};
 {descriptors}constexpr unsigned long long image_size = {size};
 }}  // namespace kernel
 
@@ -71,9 +65,9 @@ __asm__("aot_tune_kernel_image");
 
 
 def kernel_header(image: Image) -> str:
-    """The text of `kernel.h`: what the launcher must know of an image, and the image itself."""
+    """The text of `kernel.h`, for behind `launch.h`: what the launcher must know of an image, and the image itself."""
     values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
-    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "rank": str(_RANK), "image": IMAGE}
+    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE}
     return _TEXT.format(**values)
 
 
@@ -82,9 +76,9 @@ def _literal(value: object) -> str:
 
 
 def _descriptor(one: DescriptorMap) -> str:
-    block = [*one.block, *([0] * (_RANK - len(one.block)))]
+    block = [*one.block, *([0] * (_MOST_AXES - len(one.block)))]
     return (
-        f"constexpr DescriptorMeta descriptor_{one.parameter} = {{{one.swizzle}, {one.element_size}, "
+        f"constexpr launcher::DescriptorMeta descriptor_{one.parameter} = {{{one.swizzle}, {one.element_size}, "
         f"{one.element_type}, {_literal(one.fp4_padded)}, {len(one.block)}, "
         f"{{{', '.join(map(str, block))}}}}};\n"
     )

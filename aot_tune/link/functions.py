@@ -36,6 +36,13 @@ void Call::note(int variant, char* buffer, size_t size) const {{
 {note}
 }}
 
+// The error of a variant's function, with what the variant says of a call that it cannot serve.
+int32_t failed(const Call& c, int variant, const char* function, int32_t status) {{
+  char note[256] = "";
+  if (status == kUnavailable) c.note(variant, note, sizeof note);
+  return kernel_failed(kOperator, kInfo[variant], function, status, note);
+}}
+
 // The variant that AOT_TUNE_FORCE names for the call, or -1.
 int32_t forced(const Call& c, int* variant) {{
   const auto takes = [&c](int32_t i, FirstRefusal& refusal) {{ return accepts(c, i, refusal); }};
@@ -62,7 +69,7 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   int32_t status = need(c, *variant, size);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }}
 
 int32_t run(const Call& c, const aot_tune_exec* exec) {{
@@ -73,7 +80,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {{
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch({prepared(op, "c")}, memory, size, stream);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }}"""
     return f"{text}\n\n{_preload(table)}" if loads else text
 
@@ -176,7 +183,7 @@ def _explain_choice() -> list[str]:
         "  TextTrace trace{&text};",
         "  const int32_t status = named ? need(c, choice, &size)",
         "                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);",
-        '  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);',
+        '  if (status != 0) return failed(c, choice, "workspace", status);',
         '  const char* why = named                 ? "named by AOT_TUNE_FORCE"',
         '                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"',
         '                    : c.hollow            ? "generic: an input has no elements"',

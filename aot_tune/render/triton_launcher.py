@@ -1,8 +1,7 @@
-"""The C++ that launches a Triton kernel: a candidate's three functions, over `runtime/triton`."""
+"""The C++ that launches a Triton kernel: a candidate's four functions, over `runtime/triton`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,17 +11,12 @@ from aot_tune.render.cxx import SYMBOL, TENSOR, CxxFunctions, scalar_type
 from aot_tune.render.hooks import Hooks
 from aot_tune.render.specialize import Argument
 from aot_tune.render.triton_grid import print_expr, trace_grid
+from aot_tune.render.triton_numbers import FLOATS, INTEGERS, constant, passed_number
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
 
 __all__ = ["Launch", "Passed", "render_launcher"]
 
-_INTEGERS = {
-    "i1": "uint8_t",
-    "u1": "uint8_t",
-    **{f"i{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": f"uint{bits}_t" for bits in (8, 16, 32, 64)},
-}
-_FLOATS = {"fp16": "uint16_t", "bf16": "uint16_t", "fp32": "float", "fp64": "double"}
+_MOST_AXES = 5
 _HEADERS = {"hip": "launcher_hip.h"}
 
 
@@ -94,12 +88,12 @@ class _Writer:
     def text(self) -> str:
         header = _HEADERS.get(self.launch.family, "launcher.h")
         head = (
-            f"// Launches the Triton kernel above. Written by aot_tune.\n#include <cstddef>\n#include <cstdint>\n\n"
-            f'{TENSOR}\n#include "kernel.h"\n#include "{header}"\n'
+            "// Launches the Triton kernel above. Written by aot_tune.\n#include <stddef.h>\n#include <stdint.h>\n\n"
+            f'{TENSOR}\n#include "launch.h"\n#include "kernel.h"\n#include "{header}"\n'
         )
         parts = [head, self._metadata(), self._declarations(), self._plan(), self._workspace(), self._launch()]
-        preload = f"{self.cxx.kernel_signature('preload')} {{ return launcher::preload(call::kSymbol); }}\n"
-        return "\n".join(filter(None, [*parts, preload]))
+        preload = f"{self.cxx.kernel_signature('preload')} {{ return launcher::preload(call::aot_kernel); }}\n"
+        return "\n".join(filter(None, [*parts, preload, self._note()]))
 
     # -- declarations --------------------------------------------------------------------------------------------
 
@@ -108,16 +102,19 @@ class _Writer:
         if not self.descriptors:
             return ""
         names = [p.name for p in self.descriptors]
-        outside = "".join(f"constexpr kernel::DescriptorMeta descriptor_{n} = {{}};\n" for n in names)
-        inside = "".join(f"constexpr DescriptorMeta meta_{n} = descriptor_{n};\n" for n in names)
+        outside = "".join(f"constexpr launcher::DescriptorMeta descriptor_{n} = {{}};\n" for n in names)
+        inside = "".join(f"constexpr launcher::DescriptorMeta meta_{n} = descriptor_{n};\n" for n in names)
         return (
             f"namespace {{\n// Used where the kernel takes a descriptor in parts.\n{outside}}}  // namespace\n"
             f"namespace kernel {{\n{inside}}}  // namespace kernel\n"
         )
 
     def _declarations(self) -> str:
-        lines = ["namespace {", "namespace call {", "", f'constexpr char kSymbol[] = "{SYMBOL}";']
-        lines += [f"launcher::MapCache<{self._rank(p)}> maps_{p.name};" for p in self.descriptors]
+        lines = ["namespace {", "namespace call {", "", "launcher::Kernel aot_kernel = {"]
+        lines += [f'    kernel::name, "{SYMBOL}", AOT_TUNE_KERNEL_IMAGE,']
+        lines += ["    kernel::warps * kernel::warp_size, kernel::ctas, kernel::shared,"]
+        lines += ["    kernel::cooperative, kernel::pdl, kernel::tma, kernel::descriptor_rounding, 0, nullptr};"]
+        lines += [f"launcher::Described described_{p.name} = {self._described(p)};" for p in self.descriptors]
         lines += ["", "// The kernel's parameters.", "struct Arguments {"]
         lines += [f"  {self._member_type(p)} p_{p.name};" for p in self.launch.parameters]
         lines += ["  void *global_scratch, *profile_scratch;", "};"]
@@ -127,10 +124,23 @@ class _Writer:
         lines += ["  size_t at_global_scratch, at_profile_scratch;", "};", ""]
         return "\n".join(lines)
 
+    def _described(self, p: Passed) -> str:
+        tensor, descriptor = self.op.tensor(p.argument.tensor), p.argument.descriptor
+        assert descriptor is not None
+        if tensor.rank > _MOST_AXES:
+            raise RenderError(
+                f"{self.launch.what}: argument {p.name!r} is a descriptor of {tensor.name!r}",
+                why=f"it has {tensor.rank} axes, tensor descriptors have at most {_MOST_AXES}",
+                fix="pass the tensor itself",
+            )
+        nan = "true" if descriptor.padding == "nan" else "false"
+        order = ", ".join(map(str, descriptor.order or range(tensor.rank)))
+        return f"{{{tensor.rank}, {tensor.dtype.itemsize}, {nan}, {{{order}}}, kernel::meta_{p.name}, nullptr, 0}}"
+
     def _member_type(self, p: Passed) -> str:
         if p.argument.kind == "descriptor":
-            return f"launcher::Descriptor<{self._rank(p)}>"
-        return "void*" if p.type.startswith("*") else (_INTEGERS | _FLOATS)[p.type]
+            return "launcher::Descriptor"
+        return "void*" if p.type.startswith("*") else (INTEGERS | FLOATS)[p.type]
 
     def _rank(self, p: Passed) -> int:
         return self.op.tensor(p.argument.tensor).rank
@@ -140,22 +150,25 @@ class _Writer:
     def _plan(self) -> str:
         arguments = [p.argument for p in self.launch.passed]
         extents = trace_grid(self.op, self.launch.function, arguments, self.launch.values, self.launch.what)
-        declared = [f"const DLTensor* {t.name}" for t in self.op.tensors]
-        declared += [f"{scalar_type(s.dtype_name)} {s.name}" for s in self.op.scalars]
-        declared += [f"int32_t {a.name}" for a in self.op.attributes]
-        declared.append("int32_t aot_device")
-        listed = ",\n    ".join(f"[[maybe_unused]] {d}" for d in declared)
+        listed = self._listed("int32_t aot_device")
         lines = [f"int32_t make_plan(\n    {listed},\n    Plan* aot_plan) {{", "  bool aot_undefined = false;"]
         for axis, extent in zip("xyz", extents, strict=False):
             lines.append(f"  aot_plan->grid.{axis} = {self._print(extent, 'the grid')};")
-        lines += ["  if (aot_undefined || !aot_plan->grid.valid()) return launcher::kInvalidValue;"]
+        for axis in "xyz"[len(extents) :]:
+            lines.append(f"  aot_plan->grid.{axis} = 1;")
+        valid = "launcher::valid(aot_plan->grid, kernel::ctas)"
+        lines += [f"  if (aot_undefined || !{valid}) return launcher::kInvalidValue;"]
         for p in self.buffers:
             lines += self._reserve(p)
         lines += [
-            "  const uint64_t aot_blocks = aot_plan->grid.blocks();",
-            "  aot_plan->at_global_scratch = aot_plan->memory.reserve(aot_blocks, kernel::global_scratch);",
-            "  aot_plan->at_profile_scratch = aot_plan->memory.reserve(aot_blocks, kernel::profile_scratch);",
-            "  return aot_undefined || aot_plan->memory.too_large() ? launcher::kInvalidValue : 0;",
+            "  if (kernel::global_scratch != 0 || kernel::profile_scratch != 0) {",
+            "    const uint64_t aot_blocks = launcher::blocks(aot_plan->grid, kernel::ctas);",
+            *(
+                f"    aot_plan->at_{n} = launcher::reserve(aot_plan->memory, aot_blocks, kernel::{n});"
+                for n in ("global_scratch", "profile_scratch")
+            ),
+            "  }",
+            "  return aot_undefined || aot_plan->memory.too_large ? launcher::kInvalidValue : 0;",
             "}",
             "",
             "}  // namespace call",
@@ -172,7 +185,8 @@ class _Writer:
         return [
             f"  const int64_t aot_count_{p.name} = {self._print(count, f'the count of buffer {p.name!r}')};",
             f"  if (aot_undefined || aot_count_{p.name} < 0) return launcher::kInvalidValue;",
-            f"  aot_plan->at_{p.name} = aot_plan->memory.reserve(static_cast<uint64_t>(aot_count_{p.name}), {size});",
+            f"  aot_plan->at_{p.name} =",
+            f"      launcher::reserve(aot_plan->memory, static_cast<uint64_t>(aot_count_{p.name}), {size});",
             f"  aot_plan->bytes_{p.name} = static_cast<size_t>(aot_count_{p.name}) * {size};",
         ]
 
@@ -182,9 +196,9 @@ class _Writer:
                 f"{self.cxx.kernel_signature('workspace')} {{",
                 "  *workspace_size = 0;",
                 f"  const int32_t aot_device = {self._device()};",
-                "  if (const int32_t aot_status = launcher::find(aot_device, call::kSymbol)) return aot_status;",
+                "  if (const int32_t aot_status = launcher::find(call::aot_kernel, aot_device)) return aot_status;",
                 *self._make_plan(),
-                "  *workspace_size = aot_plan.memory.size();",
+                "  *workspace_size = launcher::bytes(aot_plan.memory);",
                 "  return 0;",
                 "}",
                 "",
@@ -198,29 +212,46 @@ class _Writer:
         lines = [
             f"{self.cxx.kernel_signature('launch')} {{",
             f"  const int32_t aot_device = {self._device()};",
-            "  if (const int32_t aot_status = launcher::load(aot_device, call::kSymbol)) return aot_status;",
+            "  if (const int32_t aot_status = launcher::load(call::aot_kernel, aot_device)) return aot_status;",
             *self._make_plan(),
-            "  if (!aot_plan.memory.place(workspace, workspace_size)) return launcher::kInvalidValue;",
-            "  const launcher::Zeros aot_zeros{stream};",
+            "  if (aot_plan.memory.end != 0 && !launcher::place(aot_plan.memory, workspace, workspace_size))",
+            "    return launcher::kInvalidValue;",
             *(line for p in self.launch.zeroed for line in self._zero(p)),
-            "  if (aot_plan.grid.empty()) return 0;",
+            "  if (launcher::empty(aot_plan.grid)) return 0;",
             "  call::Arguments aot_arguments;",
             *self._fill(),
-            f"  launcher::Parameters<{count}> aot_parameters;",
-            *(self._add(p) for p in self.launch.parameters),
             *self._scratch(),
-            "  return launcher::launch(aot_device, aot_plan.grid, aot_parameters.list, stream);",
+            f"  void* aot_parameters[{count}];",
+            "  void** aot_next = aot_parameters;",
+            *(line for p in self.launch.parameters for line in self._add(p)),
+            "  *aot_next++ = &aot_arguments.global_scratch;",
+            "  *aot_next++ = &aot_arguments.profile_scratch;",
+            "  return launcher::launch(call::aot_kernel, aot_device, aot_plan.grid, aot_parameters, stream);",
             "}",
             "",
         ]
         return "\n".join(lines)
+
+    def _note(self) -> str:
+        listed = self._listed("char* buffer", "size_t buffer_size")
+        return (
+            f'extern "C" __attribute__((visibility("default"))) int32_t {SYMBOL}_note(\n    {listed}) {{\n'
+            f"  launcher::tell(call::aot_kernel, {self._device()}, buffer, buffer_size);\n  return 0;\n}}\n"
+        )
+
+    def _listed(self, *last: str) -> str:
+        """The operator's arguments, and those that follow them."""
+        declared = [f"const DLTensor* {t.name}" for t in self.op.tensors]
+        declared += [f"{scalar_type(s.dtype_name)} {s.name}" for s in self.op.scalars]
+        declared += [f"int32_t {a.name}" for a in self.op.attributes]
+        return ",\n    ".join(f"[[maybe_unused]] {d}" for d in (*declared, *last))
 
     def _make_plan(self) -> list[str]:
         names = [t.name for t in self.op.tensors] + [s.name for s in self.op.scalars]
         names += [a.name for a in self.op.attributes]
         passed = ", ".join([*names, "aot_device", "&aot_plan"])
         return [
-            "  call::Plan aot_plan;",
+            "  call::Plan aot_plan = {};",
             f"  if (const int32_t aot_status = call::make_plan({passed})) return aot_status;",
         ]
 
@@ -233,14 +264,14 @@ class _Writer:
 
     def _zero(self, p: Passed) -> list[str]:
         if p.argument.kind == "buffer":
-            line = f"aot_zeros.line(aot_plan.memory.at(aot_plan.at_{p.name}), aot_plan.bytes_{p.name})"
+            line = f"launcher::zero(aot_plan.memory.start + aot_plan.at_{p.name}, aot_plan.bytes_{p.name}, stream)"
             return [
                 f"  if (aot_plan.bytes_{p.name} != 0) {{",
                 f"    if (const int32_t aot_status = {line}) return aot_status;",
                 "  }",
             ]
         tensor = self.op.tensor(p.argument.tensor)
-        clear = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, aot_zeros)"
+        clear = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, stream)"
         one = f"if (const int32_t aot_status = {clear}) return aot_status;"
         there = self.cxx.present(tensor.name)
         return [f"  {one}"] if there == "true" else [f"  if ({there}) {{", f"    {one}", "  }"]
@@ -262,59 +293,52 @@ class _Writer:
         if a.kind == "pointer":
             return [f"{to} = {self._data(self.op.tensor(a.tensor))};"]
         if a.kind == "buffer":
-            return [f"{to} = aot_plan.memory.at(aot_plan.at_{p.name});"]
+            return [f"{to} = aot_plan.memory.start + aot_plan.at_{p.name};"]
         if a.kind == "descriptor":
-            return self._describe(p, to)
+            return []  # is described where it is added
         if a.kind == "scalar":
             scalar = next(s for s in self.op.scalars if s.name == a.value)
-            if scalar.dtype_name in ("f32", "f64") and p.type in _INTEGERS and p.type not in ("i1", "u1"):
+            if scalar.dtype_name in ("f32", "f64") and p.type in INTEGERS and p.type not in ("i1", "u1"):
                 raise RenderError(
                     f"{self.launch.what}: argument {p.name!r}: the scalar {scalar.name!r} is a float, not {p.type}",
                     fix="declare the scalar i32 or i64, or change the annotation",
                 )
-            return [_number(scalar.name, p.type, to)]
+            return [passed_number(scalar.name, p.type, to)]
         if p.expr is not None:
-            return [_number(self._print(p.expr, f"argument {p.name!r}"), p.type, to)]
-        return [f"{to} = {_literal(p.value, p.type, f'{self.launch.what}: argument {p.name!r}')};"]
+            return [passed_number(self._print(p.expr, f"argument {p.name!r}"), p.type, to)]
+        return [f"{to} = {constant(p.value, p.type, f'{self.launch.what}: argument {p.name!r}')};"]
 
     def _data(self, tensor: Tensor) -> str:
         there = self.cxx.present(tensor.name)
         return f"{tensor.name}->data" if there == "true" else f"{there} ? {tensor.name}->data : nullptr"
 
-    def _describe(self, p: Passed, to: str) -> list[str]:
-        tensor, descriptor = self.op.tensor(p.argument.tensor), p.argument.descriptor
-        assert descriptor is not None
+    def _add(self, p: Passed) -> list[str]:
+        if p.argument.kind != "descriptor":
+            return [f"  *aot_next++ = &aot_arguments.p_{p.name};"]
+        tensor = self.op.tensor(p.argument.tensor)
         if self.cxx.present(tensor.name) != "true":
             raise RenderError(
                 f"{self.launch.what}: argument {p.name!r} is a descriptor of {tensor.name!r}, which may be left out",
                 why="there is no descriptor of nothing",
                 fix=f"add present({tensor.name!r}) == 1 to the kernel's requires",
             )
-        nan = "true" if descriptor.padding == "nan" else "false"
-        lines, of = [], f"*{tensor.name}"
-        if descriptor.order not in ((), tuple(range(tensor.rank))):
-            order = ", ".join(map(str, descriptor.order))
-            lines = [f"const launcher::Permuted<{tensor.rank}> aot_axes_{p.name}(*{tensor.name}, {{{order}}});"]
-            of = f"aot_axes_{p.name}.tensor"
-        read = f"{to}.read({of}, {tensor.dtype.itemsize}, {nan}, kernel::meta_{p.name}, &call::maps_{p.name})"
-        return [*lines, "if (const int32_t aot_status =", f"        {read})", "  return aot_status;"]
-
-    def _add(self, p: Passed) -> str:
-        if p.argument.kind == "descriptor":
-            return f"  aot_arguments.p_{p.name}.add(aot_parameters);"
-        return f"  aot_parameters.add(&aot_arguments.p_{p.name});"
+        passed = f"call::aot_kernel, call::described_{p.name}, *{tensor.name}, &aot_arguments.p_{p.name}, &aot_next"
+        return [
+            "  if (const int32_t aot_status =",
+            f"          launcher::describe({passed}))",
+            "    return aot_status;",
+        ]
 
     def _scratch(self) -> list[str]:
-        lines = []
-        for name in ("global_scratch", "profile_scratch"):
-            memory = f"aot_plan.memory.at(aot_plan.at_{name})"
-            lines.append(f"  aot_arguments.{name} = kernel::{name} != 0 ? {memory} : nullptr;")
-            lines.append(f"  aot_parameters.add(&aot_arguments.{name});")
+        places = [
+            f"  aot_arguments.{n} = kernel::{n} != 0 ? aot_plan.memory.start + aot_plan.at_{n} : nullptr;"
+            for n in ("global_scratch", "profile_scratch")
+        ]
         return [
-            *lines,
+            *places,
             "  if (kernel::profile_scratch != 0) {",
-            "    const size_t aot_bytes = aot_plan.grid.blocks() * kernel::profile_scratch;",
-            "    const int32_t aot_status = aot_zeros.line(aot_arguments.profile_scratch, aot_bytes);",
+            "    const size_t aot_bytes = launcher::blocks(aot_plan.grid, kernel::ctas) * kernel::profile_scratch;",
+            "    const int32_t aot_status = launcher::zero(aot_arguments.profile_scratch, aot_bytes, stream);",
             "    if (aot_status != 0) return aot_status;",
             "  }",
         ]
@@ -331,7 +355,7 @@ class _Writer:
         if kind == "attribute":
             return f"int64_t{{{self.cxx.attr(rest)}}}"
         if fact == "device.multiprocessors":
-            return "launcher::multiprocessors(aot_device)"
+            return "launcher::multiprocessors(call::aot_kernel, aot_device)"
         name, _, axis = rest.partition(".")
         tensor = next((t for t in self.op.tensors if t.name == name), None)
         if kind == "stride" and tensor is not None and axis.isdigit() and int(axis) < tensor.rank:
@@ -351,34 +375,3 @@ class _Writer:
             return read
         later = [print_expr(e, lambda fact: self._fact(fact, "a shape")) for e in tensor.shape[axis + 1 :]]
         return f"({there} ? {read} : {' * '.join(later) or 'INT64_C(1)'})"  # absent: as if row-major
-
-
-def _number(value: str, kind: str, to: str) -> str:
-    """The statement that passes a C++ number as a type of the signature."""
-    if kind in ("fp16", "bf16"):
-        convert = "float16_bits" if kind == "fp16" else "bfloat16_bits"
-        return f"{to} = launcher::{convert}(static_cast<double>({value}));"
-    if kind in _FLOATS:
-        return f"{to} = static_cast<{_FLOATS[kind]}>({value});"
-    if kind in ("i1", "u1"):
-        return f"{to} = {value} != 0;"
-    return f"aot_fits &= launcher::narrow({value}, &{to});"
-
-
-def _literal(value: Any, kind: str, what: str) -> str:
-    """A constant of the type in C++."""
-    if kind in _FLOATS:
-        number = f"{float(value)!r}" if math.isfinite(value) else f"{'-' if value < 0 else ''}__builtin_{_odd(value)}"
-        convert = {"fp16": "launcher::float16_bits", "bf16": "launcher::bfloat16_bits"}
-        return f"{convert.get(kind, f'static_cast<{_FLOATS[kind]}>')}({number})"
-    if kind in ("i1", "u1"):
-        return "1" if value else "0"
-    bits, integer = int(kind[1:]), int(value)
-    low, high = (0, 2**bits) if kind[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-    if not low <= integer < high or integer != value:
-        raise RenderError(f"{what}: the constant {value!r} does not fit the type {kind}", fix="change it or its type")
-    return "INT64_MIN" if integer == -(2**63) else f"INT64_C({integer})"
-
-
-def _odd(value: float) -> str:
-    return "inf()" if math.isinf(value) else 'nan("")'

@@ -22,8 +22,9 @@ int32_t fail(int32_t code, const char* format, ...) noexcept {
 const char* last_error() noexcept { return message; }
 
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
-                      int32_t status) noexcept {
-  const char* meaning = status == kUnavailable                 ? "something that it needs is not here"
+                      int32_t status, const char* note) noexcept {
+  const char* meaning = *note != '\0'                          ? note
+                        : status == kUnavailable               ? "something that it needs is not here"
                         : variant.backend->describe != nullptr ? variant.backend->describe(status)
                                                                : nullptr;
   return fail(AOT_TUNE_ERROR_KERNEL, "%s: variant %s for %s: %s returned %d%s%s%s", op.name, variant.name,

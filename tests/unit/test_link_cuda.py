@@ -228,7 +228,10 @@ def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
         ("even_80", "AOT_TUNE_FORCE names variant even_80 for cuda-sm_80, which this device (sm_90) does not run"),
         ("fast_bf16", "names variant fast_bf16, whose guard (dtype.T == 1) does not hold for this call"),
         ("scale:fats", "scale: AOT_TUNE_FORCE names 'fats', which is no variant and no kernel of it"),
-        ("vendor", "variant vendor_90a for cuda-sm_90a: workspace returned -100 (something that it needs is not here)"),
+        (
+            "vendor",
+            "variant vendor_90a for cuda-sm_90a: workspace returned -100 (the vendor's library 12.3 is not here)",
+        ),
     ],
 )
 def test_a_variant_by_name(standin: linked.Built, names: str, wanted: object) -> None:

@@ -52,7 +52,8 @@ def test_the_header_says_what_the_image_needs(tmp_path: Path) -> None:
     (tmp_path / "kernel.h").write_text(kernel_header(IMAGE))
     (tmp_path / "kernel.bin").write_bytes(b"abc")
     (tmp_path / "t.cpp").write_text(
-        """#include "kernel.h"
+        """#include "launch.h"
+        #include "kernel.h"
         using namespace kernel;
         static_assert(warps == 12 && warp_size == 32 && ctas == 2 && shared == 98328);
         static_assert(global_scratch == 512 && global_scratch_alignment == 128);
@@ -67,7 +68,8 @@ def test_the_header_says_what_the_image_needs(tmp_path: Path) -> None:
           return name[0] == 'k' && name[14] == 0 ? 0 : 3;
         }"""
     )
-    subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", "t", "t.cpp"], cwd=tmp_path, check=True)
+    run = ["g++", "-std=c++17", "-Wall", "-Werror", "-I", str(LAUNCHER), "-o", "t", "t.cpp"]
+    subprocess.run(run, cwd=tmp_path, check=True)
     assert subprocess.run([tmp_path / "t"], check=False).returncode == 0
 
 

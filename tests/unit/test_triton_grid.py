@@ -176,11 +176,8 @@ def test_expressions_are_those_of_python_for_negative_numbers_too(tmp_path: Path
         for t in trees
     )
     table = ",\n".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
-    (tmp_path / "kernel.h").write_text(tl.kernel_header(tl.IMAGE))
-    (tmp_path / "kernel.bin").write_text("x")
     (tmp_path / "print.cpp").write_text(
-        "#include <cstdint>\nstruct DLTensor { void* data; int32_t device[2]; int32_t ndim; uint32_t dtype; "
-        'int64_t* shape; int64_t* strides; uint64_t byte_offset; };\n#include "kernel.h"\n#include "launch.h"\n'
+        '#include <cstdio>\n#include "launch.h"\n'
         f"static void all(int64_t a, int64_t b, int64_t c) {{\n  (void)a, (void)b, (void)c;\n{body}\n}}\n"
         f"int main() {{\n  const int64_t rows[][3] = {{{table}}};\n"
         "  for (const auto& row : rows) all(row[0], row[1], row[2]);\n}\n"
@@ -204,14 +201,11 @@ def test_powers_of_two_at_the_end_of_the_range(tmp_path: Path) -> None:
     """The launcher's function and that of dispatch."""
     values = [0, 1, 2, 3, 2**31, 2**31 + 1, 2**62, 2**62 + 1, -5, 2**63 - 1]
     calls = "\n".join(f'  std::printf("%lld\\n", (long long)next_power_of_2(INT64_C({v})));' for v in values)
-    (tmp_path / "kernel.h").write_text(tl.kernel_header(tl.IMAGE))
-    (tmp_path / "kernel.bin").write_text("x")
-    launcher = '#include "kernel.h"\n#include "launch.h"\nusing namespace launcher;\n'
+    launcher = '#include <cstdio>\n#include "launch.h"\nusing namespace launcher;\n'
     dispatch = '#include <cstdio>\n#include "runtime.h"\nusing namespace aot_tune;\n'
-    head = "#include <cstdint>\nstruct DLTensor { void* data; int32_t ndim; int64_t *shape, *strides; };\n"
     wanted = [1, 1, 2, 4, 2**31, 2**32, 2**62, 0, 1, 0]
     runtime = tl.LAUNCHER.parent
-    for text in (head + launcher, dispatch):
+    for text in (launcher, dispatch):
         (tmp_path / "power.cpp").write_text(f"{text}int main() {{\n{calls}\n}}\n")
         run = ["g++", "-std=c++17", "-I.", f"-I{tl.LAUNCHER}", f"-I{runtime}", f"-I{runtime / 'include'}"]
         subprocess.run([*run, "power.cpp", "-o", "power"], cwd=tmp_path, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +63,7 @@ def test_pointers_and_integers_are_passed_and_the_grid_is_launched(simple: tuple
     got = parameters(answer)
     assert [number(p) for p in got] == [*answer["data"], 35, 0, 0]
     assert [len(p) for p in got] == [8, 8, 4, 8, 8]
+    assert answer["note"] == ""
 
 
 def test_an_integer_that_does_not_fit_is_an_error_and_nothing_runs(simple: tuple[Path, str], cuda: Path) -> None:
@@ -154,6 +154,7 @@ def test_a_kernel_that_the_driver_refuses_is_left_to_other_variants(tmp_path: Pa
     calls = [{"arguments": [X, X]}, {"arguments": [X, X]}, {"preload": True}]
     first, second, preload = tl.call(library, source.symbol, calls, cuda)
     assert (first["workspace"], first["launch"], second["workspace"], preload["preload"]) == (-100, 222, -100, -100)
+    assert first["note"].startswith("the driver does not translate the kernel's PTX, error 222: update it, ")
     assert preload["loads"] == 1
 
 
@@ -161,8 +162,8 @@ def test_a_failure_that_may_pass_is_reported_and_tried_again(tmp_path: Path, cud
     source = simple_source()
     library = tl.compiled(tmp_path, source, (), text="refuse 2")  # out of memory
     first, second = tl.call(library, source.symbol, [{"arguments": [X, X]}] * 2, cuda)
-    assert (first["workspace"], first["launch"], second["workspace"]) == (2, 2, 2)
-    assert second["loads"] == 4
+    assert (first["workspace"], first["launch"], second["workspace"], first["note"]) == (2, 2, 2, "")
+    assert second["loads"] == 6  # the note tries as well
 
 
 def test_shared_memory_that_a_device_lacks_and_an_image_without_the_kernel(tmp_path: Path, cuda: Path) -> None:
@@ -170,21 +171,28 @@ def test_shared_memory_that_a_device_lacks_and_an_image_without_the_kernel(tmp_p
     image = IMAGE(tl.IMAGE, shared=160_000)
     (answer,) = launched(tmp_path, cuda, image, {"set": ["shared_limit", 101_376]}, {"arguments": [X, X]})
     assert (answer["workspace"], answer["launch"]) == (-100, 1)
+    assert "does not run blocks of 160000 bytes of shared memory" in answer["note"]
     source = simple_source()
     library = tl.compiled(tmp_path / "other", source, (), text="another_kernel 8")
     (answer,) = tl.call(library, source.symbol, [{"arguments": [X, X]}], cuda)
     assert (answer["workspace"], answer["launch"]) == (-100, 500)
+    assert answer["note"].startswith("the driver refuses the kernel's code, error 500: build with this device among ")
     assert "unload" in answer["log"]
 
 
 def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("not a library\n")
     old = tl.stand_in(tmp_path / "old", "libcuda_triton.cpp", "libcuda.so.1", "-DTOO_OLD", "-Wno-unused-function")
-    for folder in (tmp_path, old):
+    said = (
+        "libcuda.so.1 of NVIDIA's driver cannot be loaded: install the driver",
+        "the driver has no cuLibraryLoadData: update it to one for CUDA 12.0 or later",
+    )
+    for folder, note in zip((tmp_path, old), said, strict=True):
         answer, preload = tl.call(
             *simple, [{"arguments": [X, X]}, {"preload": True}], None, LD_LIBRARY_PATH=str(folder)
         )
         assert (answer["workspace"], answer["launch"], preload["preload"]) == (-100, -100, -100)
+        assert answer["note"] == note
 
 
 def test_a_driver_without_the_optional_functions_serves(simple: tuple[Path, str], tmp_path: Path) -> None:
@@ -284,7 +292,7 @@ def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: 
 
 
 def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path) -> None:
-    """Each defines its three functions and nothing else, and runs nothing when it is loaded."""
+    """Each defines its four functions and nothing else, and runs nothing when it is loaded."""
     other = TritonFunction("scale.py:scale_kernel", {**SIMPLE.arguments, "n": tl.N}, grid=(tl.M,))
     sources = [simple_source(), simple_source(other)]
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -292,10 +300,9 @@ def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path
         image = IMAGE(tl.IMAGE, name=name)
         tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
         data = (folder / "candidate.o").read_bytes()
-        assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload")}
+        assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
         assert initialiser_count(data) == 0
-    objects = [str(f / "candidate.o") for f in folders]
-    subprocess.run(["g++", "-shared", *objects, "-o", "both.so", "-Wl,-z,defs", "-ldl"], cwd=tmp_path, check=True)
+    tl.linked([f / "candidate.o" for f in folders], tmp_path / "both.so")
     for source, name in zip(sources, ("one_kernel", "two_kernel"), strict=True):
         (answer,) = tl.call(tmp_path / "both.so", source.symbol, [{"arguments": [X, X]}], cuda)
         assert answer["log"][0] == f"load {name}"

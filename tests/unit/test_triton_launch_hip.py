@@ -100,11 +100,12 @@ def test_a_kernel_that_is_refused_is_left_to_other_variants(tmp_path: Path, hip:
     first, second = launched(tmp_path / "image", hip, call, call, text="refuse 209")
     assert (first["workspace"], first["launch"], second["workspace"], second["loads"]) == (-100, 209, -100, 1)
     assert first["log"] == ["last error"]
+    assert first["note"].startswith("AMD's HIP runtime refuses the kernel's code, error 209: ")
     (other,) = launched(tmp_path / "name", hip, call, text="another 8")
     assert (other["workspace"], other["launch"]) == (-100, 500)
     assert other["log"] == ["load another on 0", "unload", "last error"]
     first, second = launched(tmp_path / "memory", hip, call, call, text="refuse 2")
-    assert (first["workspace"], first["launch"], second["loads"]) == (2, 2, 4)
+    assert (first["workspace"], first["launch"], second["loads"]) == (2, 2, 6)
 
 
 def test_statuses_come_back_and_devices_beyond_the_table_are_refused(tmp_path: Path, hip: Path) -> None:
@@ -123,10 +124,12 @@ def test_without_a_runtime_or_with_one_that_is_too_old(tmp_path: Path) -> None:
     for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
         (tmp_path / name).write_text("not a library\n")
     old = tl.stand_in(tmp_path / "old", "libamdhip64_triton.cpp", "libamdhip64.so", "-DTOO_OLD")
-    for folder in (tmp_path, old):
+    said = ("libamdhip64.so of AMD's ROCm cannot be loaded", "AMD's HIP runtime has no hip")
+    for folder, note in zip((tmp_path, old), said, strict=True):
         call = {"arguments": [X, X]}
         (answer,) = tl.call(library, source.symbol, [call], None, LD_LIBRARY_PATH=str(folder))
         assert (answer["workspace"], answer["launch"]) == (-100, -100)
+        assert answer["note"].startswith(note)
 
 
 def test_more_threads_than_32_bits_count_are_an_error(tmp_path: Path, hip: Path) -> None:
@@ -154,11 +157,11 @@ def test_descriptors_come_in_parts(tmp_path: Path, hip: Path) -> None:
     assert parameters(answer) == [x, 3, 8, 8, 1, 1, 3, 8, 8, 1, out, 0, 0]
 
 
-def test_the_object_defines_three_functions_and_runs_nothing_when_loaded(tmp_path: Path) -> None:
+def test_the_object_defines_four_functions_and_runs_nothing_when_loaded(tmp_path: Path) -> None:
     source = source_of()
     tl.compiled(tmp_path, source, (), IMAGE)
     data = (tmp_path / "candidate.o").read_bytes()
-    assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload")}
+    assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
     assert initialiser_count(data) == 0
 
 

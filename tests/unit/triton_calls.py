@@ -73,7 +73,7 @@ def tensor(given: dict[str, Any] | None) -> Tensor | None:
 class Candidate:
     def __init__(self, path: str, symbol: str) -> None:
         library = ctypes.CDLL(path)
-        self.functions = {f: getattr(library, f"{symbol}_{f}") for f in ("workspace", "launch", "preload")}
+        self.functions = {f: getattr(library, f"{symbol}_{f}") for f in ("workspace", "launch", "preload", "note")}
         for function in self.functions.values():
             function.restype = ctypes.c_int32
 
@@ -86,6 +86,9 @@ class Candidate:
         size = ctypes.c_size_t(99)
         found: dict[str, Any] = {"workspace": self.functions["workspace"](*passed, ctypes.byref(size))}
         found["bytes"] = size.value
+        note = ctypes.create_string_buffer(b"untouched", 256)
+        self.functions["note"](*passed, note, ctypes.c_size_t(len(note)))
+        found["note"] = note.value.decode()
         room = one.get("room", size.value)
         memory = Memory(room, one.get("skew", 0))
         address = memory.address if room else None

@@ -13,7 +13,8 @@ from aot_tune.render.recipe import Recipe, with_recipe
 from aot_tune.spec import dims
 
 VISIBLE = 'extern "C" __attribute__((visibility("default")))'
-LAUNCHER_SOURCE = f"""#include "kernel.h"
+LAUNCHER_SOURCE = f"""#include "launch.h"
+#include "kernel.h"
 {VISIBLE} int f_workspace(unsigned long* size) {{ *size = kernel::global_scratch; return 0; }}
 {VISIBLE} int f_preload(const void** image, const char** name) {{
   *image = AOT_TUNE_KERNEL_IMAGE;

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from aot_tune.compile.triton_link import functions_of
 from aot_tune.compile.triton_object import LAUNCHER, host_flags, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
@@ -127,9 +128,16 @@ def compiled(folder: Path, source: Rendered, sizes: Sequence[int], image: Image 
     run = [shutil.which("g++") or "g++", *flags, "-c", "candidate.cpp", "-o", "candidate.o"]
     done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    link = ["g++", "-shared", "candidate.o", "-o", "candidate.so", "-ldl", "-lpthread", "-Wl,-z,defs"]
-    subprocess.run(link, cwd=folder, check=True)
-    return folder / "candidate.so"
+    return linked([folder / "candidate.o"], folder / "candidate.so")
+
+
+def linked(objects: Sequence[Path], library: Path) -> Path:
+    """Candidates in a shared library, with what their launchers call."""
+    called = functions_of(objects, ["g++"], os.environ)
+    files = [str(p) for p in (*objects, *called)]
+    link = ["g++", "-shared", *files, "-o", str(library), "-ldl", "-lpthread", "-Wl,-z,defs"]
+    subprocess.run(link, check=True)
+    return library
 
 
 def stand_in(folder: Path, source: str, name: str, *flags: str) -> Path:

@@ -1,23 +1,19 @@
-// Tensor maps: what a kernel for sm_90 and later takes in place of a tensor. Part of launcher.h.
+// Tensor maps: what a kernel for sm_90 and later takes in place of a tensor. Part of cuda.cpp.
 #ifndef AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
 #define AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_
 
-namespace {
 namespace launcher {
-
-struct alignas(128) TensorMap {
-  uint64_t words[16];
-};
+namespace {
 
 // What a map is made from, beside what is the same in all calls.
 template <int kRank>
 struct MapKey {
   uint64_t words[2 * kRank];  // address, shape, strides in elements without the last
 
-  MapKey(const DLTensor& tensor) {
-    words[0] = reinterpret_cast<uintptr_t>(tensor.data);
-    for (int i = 0; i < kRank; ++i) words[1 + i] = static_cast<uint64_t>(tensor.shape[i]);
-    for (int i = 0; i + 1 < kRank; ++i) words[1 + kRank + i] = static_cast<uint64_t>(tensor.strides[i]);
+  MapKey(const Descriptor& of) {
+    words[0] = reinterpret_cast<uintptr_t>(of.data);
+    for (int i = 0; i < kRank; ++i) words[1 + i] = static_cast<uint64_t>(of.shape[i]);
+    for (int i = 0; i + 1 < kRank; ++i) words[1 + kRank + i] = static_cast<uint64_t>(of.strides[i]);
   }
   uint64_t hash() const {
     uint64_t mixed = 0;
@@ -31,8 +27,10 @@ struct MapKey {
 template <int kRank>
 class MapCache {
  public:
+  explicit MapCache(Described& of) : of_(of) {}
+
   bool find(const MapKey<kRank>& key, TensorMap* map) const {
-    const Entry* const entries = __atomic_load_n(&entries_, __ATOMIC_ACQUIRE);
+    const auto* const entries = static_cast<const Entry*>(__atomic_load_n(&of_.maps, __ATOMIC_ACQUIRE));
     if (entries == nullptr) return false;
     const Entry* const set = entries + key.hash() % kSets * kWays;
     for (int i = 0; i < kWays; ++i) {
@@ -42,19 +40,20 @@ class MapCache {
   }
 
   void keep(const MapKey<kRank>& key, const TensorMap& map) {
-    Entry* entries = __atomic_load_n(&entries_, __ATOMIC_ACQUIRE);
+    void* entries = __atomic_load_n(&of_.maps, __ATOMIC_ACQUIRE);
     if (entries == nullptr) {  // it stays until the process ends
-      auto* made = static_cast<Entry*>(std::calloc(kSets * kWays, sizeof(Entry)));
+      void* const made = std::calloc(kSets * kWays, sizeof(Entry));
       if (made == nullptr) return;
-      if (__atomic_compare_exchange_n(&entries_, &entries, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+      if (__atomic_compare_exchange_n(&of_.maps, &entries, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         entries = made;
       else
         std::free(made);
     }
-    Entry* const set = entries + key.hash() % kSets * kWays;
+    Entry* const set = static_cast<Entry*>(entries) + key.hash() % kSets * kWays;
     int place = 0;
     while (place < kWays && set[place].used()) ++place;
-    if (place == kWays) place = static_cast<int>(__atomic_fetch_add(&next_, 1, __ATOMIC_RELAXED) % kWays);
+    if (place == kWays)
+      place = static_cast<int>(__atomic_fetch_add(&of_.next_map, 1, __ATOMIC_RELAXED) % kWays);
     set[place].write(key, map);
   }
 
@@ -93,8 +92,7 @@ class MapCache {
     }
   };
 
-  Entry* entries_ = nullptr;
-  uint32_t next_ = 0;
+  Described& of_;
 };
 
 // Numbers of cuda.h. Element types 8 to 10 have other numbers in kernels than in the driver.
@@ -103,60 +101,45 @@ constexpr int32_t kNoInterleave = 0, kPromote128 = 2, kFillZeros = 0, kFillNan =
 
 // Makes a map. Axes run from the last to the first there.
 template <int kRank>
-inline int32_t encode(const kernel::DescriptorMeta& meta, const DLTensor& tensor, bool fill_nan,
-                      TensorMap* map) {
-  static_assert(kRank <= 5, "tensor maps have at most five axes");
+int32_t encode(const Described& how, Descriptor* to) {
+  static_assert(kRank <= kMaxRank, "tensor maps have at most five axes");
   constexpr uint32_t kSteps[] = {1, 1, 1, 1, 1};
+  const DescriptorMeta& meta = how.meta;
   uint64_t shape[kRank], strides[kRank] = {};
   uint32_t box[kRank];
   uint64_t last = 0;  // bytes in front of the last element
   for (int i = 0; i < kRank; ++i) {
-    const int to = kRank - 1 - i;
-    const int padded = to == 0 && meta.fp4_padded ? 2 : 1;
-    shape[to] = static_cast<uint64_t>(tensor.shape[i] * padded);
-    box[to] = static_cast<uint32_t>(meta.block[i]);
+    const int at = kRank - 1 - i;
+    const int padded = at == 0 && meta.fp4_padded ? 2 : 1;
+    shape[at] = static_cast<uint64_t>(to->shape[i] * padded);
+    box[at] = static_cast<uint32_t>(meta.block[i]);
     const auto step =
-        static_cast<uint64_t>(i + 1 < kRank ? tensor.strides[i] * meta.element_size : meta.element_size);
-    if (to > 0) strides[to - 1] = step;
-    last += (shape[to] - 1) * step;
+        static_cast<uint64_t>(i + 1 < kRank ? to->strides[i] * meta.element_size : meta.element_size);
+    if (at > 0) strides[at - 1] = step;
+    last += (shape[at] - 1) * step;
   }
   const int32_t type = kTypes[meta.element_type & 15];
   const int32_t status =
-      state.driver.encode_map(map, type, kRank, tensor.data, shape, strides, box, kSteps, kNoInterleave,
-                              meta.swizzle, kPromote128, fill_nan ? kFillNan : kFillZeros);
+      driver.encode_map(&to->map, type, kRank, to->data, shape, strides, box, kSteps, kNoInterleave,
+                        meta.swizzle, kPromote128, how.fill_nan ? kFillNan : kFillZeros);
   // Drivers up to 13.1 set a bit that is wrong for tensors below 128 KiB: Triton 3.9 and CUTLASS clear it.
-  if (status == 0 && state.driver_version <= 13010 && last + 1 < (128 << 10))
-    map->words[1] &= ~(UINT64_C(1) << 21);
+  if (status == 0 && driver_version <= 13010 && last + 1 < (128 << 10))
+    to->map.words[1] &= ~(UINT64_C(1) << 21);
   return status;
 }
 
-// The parameters of a tensor descriptor, as the kernel was compiled to take them.
+// The map of a tensor whose parts were read, one that was made before where there is one.
 template <int kRank>
-struct Descriptor {
-  TensorParts<kRank> parts;
-  TensorMap map;
+int32_t find_map(Described& how, Descriptor* to) {
+  const MapKey<kRank> key(*to);
+  MapCache<kRank> cache(how);
+  if (cache.find(key, &to->map)) return 0;
+  const int32_t status = encode<kRank>(how, to);
+  if (status == 0) cache.keep(key, to->map);
+  return status;
+}
 
-  int32_t read(const DLTensor& tensor, int64_t element, bool fill_nan, const kernel::DescriptorMeta& meta,
-               MapCache<kRank>* cache) {
-    const int32_t wrong = parts.read(tensor, element, fill_nan);
-    if (wrong != 0 || !kernel::tma) return wrong;
-    const MapKey<kRank> key(tensor);
-    if (cache->find(key, &map)) return 0;
-    const int32_t status = encode<kRank>(meta, tensor, fill_nan, &map);
-    if (status == 0) cache->keep(key, map);
-    return status;
-  }
-  template <int kMost>
-  void add(Parameters<kMost>& parameters) {
-    if (kernel::tma)
-      parameters.add(&map);
-    else
-      parts.add_parts(parameters);
-    parts.add_shape(parameters);
-  }
-};
-
-}  // namespace launcher
 }  // namespace
+}  // namespace launcher
 
 #endif  // AOT_TUNE_RUNTIME_TRITON_TENSOR_MAP_H_

@@ -35,8 +35,8 @@
 }
 */
 // Launches the Triton kernel above. Written by aot_tune.
-#include <cstddef>
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
 struct DLDevice {
   int32_t device_type;
@@ -57,26 +57,30 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 
+#include "launch.h"
 #include "kernel.h"
 #include "launcher.h"
 
 namespace {
 // Used where the kernel takes a descriptor in parts.
-constexpr kernel::DescriptorMeta descriptor_a_desc = {};
+constexpr launcher::DescriptorMeta descriptor_a_desc = {};
 }  // namespace
 namespace kernel {
-constexpr DescriptorMeta meta_a_desc = descriptor_a_desc;
+constexpr launcher::DescriptorMeta meta_a_desc = descriptor_a_desc;
 }  // namespace kernel
 
 namespace {
 namespace call {
 
-constexpr char kSymbol[] = "aot_tune_scale_31495d9f31864986";
-launcher::MapCache<2> maps_a_desc;
+launcher::Kernel aot_kernel = {
+    kernel::name, "aot_tune_scale_11cb7254843e5371", AOT_TUNE_KERNEL_IMAGE,
+    kernel::warps * kernel::warp_size, kernel::ctas, kernel::shared,
+    kernel::cooperative, kernel::pdl, kernel::tma, kernel::descriptor_rounding, 0, nullptr};
+launcher::Described described_a_desc = {2, 2, true, {1, 0}, kernel::meta_a_desc, nullptr, 0};
 
 // The kernel's parameters.
 struct Arguments {
-  launcher::Descriptor<2> p_a_desc;
+  launcher::Descriptor p_a_desc;
   void* p_bias_ptr;
   void* p_out_ptr;
   int64_t p_rows;
@@ -104,24 +108,27 @@ int32_t make_plan(
     [[maybe_unused]] int32_t aot_device,
     Plan* aot_plan) {
   bool aot_undefined = false;
-  aot_plan->grid.x = ((launcher::floor_divide(((x->shape[0] + INT64_C(128)) - INT64_C(1)), INT64_C(128), &aot_undefined) < launcher::multiprocessors(aot_device)) ? launcher::floor_divide(((x->shape[0] + INT64_C(128)) - INT64_C(1)), INT64_C(128), &aot_undefined) : launcher::multiprocessors(aot_device));
+  aot_plan->grid.x = ((launcher::floor_divide(((x->shape[0] + INT64_C(128)) - INT64_C(1)), INT64_C(128), &aot_undefined) < launcher::multiprocessors(call::aot_kernel, aot_device)) ? launcher::floor_divide(((x->shape[0] + INT64_C(128)) - INT64_C(1)), INT64_C(128), &aot_undefined) : launcher::multiprocessors(call::aot_kernel, aot_device));
   aot_plan->grid.y = INT64_C(1);
   aot_plan->grid.z = INT64_C(2);
-  if (aot_undefined || !aot_plan->grid.valid()) return launcher::kInvalidValue;
+  if (aot_undefined || !launcher::valid(aot_plan->grid, kernel::ctas)) return launcher::kInvalidValue;
   const int64_t aot_count_locks = launcher::floor_divide(((x->shape[0] + INT64_C(128)) - INT64_C(1)), INT64_C(128), &aot_undefined);
   if (aot_undefined || aot_count_locks < 0) return launcher::kInvalidValue;
-  aot_plan->at_locks = aot_plan->memory.reserve(static_cast<uint64_t>(aot_count_locks), 4);
+  aot_plan->at_locks =
+      launcher::reserve(aot_plan->memory, static_cast<uint64_t>(aot_count_locks), 4);
   aot_plan->bytes_locks = static_cast<size_t>(aot_count_locks) * 4;
-  const uint64_t aot_blocks = aot_plan->grid.blocks();
-  aot_plan->at_global_scratch = aot_plan->memory.reserve(aot_blocks, kernel::global_scratch);
-  aot_plan->at_profile_scratch = aot_plan->memory.reserve(aot_blocks, kernel::profile_scratch);
-  return aot_undefined || aot_plan->memory.too_large() ? launcher::kInvalidValue : 0;
+  if (kernel::global_scratch != 0 || kernel::profile_scratch != 0) {
+    const uint64_t aot_blocks = launcher::blocks(aot_plan->grid, kernel::ctas);
+    aot_plan->at_global_scratch = launcher::reserve(aot_plan->memory, aot_blocks, kernel::global_scratch);
+    aot_plan->at_profile_scratch = launcher::reserve(aot_plan->memory, aot_blocks, kernel::profile_scratch);
+  }
+  return aot_undefined || aot_plan->memory.too_large ? launcher::kInvalidValue : 0;
 }
 
 }  // namespace call
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_31495d9f31864986_workspace(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_workspace(
     [[maybe_unused]] const DLTensor* x,
     [[maybe_unused]] const DLTensor* bias,
     [[maybe_unused]] const DLTensor* out,
@@ -129,14 +136,14 @@ extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_31495d9
     [[maybe_unused]] size_t* workspace_size) {
   *workspace_size = 0;
   const int32_t aot_device = x->device.device_id;
-  if (const int32_t aot_status = launcher::find(aot_device, call::kSymbol)) return aot_status;
-  call::Plan aot_plan;
+  if (const int32_t aot_status = launcher::find(call::aot_kernel, aot_device)) return aot_status;
+  call::Plan aot_plan = {};
   if (const int32_t aot_status = call::make_plan(x, bias, out, alpha, aot_device, &aot_plan)) return aot_status;
-  *workspace_size = aot_plan.memory.size();
+  *workspace_size = launcher::bytes(aot_plan.memory);
   return 0;
 }
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_31495d9f31864986_launch(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_launch(
     [[maybe_unused]] const DLTensor* x,
     [[maybe_unused]] const DLTensor* bias,
     [[maybe_unused]] const DLTensor* out,
@@ -145,52 +152,62 @@ extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_31495d9
     [[maybe_unused]] size_t workspace_size,
     [[maybe_unused]] void* stream) {
   const int32_t aot_device = x->device.device_id;
-  if (const int32_t aot_status = launcher::load(aot_device, call::kSymbol)) return aot_status;
-  call::Plan aot_plan;
+  if (const int32_t aot_status = launcher::load(call::aot_kernel, aot_device)) return aot_status;
+  call::Plan aot_plan = {};
   if (const int32_t aot_status = call::make_plan(x, bias, out, alpha, aot_device, &aot_plan)) return aot_status;
-  if (!aot_plan.memory.place(workspace, workspace_size)) return launcher::kInvalidValue;
-  const launcher::Zeros aot_zeros{stream};
+  if (aot_plan.memory.end != 0 && !launcher::place(aot_plan.memory, workspace, workspace_size))
+    return launcher::kInvalidValue;
   if (aot_plan.bytes_locks != 0) {
-    if (const int32_t aot_status = aot_zeros.line(aot_plan.memory.at(aot_plan.at_locks), aot_plan.bytes_locks)) return aot_status;
+    if (const int32_t aot_status = launcher::zero(aot_plan.memory.start + aot_plan.at_locks, aot_plan.bytes_locks, stream)) return aot_status;
   }
-  if (const int32_t aot_status = launcher::clear(*out, 2, aot_zeros)) return aot_status;
-  if (aot_plan.grid.empty()) return 0;
+  if (const int32_t aot_status = launcher::clear(*out, 2, stream)) return aot_status;
+  if (launcher::empty(aot_plan.grid)) return 0;
   call::Arguments aot_arguments;
   [[maybe_unused]] bool aot_fits = true, aot_undefined = false;
-  const launcher::Permuted<2> aot_axes_a_desc(*x, {1, 0});
-  if (const int32_t aot_status =
-          aot_arguments.p_a_desc.read(aot_axes_a_desc.tensor, 2, true, kernel::meta_a_desc, &call::maps_a_desc))
-    return aot_status;
   aot_arguments.p_bias_ptr = bias->data;
   aot_arguments.p_out_ptr = out->data;
   aot_fits &= launcher::narrow(x->shape[0], &aot_arguments.p_rows);
   aot_fits &= launcher::narrow(x->shape[1], &aot_arguments.p_columns);
   aot_fits &= launcher::narrow(out->strides[0], &aot_arguments.p_stride_out);
-  aot_arguments.p_locks = aot_plan.memory.at(aot_plan.at_locks);
+  aot_arguments.p_locks = aot_plan.memory.start + aot_plan.at_locks;
   aot_arguments.p_alpha = static_cast<double>(alpha);
   aot_arguments.p_negative = INT64_C(-1);
   if (!aot_fits || aot_undefined) return launcher::kInvalidValue;
-  launcher::Parameters<10 + launcher::descriptor_parameters(2)> aot_parameters;
-  aot_arguments.p_a_desc.add(aot_parameters);
-  aot_parameters.add(&aot_arguments.p_bias_ptr);
-  aot_parameters.add(&aot_arguments.p_out_ptr);
-  aot_parameters.add(&aot_arguments.p_rows);
-  aot_parameters.add(&aot_arguments.p_columns);
-  aot_parameters.add(&aot_arguments.p_stride_out);
-  aot_parameters.add(&aot_arguments.p_locks);
-  aot_parameters.add(&aot_arguments.p_alpha);
-  aot_parameters.add(&aot_arguments.p_negative);
-  aot_arguments.global_scratch = kernel::global_scratch != 0 ? aot_plan.memory.at(aot_plan.at_global_scratch) : nullptr;
-  aot_parameters.add(&aot_arguments.global_scratch);
-  aot_arguments.profile_scratch = kernel::profile_scratch != 0 ? aot_plan.memory.at(aot_plan.at_profile_scratch) : nullptr;
-  aot_parameters.add(&aot_arguments.profile_scratch);
+  aot_arguments.global_scratch = kernel::global_scratch != 0 ? aot_plan.memory.start + aot_plan.at_global_scratch : nullptr;
+  aot_arguments.profile_scratch = kernel::profile_scratch != 0 ? aot_plan.memory.start + aot_plan.at_profile_scratch : nullptr;
   if (kernel::profile_scratch != 0) {
-    const size_t aot_bytes = aot_plan.grid.blocks() * kernel::profile_scratch;
-    const int32_t aot_status = aot_zeros.line(aot_arguments.profile_scratch, aot_bytes);
+    const size_t aot_bytes = launcher::blocks(aot_plan.grid, kernel::ctas) * kernel::profile_scratch;
+    const int32_t aot_status = launcher::zero(aot_arguments.profile_scratch, aot_bytes, stream);
     if (aot_status != 0) return aot_status;
   }
-  return launcher::launch(aot_device, aot_plan.grid, aot_parameters.list, stream);
+  void* aot_parameters[10 + launcher::descriptor_parameters(2)];
+  void** aot_next = aot_parameters;
+  if (const int32_t aot_status =
+          launcher::describe(call::aot_kernel, call::described_a_desc, *x, &aot_arguments.p_a_desc, &aot_next))
+    return aot_status;
+  *aot_next++ = &aot_arguments.p_bias_ptr;
+  *aot_next++ = &aot_arguments.p_out_ptr;
+  *aot_next++ = &aot_arguments.p_rows;
+  *aot_next++ = &aot_arguments.p_columns;
+  *aot_next++ = &aot_arguments.p_stride_out;
+  *aot_next++ = &aot_arguments.p_locks;
+  *aot_next++ = &aot_arguments.p_alpha;
+  *aot_next++ = &aot_arguments.p_negative;
+  *aot_next++ = &aot_arguments.global_scratch;
+  *aot_next++ = &aot_arguments.profile_scratch;
+  return launcher::launch(call::aot_kernel, aot_device, aot_plan.grid, aot_parameters, stream);
 }
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_31495d9f31864986_preload(
-    void) { return launcher::preload(call::kSymbol); }
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_preload(
+    void) { return launcher::preload(call::aot_kernel); }
+
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_note(
+    [[maybe_unused]] const DLTensor* x,
+    [[maybe_unused]] const DLTensor* bias,
+    [[maybe_unused]] const DLTensor* out,
+    [[maybe_unused]] double alpha,
+    [[maybe_unused]] char* buffer,
+    [[maybe_unused]] size_t buffer_size) {
+  launcher::tell(call::aot_kernel, x->device.device_id, buffer, buffer_size);
+  return 0;
+}
