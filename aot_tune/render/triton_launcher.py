@@ -16,7 +16,6 @@ from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
 
 __all__ = ["Launch", "Passed", "render_launcher"]
 
-_MOST_AXES = 5
 _HEADERS = {"hip": "launcher_hip.h"}
 
 
@@ -127,12 +126,6 @@ class _Writer:
     def _described(self, p: Passed) -> str:
         tensor, descriptor = self.op.tensor(p.argument.tensor), p.argument.descriptor
         assert descriptor is not None
-        if tensor.rank > _MOST_AXES:
-            raise RenderError(
-                f"{self.launch.what}: argument {p.name!r} is a descriptor of {tensor.name!r}",
-                why=f"it has {tensor.rank} axes, tensor descriptors have at most {_MOST_AXES}",
-                fix="pass the tensor itself",
-            )
         nan = "true" if descriptor.padding == "nan" else "false"
         order = ", ".join(map(str, descriptor.order or range(tensor.rank)))
         return f"{{{tensor.rank}, {tensor.dtype.itemsize}, {nan}, {{{order}}}, kernel::meta_{p.name}, nullptr, 0}}"
