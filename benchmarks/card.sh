@@ -32,6 +32,15 @@ record() {
   PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
 }
 
+stamp() { # prefix each line with the seconds since the start
+  python -u -c '
+import sys, time
+began = time.monotonic()
+for line in sys.stdin:
+    sys.stdout.write(f"{time.monotonic() - began:7.1f} {line}")
+'
+}
+
 step() {
   case $1 in
     tune) wheel "$work/tuned" AOT_TUNE_MODE="${MODE:-auto}" && record ;;
@@ -56,8 +65,8 @@ steps=("$@")
 failed=0
 for one in "${steps[@]}"; do
   began=$(date +%s)
-  step "$one" >"$out/log-$one.txt" 2>&1
-  status=$?
+  step "$one" 2>&1 | stamp >"$out/log-$one.txt"
+  status=${PIPESTATUS[0]}
   [ $status -eq 0 ] || failed=1
   echo "$one: $(($(date +%s) - began)) s, status $status" | tee -a "$out/summary.txt"
   tail -n 3 "$out/log-$one.txt"
