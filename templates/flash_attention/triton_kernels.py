@@ -19,7 +19,6 @@ from aot_tune.spec import (
     stride,
     table,
     target,
-    where,
 )
 
 B, H, HK, M, N, D = dims("B H HK M N D")
@@ -80,24 +79,6 @@ def _tma(width: int, configs: tuple[Config, ...]) -> Kernel:
     )
 
 
-def _specialized(width: int, configs: tuple[Config, ...]) -> Kernel:
-    """With warps that do nothing but ask for keys and values."""
-    masked = where(CAUSAL == 0, N % BLOCK_N != 0, 1)
-    return Kernel(
-        f"triton_specialized_{width}",
-        triton=TritonFunction(
-            "flash_attention/triton.py:attention_specialized",
-            arguments={**_STRIDES, "CAUSAL": CAUSAL, "MASKED": masked, "BLOCK_D": width},
-            grid=GRID,
-        ),
-        listed=configs,
-        constraints=(*_HOPPER, target("capability") < 100),
-        requires=(*BLOCKS, *_of_width(width)),
-        worthwhile=(M >= 512,),
-        **_SHARED,
-    )
-
-
 def _pointers(width: int, configs: tuple[Config, ...]) -> Kernel:
     return Kernel(
         f"triton_{width}",
@@ -116,8 +97,6 @@ TRITON_KERNELS = (
     _tma(64, table(_CONFIG, (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3))),
     _tma(128, table(_CONFIG, (128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (64, 64, 4, 2))),
     _tma(256, table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2))),
-    _specialized(64, table(_CONFIG, (128, 128, 4, 3), (128, 128, 4, 2), (128, 64, 4, 3))),
-    _specialized(128, table(_CONFIG, (128, 128, 4, 2), (128, 64, 4, 3))),
     _pointers(64, table(_CONFIG, (128, 64, 8, 3), (64, 64, 4, 3))),
     _pointers(128, table(_CONFIG, (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3))),
     _pointers(

@@ -126,33 +126,9 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
-CUDA_BULK = Kernel(
-    "cuda_bulk",
-    "rms_norm/cuda_bulk.cu.j2",
-    backend="nvcc",
-    parameters=(Parameter("VECTORS", (2, 4)), Parameter("AHEAD", (2, 4, 6))),
-    constraints=(
-        target("capability") >= 90,
-        # What fits with as many warps as there are registers for; with less, too little is on its way.
-        parameter("VECTORS") * parameter("AHEAD") <= 16,
-        parameter("VECTORS") * parameter("AHEAD") >= 8,
-    ),
-    requires=WHOLE_PIECES,
-    worthwhile=(D >= 1024, D <= 8192, R * D >= 4194304),
-    order=(
-        {"VECTORS": 4, "AHEAD": 4},
-        {"VECTORS": 2, "AHEAD": 6},
-        {"VECTORS": 4, "AHEAD": 2},
-        {"VECTORS": 2, "AHEAD": 4},
-    ),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
-)
-
 CUDA_KERNELS = (
     Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
-    CUDA_BULK,
 )
 
 

@@ -105,24 +105,6 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
-CUDA_BULK = Kernel(
-    "cuda_bulk",
-    "silu_mul/cuda_bulk.cu.j2",
-    backend="nvcc",
-    parameters=(Parameter("VECTORS", (2, 4)), Parameter("WARPS", (12, 16))),
-    constraints=(target("capability") >= 90,),
-    requires=WHOLE_PIECES,
-    worthwhile=(R * D >= 2097152, R * D <= 33554432),
-    order=(
-        {"VECTORS": 4, "WARPS": 12},
-        {"VECTORS": 2, "WARPS": 16},
-        {"VECTORS": 2, "WARPS": 12},
-        {"VECTORS": 4, "WARPS": 16},
-    ),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
-)
-
 CUDA_WAVE = Kernel(
     "cuda_wave",
     "silu_mul/cuda_wave.cu.j2",
@@ -149,7 +131,6 @@ CUDA_WAVE = Kernel(
 CUDA_KERNELS = (
     Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
-    CUDA_BULK,
     CUDA_WAVE,
 )
 

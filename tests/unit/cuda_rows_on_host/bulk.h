@@ -26,10 +26,10 @@ inline thread_local std::minstd_rand dice;
 
 // The state of a barrier in its 8 bytes.
 struct State {
-  uint32_t parity : 1, arrived : 1, live : 30;
+  uint32_t parity : 1, arrived : 6, arrivals : 6, live : 19;
   int32_t missing;  // bytes; those that come before they are expected count below 0
 };
-constexpr uint32_t alive = 0x2badcafe & 0x3fffffff;
+constexpr uint32_t alive = 0x2badcafe & 0x7ffff;
 inline std::mutex barriers;                      // messages come from other threads
 inline std::atomic<std::clock_t> last_event{0};  // a barrier heard of something; in the process's own time
 
@@ -38,10 +38,10 @@ inline void change(uint64_t* barrier, int bytes, bool arrives) {
   last_event = std::clock();
   State state = bits_as<State>(*barrier);
   if (state.live != alive) fail("a barrier that is not initialised");
-  if (arrives && state.arrived) fail("a barrier expects twice in a phase");
+  if (arrives && state.arrived == state.arrivals) fail("more arrive in a phase than a barrier is for");
   state.missing += bytes;
-  state.arrived |= static_cast<unsigned>(arrives);
-  if (state.arrived && state.missing == 0) state.parity ^= 1u, state.arrived = 0;
+  state.arrived += static_cast<unsigned>(arrives);
+  if (state.arrived == state.arrivals && state.missing == 0) state.parity ^= 1u, state.arrived = 0;
   *barrier = bits_as<uint64_t>(state);
 }
 
@@ -89,11 +89,12 @@ inline void __syncwarp() { host::wait(host::block->warp_barriers[host::thread_in
 
 using Barrier = uint64_t;
 inline void* launched_memory() { return host::launched; }
-inline void barrier_init(Barrier* barrier) {
+inline void barrier_init(Barrier* barrier, unsigned arrivals = 1) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0) host::fail("an unaligned barrier");
-  *barrier = bits_as<uint64_t>(host::State{0, 0, host::alive, 0});
+  *barrier = bits_as<uint64_t>(host::State{0, 0, arrivals, host::alive, 0});
 }
 inline void barriers_ready() {}
+inline void barrier_arrive(Barrier* barrier) { host::change(barrier, 0, true); }
 inline void barrier_expect(Barrier* barrier, unsigned bytes) {
   host::change(barrier, static_cast<int>(bytes), true);
 }
