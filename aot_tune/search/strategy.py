@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from aot_tune.render import canonical_digest
+from aot_tune.search.portfolio import Portfolio
 from aot_tune.spec import Config, ConfigValue
 
 __all__ = ["Listed", "Strategy", "make_strategy"]
@@ -32,14 +33,7 @@ class Listed:
     def __init__(
         self, space: Iterable[dict[str, ConfigValue]], first: Sequence[Config] = (), limit: int | None = None
     ) -> None:
-        rest = sorted(space, key=canonical_digest)
-        random.Random(len(rest)).shuffle(rest)
-        queue: list[dict[str, ConfigValue]] = []
-        for wanted in first:
-            match = next((c for c in rest if all(c[k] == v for k, v in wanted.items())), None)
-            if match is not None:
-                rest.remove(match)
-                queue.append(match)
+        queue, rest = _in_order(space, first)
         self._queue = (queue + rest)[:limit]
         self.size = len(queue) + len(rest)
 
@@ -52,12 +46,43 @@ class Listed:
         """Nothing to learn: the order is fixed."""
 
 
-def make_strategy(space: Iterable[dict[str, ConfigValue]], guesses: Sequence[Config], limit: int | None) -> Strategy:
+def make_strategy(
+    space: Iterable[dict[str, ConfigValue]],
+    guesses: Sequence[Config],
+    limit: int | None,
+    *,
+    transfer: Sequence[Config] = (),
+    seed: int = 0,
+) -> Strategy:
     """The strategy for a space: the one place that picks it.
+
+    A space that fits in the limit is listed, a larger one is searched.
 
     Args:
         space: all configs that a kernel has for a target.
         guesses: the author's, best first.
-        limit: configs to try at most; None is all.
+        limit: configs to try at most; None is all, in the order of a search for who asks for a part at a time.
+        transfer: configs that won on other problems, dtypes or devices, best first; they are tried after the guesses.
+            As guesses do, each may leave parameters open, and those that the space has not are left out.
+        seed: of what is random in a search.
     """
-    return Listed(space, guesses, limit)
+    configs, first = list(space), [*guesses, *transfer]
+    if limit is not None and limit >= len(configs):
+        return Listed(configs, first)
+    return Portfolio(*_in_order(configs, first), limit, seed)
+
+
+def _in_order(
+    space: Iterable[dict[str, ConfigValue]], first: Sequence[Config]
+) -> tuple[list[dict[str, ConfigValue]], list[dict[str, ConfigValue]]]:
+    """The configs of a space that match `first`, in its order, one each; and the others, in a random order. Each once."""
+    distinct = {canonical_digest(c): c for c in space}
+    rest = [distinct[d] for d in sorted(distinct)]
+    random.Random(len(rest)).shuffle(rest)
+    queue: list[dict[str, ConfigValue]] = []
+    for wanted in first:
+        match = next((c for c in rest if all(c.get(k) == v for k, v in wanted.items())), None)
+        if match is not None:
+            rest.remove(match)
+            queue.append(match)
+    return queue, rest

@@ -1,0 +1,103 @@
+"""A space as numbers: what surrogates learn from, and which configs are next to each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.spec import Config, ConfigValue
+
+__all__ = ["Encoding"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Encoding:
+    """The configs of a space by number, as ranks of their values and as points.
+
+    `ranks` is int16 [configs, parameters]: the place of each value among those of its parameter, parameters of one value
+    left out. `points` is float64 [configs, features] in 0 to 1: the rank of an ordered value, a column for each choice
+    of three or more names. `sizes` is float64 [configs, pairs]: log2 of the product of each two sizes (a tile and a
+    block, say), which is what many limits of a device are about. `named` says which columns of `ranks` have no order.
+    """
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self._parameters = list(configs[0]) if configs else []
+        columns = {name: [c[name] for c in configs] for name in self._parameters}
+        codes = {name: _codes(column) for name, column in columns.items()}
+        varied = [name for name in self._parameters if len(set(codes[name])) > 1]
+        self.named = np.array([not _ordered(columns[n]) for n in varied], dtype=bool)
+        self.ranks = np.array([codes[n] for n in varied], dtype=np.int16).T.reshape(len(configs), len(varied))
+        self.evenness = _evenness([columns[n] for n in varied if _is_size(columns[n])], len(configs))
+        self.points = np.hstack([_points(self.ranks, self.named), self.evenness])
+        self.sizes = _products([columns[n] for n in varied if _is_size(columns[n])], len(configs))
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def distances(self, number: int) -> Ints:
+        """By config: in how many parameters it differs from one."""
+        return np.count_nonzero(self.ranks != self.ranks[number], axis=1)
+
+    def steps(self, number: int) -> Ints:
+        """By config: how many places its values are from those of one, a change of a name being one place."""
+        away = np.abs(self.ranks.astype(np.int64) - self.ranks[number])
+        away[:, self.named] = np.minimum(away[:, self.named], 1)
+        return away.sum(axis=1)
+
+
+def _ordered(values: Sequence[ConfigValue]) -> bool:
+    return all(isinstance(v, int | float) for v in values)
+
+
+def _is_size(values: Sequence[ConfigValue]) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values) and max(values) > 2
+
+
+def _codes(values: Sequence[ConfigValue]) -> list[int]:
+    """The rank of each value among the distinct ones; `True` is not 1, and names and `None` are in any fixed order."""
+    ordered = _ordered(values)
+    keys = [(v, isinstance(v, bool)) if ordered else (type(v).__name__, str(v)) for v in values]
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}  # type: ignore[type-var]
+    return [rank[k] for k in keys]
+
+
+def _points(ranks: NDArray[np.int16], named: NDArray[np.bool_]) -> Floats:
+    columns: list[Floats] = []
+    for column, has_no_order in zip(ranks.T.astype(np.float64), named, strict=True):
+        top = int(column.max())
+        if has_no_order and top > 1:
+            columns += [(column == value).astype(np.float64) for value in range(top + 1)]
+        else:
+            columns.append(column / top)
+    return np.array(columns).T.reshape(len(ranks), len(columns))
+
+
+def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
+    """How often 2 divides each size, 0 to 1, where that says more than the order of the sizes does.
+
+    What is a multiple of a device's power of two is aligned, fills its units, and is fast.
+    """
+    found = []
+    for column in sizes:
+        powers = [_twos(v) for v in column if isinstance(v, int)]
+        known = sorted(set(zip(column, powers, strict=False)))
+        if len(powers) == count and any(b[1] < a[1] for a, b in itertools.pairwise(known)):
+            found.append(np.array(powers) / max(powers))
+    return np.array(found).T.reshape(count, len(found))
+
+
+def _twos(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
+    logs = [[math.log2(v) for v in column if not isinstance(v, str)] for column in sizes]
+    rows = np.array(logs, dtype=np.float64).reshape(len(logs), count)
+    pairs = [rows[i] + rows[j] for i in range(len(rows)) for j in range(i)]
+    return np.array(pairs).T.reshape(count, len(pairs))

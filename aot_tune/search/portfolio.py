@@ -1,0 +1,150 @@
+"""Search in a space too large to try whole: a spread-out start, then what two surrogates expect most of.
+
+A Gaussian process and a forest of random trees take turns, because neither is right everywhere: the one is quick to see a
+trend, the other sees cliffs. Both learn from the logarithm of the cost and look closest at the neighbours of the best
+configs; what is likely to fail, as far as failures have told, is put off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.search.encoding import Encoding
+from aot_tune.search.models import Models, Told
+from aot_tune.spec import Config, ConfigValue
+
+__all__ = ["Portfolio"]
+
+Ints = NDArray[np.int64]
+
+_START = 16
+"""Configs that are spread over the space before anything is learned, those that are tried first counted in."""
+
+_SPREAD_OVER = 50
+"""Each of them is the one of so many random configs that is farthest from the others."""
+
+_STEP = 16
+"""Configs asked for at once after the start, at most: later ones profit from what the earlier ones told."""
+
+_POOL = 2000
+"""Random configs that a proposal is chosen from, beside the neighbours of the best ones."""
+
+_BEST = 5
+"""Configs whose neighbours are looked at in any case."""
+
+_POLISH = 6
+"""Each so manyth proposal is the neighbour of the best ones of which most is expected, whatever is unknown elsewhere."""
+
+
+class Portfolio:
+    """A strategy that learns.
+
+    The same calls with the same space and seed propose the same configs. `tell` may be called again for a config, the
+    last cost stands; what is told of a config that is not in the space is dropped.
+
+    Args:
+        first: configs of the space to try first, in this order.
+        rest: the others.
+        limit: configs to propose at most; None is all.
+        seed: of everything that is random.
+    """
+
+    def __init__(
+        self,
+        first: Sequence[dict[str, ConfigValue]],
+        rest: Sequence[dict[str, ConfigValue]],
+        limit: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._configs = [*first, *rest]
+        self._numbers = {_key(c): i for i, c in enumerate(self._configs)}
+        self._space = Encoding(self._configs)
+        self._random = np.random.RandomState(seed)
+        self._all_at_once = limit is None
+        self._limit = len(self._configs) if limit is None else min(limit, len(self._configs))
+        self._first = len(first)
+        self._opening = min(self._limit, max(len(first) + 4, min(_START, max(4, self._limit // 4))))
+        self._asked: list[int] = []
+        self._fresh = np.ones(len(self._configs), dtype=bool)
+        self._told = Told()
+        self._models = Models(self._space, self._random)
+        self._turn = 0
+
+    @property
+    def size(self) -> int:
+        """Configs in the space."""
+        return len(self._configs)
+
+    def ask(self, count: int) -> list[dict[str, ConfigValue]]:
+        """Up to `count` configs that were not proposed before: never more than it makes sense to try in one go.
+
+        Without a limit, who asks for all that is left gets it. Empty when the limit is reached.
+        """
+        left = self._limit - len(self._asked)
+        if self._all_at_once and count >= left:
+            return [self._propose(int(i)) for i in np.flatnonzero(self._fresh)]
+        sensible = self._opening - len(self._asked)
+        wanted = min(count, left, sensible if sensible > 0 else _STEP)
+        return [self._propose(self._next()) for _ in range(wanted)]
+
+    def tell(self, config: Config, cost: float) -> None:
+        """Report a config's cost; any that is not finite means that it failed."""
+        number = self._numbers.get(_key(config))
+        if number is not None:
+            self._told.tell(number, cost)
+
+    def _propose(self, number: int) -> dict[str, ConfigValue]:
+        self._asked.append(number)
+        self._fresh[number] = False
+        return dict(self._configs[number])
+
+    def _next(self) -> int:
+        if len(self._asked) < self._first:
+            return len(self._asked)
+        best = self._told.best(_BEST)
+        if len(self._asked) < self._opening or not best:
+            return self._far_from_all()
+        self._turn += 1
+        pending = [i for i in self._asked if i not in self._told]
+        near = self._near(best)
+        if self._turn % _POLISH == 0 and len(near):
+            return int(near[np.argmax(self._models.expected(near, self._told, pending))])
+        pool = self._pool(near)
+        return int(pool[np.argmax(self._models.promise(pool, self._told, pending, smooth=self._turn % 2 == 1))])
+
+    def _far_from_all(self) -> int:
+        """Of some random configs the one whose nearest neighbour among those proposed is farthest away."""
+        fresh = np.flatnonzero(self._fresh)
+        some = self._random.choice(fresh, min(len(fresh), _SPREAD_OVER), replace=False)
+        if not self._asked:
+            return int(some[0])
+        points = self._space.points
+        nearest = np.full(len(some), math.inf)
+        for number in self._asked:
+            nearest = np.minimum(nearest, ((points[some] - points[number]) ** 2).sum(axis=1))
+        return int(some[np.argmax(nearest)])
+
+    def _near(self, best: Sequence[int]) -> Ints:
+        """What was not proposed and differs from one of the best in one parameter, or from the best by two places."""
+        near = self._space.steps(best[0]) <= 2
+        for number in best:
+            near |= self._space.distances(number) <= 1
+        return np.flatnonzero(near & self._fresh)
+
+    def _pool(self, near: Ints) -> Ints:
+        """What to choose from: everything that was not proposed, or, of a large space, `near` and a random sample."""
+        elsewhere = self._fresh.copy()
+        elsewhere[near] = False
+        others = np.flatnonzero(elsewhere)
+        if len(others) > _POOL:
+            others = self._random.choice(others, _POOL, replace=False)
+        return np.concatenate([near, others])
+
+
+def _key(config: Config) -> tuple[tuple[str, str, object], ...]:
+    """What tells configs apart: `True` is not 1."""
+    return tuple((name, type(config[name]).__name__, config[name]) for name in sorted(config))
