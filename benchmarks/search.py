@@ -2,9 +2,9 @@
 
     python benchmarks/search.py FOLDER --seeds 50 --markdown search.md
 
-A space is a cache file of Kernel Tuner (.json, .json.gz), in which every config has its time. A try is a config that was not
-tried before, failed ones included; the score after each is the best time in the file over the best time so far, and
-what is shown is the median over seeds with the 10th percentile in brackets.
+A space is a cache file of Kernel Tuner (.json, .json.gz), in which every config has its time. A try is a config that
+was not tried before, failed ones included; the score after each is the best time in the file over the best time so far,
+and what is shown is the median over seeds with the 10th percentile in brackets.
 
 `ours` knows nothing but the space. `random` and the others are strategies of Kernel Tuner and need its package, which
 this project does not depend on: `pip install kernel-tuner`. Where it is missing, `random` is our own.
@@ -32,7 +32,15 @@ from aot_tune.search import make_strategy
 __all__ = ["Score", "main", "run_ours", "score", "table"]
 
 BUDGETS = (25, 50, 100, 200, 400)
-THEIRS = ("genetic_algorithm", "hybrid_vndx", "adaptive_tabu_greywolf", "greedy_ils", "diff_evo", "pso", "simulated_annealing")
+THEIRS = (
+    "genetic_algorithm",
+    "hybrid_vndx",
+    "adaptive_tabu_greywolf",
+    "greedy_ils",
+    "diff_evo",
+    "pso",
+    "simulated_annealing",
+)
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,13 @@ def find_spaces(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        inside = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz"))) if path.is_dir() else [path]
+        inside = (
+            sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz"))) if path.is_dir() else [path]
+        )
         if not inside or not path.exists():
-            raise FileNotFoundError(f"{path}: no recorded space is there; give a .json or .json.gz file, or their folder")
+            raise FileNotFoundError(
+                f"{path}: no recorded space is there; give a .json or .json.gz file, or their folder"
+            )
         found += inside
     return found
 

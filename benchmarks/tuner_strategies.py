@@ -68,7 +68,7 @@ class TunerSearch:
             seed=seed,
         )
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - it is what the strategies draw from
+        np.random.seed(seed)
         quiet = io.StringIO()
         with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.suppress(StopCriterionReached):
             warnings.simplefilter("ignore")

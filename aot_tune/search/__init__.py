@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.search.budget import Budget
+from aot_tune.search.portfolio import Portfolio
 from aot_tune.search.strategy import Listed, Strategy, make_strategy
 
-__all__ = ["Budget", "Listed", "Strategy", "make_strategy"]
+__all__ = ["Budget", "Listed", "Portfolio", "Strategy", "make_strategy"]

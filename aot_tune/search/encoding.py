@@ -20,17 +20,22 @@ Ints = NDArray[np.int64]
 class Encoding:
     """The configs of a space by number, as ranks of their values and as points.
 
-    `ranks` is int16 [configs, parameters]: the place of each value among those of its parameter, parameters of one value
-    left out. `points` is float64 [configs, features] in 0 to 1: the rank of an ordered value, a column for each choice
-    of three or more names. `sizes` is float64 [configs, pairs]: log2 of the product of each two sizes (a tile and a
-    block, say), which is what many limits of a device are about. `named` says which columns of `ranks` have no order.
+    Args:
+        configs: of one space, all with the same parameters.
+
+    Those of its attributes that are arrays have a row for each config. `ranks`, int16: the place of each value among
+    those of its parameter, a column for each parameter with several values; `named` says which of them have no order.
+    `evenness`, float64: how often 2 divides a value, a column for each parameter where that says something.
+    `points`, float64, 0 to 1: the rank of an ordered value, a column for each choice of three or more names, and the
+    evenness. `sizes`, float64: log2 of the product of each two sizes (a tile and a block, say), which is what many
+    limits of a device are about.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        self._parameters = list(configs[0]) if configs else []
-        columns = {name: [c[name] for c in configs] for name in self._parameters}
+        names = sorted(configs[0]) if configs else []
+        columns = {name: [c[name] for c in configs] for name in names}
         codes = {name: _codes(column) for name, column in columns.items()}
-        varied = [name for name in self._parameters if len(set(codes[name])) > 1]
+        varied = [name for name in names if len(set(codes[name])) > 1]
         self.named = np.array([not _ordered(columns[n]) for n in varied], dtype=bool)
         self.ranks = np.array([codes[n] for n in varied], dtype=np.int16).T.reshape(len(configs), len(varied))
         self.evenness = _evenness([columns[n] for n in varied if _is_size(columns[n])], len(configs))
@@ -42,13 +47,15 @@ class Encoding:
 
     def distances(self, number: int) -> Ints:
         """By config: in how many parameters it differs from one."""
-        return np.count_nonzero(self.ranks != self.ranks[number], axis=1)
+        found: Ints = np.count_nonzero(self.ranks != self.ranks[number], axis=1)
+        return found
 
     def steps(self, number: int) -> Ints:
         """By config: how many places its values are from those of one, a change of a name being one place."""
         away = np.abs(self.ranks.astype(np.int64) - self.ranks[number])
         away[:, self.named] = np.minimum(away[:, self.named], 1)
-        return away.sum(axis=1)
+        found: Ints = away.sum(axis=1)
+        return found
 
 
 def _ordered(values: Sequence[ConfigValue]) -> bool:
@@ -56,14 +63,15 @@ def _ordered(values: Sequence[ConfigValue]) -> bool:
 
 
 def _is_size(values: Sequence[ConfigValue]) -> bool:
-    return all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values) and max(values) > 2
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0]
+    return len(numbers) == len(values) and max(numbers) > 2
 
 
 def _codes(values: Sequence[ConfigValue]) -> list[int]:
     """The rank of each value among the distinct ones; `True` is not 1, and names and `None` are in any fixed order."""
     ordered = _ordered(values)
     keys = [(v, isinstance(v, bool)) if ordered else (type(v).__name__, str(v)) for v in values]
-    rank = {key: i for i, key in enumerate(sorted(set(keys)))}  # type: ignore[type-var]
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}
     return [rank[k] for k in keys]
 
 
@@ -75,7 +83,7 @@ def _points(ranks: NDArray[np.int16], named: NDArray[np.bool_]) -> Floats:
             columns += [(column == value).astype(np.float64) for value in range(top + 1)]
         else:
             columns.append(column / top)
-    return np.array(columns).T.reshape(len(ranks), len(columns))
+    return _side_by_side(columns, len(ranks))
 
 
 def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
@@ -83,13 +91,13 @@ def _evenness(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
 
     What is a multiple of a device's power of two is aligned, fills its units, and is fast.
     """
-    found = []
+    found: list[Floats] = []
     for column in sizes:
         powers = [_twos(v) for v in column if isinstance(v, int)]
         known = sorted(set(zip(column, powers, strict=False)))
         if len(powers) == count and any(b[1] < a[1] for a, b in itertools.pairwise(known)):
             found.append(np.array(powers) / max(powers))
-    return np.array(found).T.reshape(count, len(found))
+    return _side_by_side(found, count)
 
 
 def _twos(value: int) -> int:
@@ -100,4 +108,10 @@ def _products(sizes: Sequence[Sequence[ConfigValue]], count: int) -> Floats:
     logs = [[math.log2(v) for v in column if not isinstance(v, str)] for column in sizes]
     rows = np.array(logs, dtype=np.float64).reshape(len(logs), count)
     pairs = [rows[i] + rows[j] for i in range(len(rows)) for j in range(i)]
-    return np.array(pairs).T.reshape(count, len(pairs))
+    return _side_by_side(pairs, count)
+
+
+def _side_by_side(columns: Sequence[Floats], count: int) -> Floats:
+    """float64 [count, columns], also of no columns."""
+    found: Floats = np.array(columns, dtype=np.float64).T.reshape(count, len(columns))
+    return found

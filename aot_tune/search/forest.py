@@ -28,7 +28,13 @@ class Forest:
     """
 
     def __init__(
-        self, points: Floats, values: Floats, random: np.random.RandomState, trees: int = 32, tries: int = 8, least: int = 3
+        self,
+        points: Floats,
+        values: Floats,
+        random: np.random.RandomState,
+        trees: int = 32,
+        tries: int = 8,
+        least: int = 3,
     ) -> None:
         self.trees = trees
         self._feature: list[Ints] = []
@@ -67,7 +73,7 @@ class Forest:
             if depth < _DEPTH - 1 and again.any() and points.shape[1]:
                 keep = again[node]
                 sample, node = sample[keep], (np.cumsum(again) - 1)[node[keep]]
-                split = _split(points, values, sample, node, int(again.sum()), random, tries)
+                split = _Splits(points, values, sample, node, int(again.sum()), random, tries)
                 which = np.flatnonzero(again)[split.found]
                 feature[which], threshold[which] = split.feature[split.found], split.threshold[split.found]
                 left[which] = base + count + 2 * np.arange(len(which))
@@ -88,11 +94,18 @@ class Forest:
             base, count = base + count, coming
 
 
-class _split:  # noqa: N801
+class _Splits:
     """The best of some random splits of each node: `found` where there is one that parts its samples."""
 
     def __init__(
-        self, points: Floats, values: Floats, sample: Ints, node: Ints, count: int, random: np.random.RandomState, tries: int
+        self,
+        points: Floats,
+        values: Floats,
+        sample: Ints,
+        node: Ints,
+        count: int,
+        random: np.random.RandomState,
+        tries: int,
     ) -> None:
         starts = np.searchsorted(node, np.arange(count))
         tries = min(tries, points.shape[1])

@@ -21,9 +21,9 @@ _LEAST_NOISE, _MOST_NOISE = np.log(1e-5), np.log(0.3)
 class GaussianProcess:
     """Regression with a Matern 5/2 kernel that has a length for each feature.
 
-    The lengths and the share of noise are those of highest posterior density (Rasmussen and Williams, Gaussian Processes
-    for Machine Learning, 5.4.1), found by gradient ascent with steps that adapt their size (Rprop); the variance is
-    the best one for them, in closed form.
+    The lengths and the share of noise are those of highest posterior density (Rasmussen and Williams, Gaussian
+    Processes for Machine Learning, 5.4.1), found by gradient ascent with steps that adapt their size (Rprop); the
+    variance is the best one for them, in closed form.
     """
 
     def __init__(self, features: int) -> None:

@@ -20,11 +20,15 @@ Ints = NDArray[np.int64]
 _CAP = 0.8
 """Costs above this quantile count as this quantile: how slow the slow ones are says little about where the best is."""
 
-_LEAST_CHANCE = 0.02
-"""A model's guess that a config succeeds is never below this."""
+_LEAST_CHANCE = 1e-3
+"""A model's guess that a config succeeds is never below this. It counts squared: else too many tries fail."""
 
 _FITTED_AGAIN, _GROWN_AGAIN = 5, 2
-"""So many more costs, and the lengths of the Gaussian process are fitted again, or a new forest is grown."""
+"""So many more costs, and the lengths of the Gaussian process are fitted again, or a new forest is grown; once there
+are many, a tenth more, or a fortieth."""
+
+_MOST = 240
+"""Costs that the Gaussian process learns from, whose work grows with their cube: the best half, and random others."""
 
 _LEAST_DEVIATION = 0.02
 
@@ -35,8 +39,9 @@ class Told:
     def __init__(self) -> None:
         self._costs: dict[int, float] = {}
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._costs
+    def has_cost(self, number: int) -> bool:
+        """Whether a config was told to succeed."""
+        return self._costs.get(number, math.inf) < math.inf
 
     def __len__(self) -> int:
         return len(self._costs)
@@ -75,66 +80,86 @@ class Models:
         self._plain = np.hstack([space.ranks, space.evenness, space.sizes])
         self._process = GaussianProcess(self._smooth.shape[1])
         self._chances = GaussianProcess(self._smooth.shape[1])
-        self._forest: Forest | None = None
-        self._fitted = self._grown = -max(_FITTED_AGAIN, _GROWN_AGAIN)
+        self._forest = _Grown(random)
+        self._chance_forest = _Grown(random)
+        self._fitted = 0
 
-    def promise(self, pool: Ints, told: Told, pending: Sequence[int], *, smooth: bool) -> Floats:
+    def promise(self, pool: Ints, told: Told, unknown: Sequence[int], *, smooth: bool) -> Floats:
         """By config of the pool: how much it is expected to better the best cost, times the chance that it succeeds.
 
-        Configs that are being tried (`pending`) count with the cost that is expected of them. `smooth` asks the Gaussian
-        process, else the forest is asked.
+        Configs without a cost (`unknown`), because they are being tried or failed, count with the one that is expected
+        of them, so that their neighbours promise less. `smooth` asks the Gaussian process, else the forest is asked.
         """
         chance = self._chance(pool, told, smooth=smooth)
         rows, values = _scaled(told)
         if len(rows) < 3:
             return chance * (1.0 + 0.1 * self._random.random_sample(len(pool)))
-        mean, deviation = self._guess(pool, rows, values, pending, smooth=smooth)
+        mean, deviation = self._guess(pool, rows, values, unknown, smooth=smooth)
         return _expected_improvement(float(values.min()), mean, deviation) * chance
 
-    def expected(self, pool: Ints, told: Told, pending: Sequence[int]) -> Floats:
+    def expected(self, pool: Ints, told: Told, unknown: Sequence[int]) -> Floats:
         """By config of the pool: the chance that it succeeds, discounted by the cost that both models expect."""
         rows, values = _scaled(told)
         chance = self._chance(pool, told, smooth=True)
         if len(rows) < 3:
             return chance
-        smooth, _ = self._guess(pool, rows, values, pending, smooth=True)
-        plain, _ = self._guess(pool, rows, values, pending, smooth=False)
+        smooth, _ = self._guess(pool, rows, values, unknown, smooth=True)
+        plain, _ = self._guess(pool, rows, values, unknown, smooth=False)
         return chance * np.exp(-(smooth + plain) / 2.0)
 
     def _guess(
-        self, pool: Ints, rows: Ints, values: Floats, pending: Sequence[int], *, smooth: bool
+        self, pool: Ints, rows: Ints, values: Floats, unknown: Sequence[int], *, smooth: bool
     ) -> tuple[Floats, Floats]:
-        if len(rows) - self._fitted >= _FITTED_AGAIN:
-            self._process.fit(self._smooth[rows], values)
-            self._fitted = len(rows)
-        if smooth or pending:
-            self._process.learn(self._smooth[rows], values)
-        best = values.min()
-        if pending:
-            waiting = np.array(pending, dtype=np.int64)
-            guessed = np.maximum(self._process.predict(self._smooth[waiting])[0], best)
-            rows, values = np.append(rows, waiting), np.append(values, guessed)
+        if unknown:
+            self._learn(rows, values)
+            waiting = np.array(unknown, dtype=np.int64)
+            guessed, _ = self._process.predict(self._smooth[waiting])
+            rows, values = np.append(rows, waiting), np.append(values, np.maximum(guessed, values.min()))
         if smooth:
-            if pending:
-                self._process.learn(self._smooth[rows], values)
+            self._learn(rows, values)
             return self._process.predict(self._smooth[pool])
-        if self._forest is None or len(rows) - self._grown >= _GROWN_AGAIN:
-            self._forest, self._grown = Forest(self._plain[rows], values, self._random), len(rows)
-        mean, deviation = self._forest.predict(self._plain[pool])
+        mean, deviation = self._forest.over(self._plain[rows], values).predict(self._plain[pool])
         return mean, np.maximum(deviation, _LEAST_DEVIATION)
+
+    def _learn(self, rows: Ints, values: Floats) -> None:
+        """Have the Gaussian process learn, with new lengths where there is enough news."""
+        count = len(rows)
+        if count > _MOST:
+            order = np.argsort(values, kind="stable")
+            others = self._random.choice(order[_MOST // 2 :], _MOST // 2, replace=False)
+            kept = np.concatenate([order[: _MOST // 2], others])
+            rows, values = rows[kept], values[kept]
+        if self._fitted == 0 or count - self._fitted >= max(_FITTED_AGAIN, count // 10):
+            self._process.fit(self._smooth[rows], values)
+            self._fitted = count
+        self._process.learn(self._smooth[rows], values)
 
     def _chance(self, pool: Ints, told: Told, *, smooth: bool) -> Floats:
         """The chance that each config of the pool succeeds; 1 until one has failed."""
         rows, succeeded = told.tried
         if succeeded.all():
             return np.ones(len(pool))
-        if smooth:
+        if smooth and len(rows) <= _MOST:
             self._chances.take_lengths(self._process)
             self._chances.learn(self._smooth[rows], succeeded)
             found, _ = self._chances.predict(self._smooth[pool])
         else:
-            found, _ = Forest(self._plain[rows], succeeded, self._random, trees=24).predict(self._plain[pool])
-        return np.clip(found, _LEAST_CHANCE, 1.0)
+            found, _ = self._chance_forest.over(self._plain[rows], succeeded).predict(self._plain[pool])
+        return np.clip(found, _LEAST_CHANCE, 1.0) ** 2
+
+
+class _Grown:
+    """A forest that is grown again when there is enough news."""
+
+    def __init__(self, random: np.random.RandomState) -> None:
+        self._random, self._count = random, 0
+        self._forest: Forest | None = None
+
+    def over(self, points: Floats, values: Floats) -> Forest:
+        """The forest over samples, of which a few may not be in it yet."""
+        if self._forest is None or len(points) - self._count >= max(_GROWN_AGAIN, len(points) // 40):
+            self._forest, self._count = Forest(points, values, self._random), len(points)
+        return self._forest
 
 
 def _scaled(told: Told) -> tuple[Ints, Floats]:
@@ -152,4 +177,5 @@ def _expected_improvement(best: float, mean: Floats, deviation: Floats) -> Float
     gain = best - mean
     ratio = gain / deviation
     below = np.array([0.5 * math.erfc(-r / math.sqrt(2.0)) for r in ratio.tolist()])
-    return gain * below + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
+    found: Floats = gain * below + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
+    return found

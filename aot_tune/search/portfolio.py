@@ -1,7 +1,7 @@
 """Search in a space too large to try whole: a spread-out start, then what two surrogates expect most of.
 
-A Gaussian process and a forest of random trees take turns, because neither is right everywhere: the one is quick to see a
-trend, the other sees cliffs. Both learn from the logarithm of the cost and look closest at the neighbours of the best
+A Gaussian process and a forest of random trees take turns, because neither is right everywhere: the one is quick to see
+a trend, the other sees cliffs. Both learn from the logarithm of the cost and look closest at the neighbours of the best
 configs; what is likely to fail, as far as failures have told, is put off.
 """
 
@@ -30,14 +30,14 @@ _SPREAD_OVER = 50
 _STEP = 16
 """Configs asked for at once after the start, at most: later ones profit from what the earlier ones told."""
 
-_POOL = 2000
+_POOL = 1000
 """Random configs that a proposal is chosen from, beside the neighbours of the best ones."""
 
 _BEST = 5
 """Configs whose neighbours are looked at in any case."""
 
 _POLISH = 6
-"""Each so manyth proposal is the neighbour of the best ones of which most is expected, whatever is unknown elsewhere."""
+"""Every sixth proposal is the neighbour of the best configs of which both models expect most, however sure they are."""
 
 
 class Portfolio:
@@ -109,12 +109,12 @@ class Portfolio:
         if len(self._asked) < self._opening or not best:
             return self._far_from_all()
         self._turn += 1
-        pending = [i for i in self._asked if i not in self._told]
+        unknown = [i for i in self._asked if not self._told.has_cost(i)]
         near = self._near(best)
         if self._turn % _POLISH == 0 and len(near):
-            return int(near[np.argmax(self._models.expected(near, self._told, pending))])
+            return int(near[np.argmax(self._models.expected(near, self._told, unknown))])
         pool = self._pool(near)
-        return int(pool[np.argmax(self._models.promise(pool, self._told, pending, smooth=self._turn % 2 == 1))])
+        return int(pool[np.argmax(self._models.promise(pool, self._told, unknown, smooth=self._turn % 2 == 1))])
 
     def _far_from_all(self) -> int:
         """Of some random configs the one whose nearest neighbour among those proposed is farthest away."""

@@ -75,7 +75,7 @@ def make_strategy(
 def _in_order(
     space: Iterable[dict[str, ConfigValue]], first: Sequence[Config]
 ) -> tuple[list[dict[str, ConfigValue]], list[dict[str, ConfigValue]]]:
-    """The configs of a space that match `first`, in its order, one each; and the others, in a random order. Each once."""
+    """The configs of a space that match `first`, in its order, one each; and the others, in a random order."""
     distinct = {canonical_digest(c): c for c in space}
     rest = [distinct[d] for d in sorted(distinct)]
     random.Random(len(rest)).shuffle(rest)

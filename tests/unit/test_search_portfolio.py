@@ -1,0 +1,155 @@
+"""The portfolio: every config at most once and only those of the space, whatever is told; and it learns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot_tune.search import Listed, Portfolio, Strategy, make_strategy
+
+Configs = list[dict[str, object]]
+
+VALUES = st.one_of(
+    st.integers(-4, 512), st.booleans(), st.none(), st.sampled_from(["row", "col", "swizzled"]), st.floats(0.5, 8.0)
+)
+COSTS = st.one_of(st.floats(1e-6, 1e6), st.just(math.inf), st.just(math.nan), st.just(0.0))
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Configs:
+    """Some configs of one to four parameters, of which some may have one value."""
+    axes = draw(st.lists(st.lists(VALUES, min_size=1, max_size=4, unique_by=repr), min_size=1, max_size=4))
+    every = [dict(zip("ABCD", values, strict=False)) for values in itertools.product(*axes)]
+    return draw(st.lists(st.sampled_from(every), min_size=1, max_size=40, unique_by=repr))
+
+
+def run(strategy: Strategy, costs: list[float], step: int) -> Configs:
+    """All that a strategy proposes, in order; the nth config costs the nth of `costs`, over and over."""
+    told = itertools.cycle(costs)
+    found: Configs = []
+    while asked := strategy.ask(step):
+        found += asked
+        for config in asked:
+            strategy.tell(config, next(told))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    space=spaces(), costs=st.lists(COSTS, min_size=1, max_size=12), step=st.integers(1, 20), seed=st.integers(0, 2**31)
+)
+def test_all_configs_are_proposed_once_in_an_order_that_the_seed_decides(
+    space: Configs, costs: list[float], step: int, seed: int
+) -> None:
+    found = run(make_strategy(space, (), None, seed=seed), costs, step)
+    assert sorted(map(repr, found)) == sorted(map(repr, space))
+    assert run(make_strategy(space[::-1], (), None, seed=seed), costs, step) == found
+
+
+@settings(max_examples=40, deadline=None)
+@given(space=spaces(), costs=st.lists(COSTS, min_size=1, max_size=9), limit=st.integers(0, 30), step=st.integers(1, 9))
+def test_a_limit_is_kept(space: Configs, costs: list[float], limit: int, step: int) -> None:
+    found = list(map(repr, run(make_strategy(space, (), limit), costs, step)))
+    assert len(found) == len(set(found)) == min(limit, len(space))
+    assert set(found) <= set(map(repr, space))
+
+
+GRID = [
+    {"X": x, "Y": y, "T": t, "V": v, "L": layout}
+    for x, y, t, v, layout in itertools.product(
+        (16, 32, 48, 64, 96, 128), (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 4), ("row", "col", "swizzled")
+    )
+]
+
+
+def cost(config: dict[str, object]) -> float:
+    """A slope with a cliff, a rough surface and a corner that fails; lowest at 64, 4, 3, 2, swizzled."""
+    x, y, t, v = (int(str(config[n])) for n in "XYTV")
+    if x * y > 1024:
+        return math.inf
+    wanted = {"row": 0.3, "col": 0.5, "swizzled": 0.0}[str(config["L"])]
+    away = abs(math.log2(x * y / 256)) + 0.7 * abs(t - 3) + 0.4 * abs(math.log2(v / 2)) + 0.3 * abs(math.log2(x / 64))
+    rough = random.Random(repr(sorted(config.items()))).uniform(0.0, 0.02)
+    return 1.0 + 0.2 * away + wanted + (0.3 if x % 32 else 0.0) + rough
+
+
+def best_after(strategy: Strategy, count: int, step: int) -> float:
+    best = math.inf
+    for _ in range(0, count, step):
+        for config in strategy.ask(step):
+            best = min(best, cost(config))
+            strategy.tell(config, cost(config))
+    return best
+
+
+@pytest.mark.parametrize("step", [1, 8])
+def test_it_finds_what_random_search_does_not(step: int) -> None:
+    best = min(map(cost, GRID))
+    ours = [best_after(make_strategy(GRID, (), 80, seed=seed), 80, step) for seed in range(7)]
+    shuffled = [random.Random(seed).sample(GRID, 80) for seed in range(7)]
+    theirs = [min(map(cost, tried)) for tried in shuffled]
+    assert statistics.median(ours) < 1.03 * best
+    assert statistics.median(ours) < statistics.median(theirs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_fails_is_put_off(seed: int) -> None:
+    def fails(config: dict[str, object]) -> bool:
+        return config["L"] != "swizzled" or math.isinf(cost(config))
+
+    strategy = make_strategy(GRID, (), 70, seed=seed)
+    failed: list[bool] = []
+    while asked := strategy.ask(1):
+        failed.append(fails(asked[0]))
+        strategy.tell(asked[0], math.inf if failed[-1] else cost(asked[0]))
+    assert statistics.fmean(map(fails, GRID)) > 0.68
+    assert statistics.fmean(failed[16:]) < 0.34
+
+
+def test_guesses_go_first_then_what_won_elsewhere() -> None:
+    guesses = ({"X": 128, "Y": 8, "T": 1, "V": 1, "L": "row"},)
+    transfer = ({"X": 64, "Y": 4, "T": 3, "V": 2, "L": "swizzled"}, {"X": 7}, {"X": 128, "L": "col"})
+    asked = make_strategy(GRID, guesses, 50, transfer=transfer).ask(50)
+    assert asked[:2] == [guesses[0], transfer[0]]
+    assert (asked[2]["X"], asked[2]["L"]) == (128, "col")
+    listed = make_strategy(GRID, guesses, None, transfer=transfer).ask(len(GRID))
+    assert listed[:3] == asked[:3]
+    assert len(listed) == len(GRID)
+
+
+def test_no_more_is_proposed_at_once_than_can_be_told_apart_later() -> None:
+    strategy = make_strategy(GRID, (), 200)
+    first = strategy.ask(1 << 20)
+    assert 8 <= len(first) <= 20
+    for config in first:
+        strategy.tell(config, cost(config))
+    assert 1 <= len(strategy.ask(1 << 20)) <= 20
+
+
+def test_what_fits_in_the_limit_is_listed_and_the_rest_is_searched() -> None:
+    assert isinstance(make_strategy(GRID, (), len(GRID)), Listed)
+    assert isinstance(make_strategy(GRID, (), len(GRID) - 1), Portfolio)
+
+
+def test_a_cost_may_be_told_again_and_for_configs_that_were_not_asked_for() -> None:
+    told_late, told_once = (make_strategy(GRID, (), 60, seed=3) for _ in range(2))
+    for strategy in (told_late, told_once):
+        for i, config in enumerate(strategy.ask(16)):
+            if strategy is told_late:
+                strategy.tell(config, 1e3 + i)
+            strategy.tell(config, cost(config))
+    told_late.tell({"X": 5, "none": True}, 1.0)
+    assert told_late.ask(8) == told_once.ask(8)
+
+
+def test_before_anything_is_told_it_goes_on_spreading_out() -> None:
+    strategy = make_strategy(GRID, (), 40)
+    asked = [strategy.ask(1)[0] for _ in range(40)]
+    assert len({repr(c) for c in asked}) == 40
+    assert {c["L"] for c in asked} == {"row", "col", "swizzled"}
