@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from aot_tune.bench import Measurement
 from aot_tune.compile import Object
 from aot_tune.database import Code
-from aot_tune.render import Candidate, Rendered, requirements
+from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
-from aot_tune.spec import Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 
 __all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "spread", "tie_band"]
 
@@ -109,13 +109,27 @@ class Evidence:
             row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row
         )
 
-    def mean_cost(self, entry: Entry) -> float:
-        """Geometric mean of a candidate's times over the best time of each problem; infinite when it failed."""
-        if self.failed(entry.candidate.id):
-            return math.inf
-        costs = [row for row in self.costs().values() if entry.candidate.id in row]
-        logs = [math.log(row[entry.candidate.id] / min(row.values())) for row in costs]
-        return math.exp(statistics.fmean(logs)) if logs else math.inf
+    def config_costs(self) -> dict[tuple[str, str], tuple[Config, float]]:
+        """By kernel and digest: a config, and the geometric mean of its times over the best time of each problem.
+
+        It is over all candidates of the config (one for each choice of dtypes, say) that were measured, infinite where
+        none was and one failed. Configs of which nothing is known are left out.
+        """
+        logs: dict[str, list[float]] = {}
+        for row in self.costs().values():
+            best = min(row.values())
+            for candidate, time in row.items():
+                logs.setdefault(candidate, []).append(math.log(time / best))
+        found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
+        for name, entry in self.entries.items():
+            one = entry.candidate
+            known = logs.get(name) or ([math.inf] if self.failed(name) else [])
+            found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
+        return {
+            key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
+            for key, (config, values) in found.items()
+            if values
+        }
 
     def costs(self) -> Costs:
         """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""

@@ -30,7 +30,8 @@ from aot_tune.errors import BuildError
 from aot_tune.inspection import with_inspections
 from aot_tune.library import load_operators
 from aot_tune.options import effort_limit
-from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.transfer import winners_elsewhere
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
 from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
@@ -42,7 +43,11 @@ __all__ = ["LoadedOperator", "Session", "baseline_versions"]
 
 
 _AT_ONCE = 1 << 20
-"""Configs asked for at once. Nothing is compiled while a CPU candidate is timed, so large steps waste least."""
+"""Configs asked for at once, if the strategy gives them: nothing is compiled while a CPU candidate is timed, so large
+steps waste least."""
+_STEP = 16
+"""Configs of a kernel asked for at once where nothing but the end of a budget ends the search: the most promising ones
+are measured by then."""
 
 
 @dataclass(frozen=True)
@@ -140,20 +145,28 @@ class Session:
     def ask(self, operator: Operator, target: Target) -> list[Entry]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target."""
         found: dict[str, Entry] = {}
+        step = _STEP if self.turn.seconds is not None and self.options.effort == "exhaustive" else _AT_ONCE
         for kernel in self.kernels_for(operator, target):
             if not fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter):
                 continue
-            for config in self._strategy(operator, kernel, target).ask(_AT_ONCE):
-                for candidate in candidates_for(operator, kernel, config, target):
-                    if candidate.id not in found:
-                        found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
+            strategy = self._strategy(operator, kernel, target)
+            before = len(found)
+            while len(found) == before and (configs := strategy.ask(step)):
+                for config in configs:
+                    for candidate in candidates_for(operator, kernel, config, target):
+                        if candidate.id not in found:
+                            found[candidate.id] = Entry.of(operator, self.renderer.render(operator, candidate, target))
         return list(found.values())
 
-    def tell(self, operator: Operator, target: Target, entry: Entry, cost: float) -> None:
-        """Report a candidate's cost, its mean time over the best of each problem, to the strategy that asked for it."""
-        kernel = operator.kernel(entry.candidate.kernel)
-        if not kernel.generic:
-            self._strategy(operator, kernel, target).tell(entry.candidate.config, cost)
+    def tell(self, evidence: Evidence) -> None:
+        """Report to the strategies what each config costs by now: its mean time over the best time of each problem.
+
+        Configs that were told before are told again: the best time falls as better ones are found.
+        """
+        kernels = {k.name: k for k in self.kernels_for(evidence.operator, evidence.target)}
+        for (name, _), (config, cost) in evidence.config_costs().items():
+            if name in kernels:
+                self._strategy(evidence.operator, kernels[name], evidence.target).tell(config, cost)
 
     def _strategy(self, operator: Operator, kernel: Kernel, target: Target) -> Strategy:
         key = (operator.name, kernel.name, target.name)
@@ -161,7 +174,9 @@ class Session:
             space = list(kernel.configs(target.facts))
             guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
             limit = effort_limit(self.options.effort, guesses)
-            self._strategies[key] = make_strategy(space, kernel.order, limit)
+            device = self.device_for(target)
+            elsewhere = [] if device is None else winners_elsewhere(self.databases, operator, kernel, device)
+            self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
         return self._strategies[key]
 
     def answers(self, operator: Operator, target: Target) -> bool:

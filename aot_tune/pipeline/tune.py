@@ -59,6 +59,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
     with Crew(session, devices) as crew:
         recorded = 0
         while fresh := _ask(session, pairs, crew.device):
+            begun = session.turn.spent
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
                 recorded += known.give(evidence)
@@ -72,28 +73,39 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                     f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
                     f"both together {timings.wall:.0f} s"
                 )
-            for evidence, entry in fresh:
-                session.tell(evidence.operator, target, entry, evidence.mean_cost(entry))
+            for evidence in fresh:
+                session.tell(evidence)
+            if not _room_for_more(session, entries, begun):
+                break
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
 
 
-def _ask(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device
-) -> list[tuple[Evidence, Entry]]:
-    """Add to the evidence what the strategies want to try next; with the first also the generic candidates."""
-    fresh: list[tuple[Evidence, Entry]] = []
+def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device) -> list[Evidence]:
+    """Add to the evidence what the strategies want to try next, with the first also the generic candidates.
+
+    Returns the evidence that was added to.
+    """
+    fresh: list[Evidence] = []
     for loaded, evidence in pairs:
         asked = session.ask(loaded.operator, evidence.target)
         if not evidence.entries:
             asked += vendor_entries(session, loaded.operator, evidence.target, device)
         if not evidence.entries:
             asked += session.generic_entries(loaded.operator, evidence.target)
-        for entry in asked:
-            if entry.candidate.id not in evidence.entries:
-                evidence.entries[entry.candidate.id] = entry
-                fresh.append((evidence, entry))
+        new = {e.candidate.id: e for e in asked if e.candidate.id not in evidence.entries}
+        evidence.entries.update(new)
+        if new:
+            fresh.append(evidence)
     return fresh
+
+
+def _room_for_more(session: Session, entries: list[Entry], begun: float) -> bool:
+    """Whether a budget leaves time for another step like the one that began at `begun` and was to compile `entries`."""
+    if session.turn.seconds is None:
+        return True
+    nothing_done = bool(entries) and all(e.object is None for e in entries)
+    return not nothing_done and session.turn.allows(session.turn.spent - begun)
 
 
 def _one_after_the_other(
@@ -105,7 +117,8 @@ def _one_after_the_other(
 ) -> None:
     """Compile everything, then measure everything."""
     if entries:
-        session.compile(_within_budget(session, entries), target.name)
+        first = not any(evidence.measurements for _, evidence in pairs)
+        session.compile(_within_budget(session, entries, first=first), target.name)
     tick = _ticker(session, pairs, [], races=False)
     for loaded, evidence, problem in _in_order(session, pairs):
         measurer.measure(loaded, evidence, problem, tick)
@@ -126,20 +139,22 @@ def _unknown(evidence: Evidence) -> list[Entry]:
     return [e for e in entries if id(e) in wanted]
 
 
-def _within_budget(session: Session, entries: list[Entry]) -> list[Entry]:
+def _within_budget(session: Session, entries: list[Entry], *, first: bool) -> list[Entry]:
     """The entries whose compiling fits in two fifths of the budget, each kernel's best guesses first.
 
-    The time of a compile is learned from the generic variants; those are always built.
+    The time of a compile is learned from the generic variants; those are always built. In steps after the `first` it
+    is two fifths of what is left, and the first of the entries tells how long one takes.
     """
     budget = session.turn
     if budget.seconds is None:
         return entries
-    generic = [e for e in entries if e.candidate.generic]
-    start = session.progress.now()
-    session.compile(generic, "generic")
-    each = max((session.progress.now() - start) / max(len(generic), 1), 0.05)
-    room = int(max(0.4 * budget.seconds - budget.spent, 0.0) / each)
     ranked = _in_turn([e for e in entries if not e.candidate.generic])
+    sample = [e for e in entries if e.candidate.generic] or ranked[:1]
+    start = session.progress.now()
+    session.compile(sample, "generic" if first else "a first one")
+    each = max((session.progress.now() - start) / max(len(sample), 1), 0.05)
+    seconds = 0.4 * budget.seconds - budget.spent if first else 0.4 * budget.left
+    room = int(max(seconds, 0.0) / each)
     if room < len(ranked):
         session.progress.line(f"budget {budget.seconds:g} s: {room} of {len(ranked)} candidates will be compiled")
     return ranked[:room]

@@ -13,6 +13,10 @@ from aot_tune.spec import Config, ConfigValue
 __all__ = ["Listed", "Strategy", "make_strategy"]
 
 
+_NOTHING_TO_LEARN = 16
+"""A search learns nothing before it has tried about so many configs."""
+
+
 class Strategy(Protocol):
     """Proposes configs of one kernel's space."""
 
@@ -56,7 +60,8 @@ def make_strategy(
 ) -> Strategy:
     """The strategy for a space: the one place that picks it.
 
-    A space that fits in the limit is listed, a larger one is searched.
+    A space that fits in the limit is listed, and so is one of which no more is tried than a search would begin with;
+    others are searched.
 
     Args:
         space: all configs that a kernel has for a target.
@@ -67,8 +72,8 @@ def make_strategy(
         seed: of what is random in a search.
     """
     configs, first = list(space), [*guesses, *transfer]
-    if limit is not None and limit >= len(configs):
-        return Listed(configs, first)
+    if limit is not None and (limit >= len(configs) or limit <= _NOTHING_TO_LEARN):
+        return Listed(configs, first, limit)
     return Portfolio(*_in_order(configs, first), limit, seed)
 
 

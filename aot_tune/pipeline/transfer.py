@@ -1,0 +1,41 @@
+"""What a record made elsewhere says of where to begin: configs that won there are tried early."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from aot_tune.bench import Device
+from aot_tune.database import OperatorDatabase, nearest_databases
+from aot_tune.render import canonical_digest
+from aot_tune.spec import Config, Kernel, Operator
+
+__all__ = ["winners_elsewhere"]
+
+
+def winners_elsewhere(
+    databases: Sequence[OperatorDatabase], operator: Operator, kernel: Kernel, device: Device
+) -> list[Config]:
+    """Configs of a kernel that were its fastest on some problem on other devices of the family, best first.
+
+    Of each database those that were so on most problems come first, and databases in turn, that of the most similar
+    device ahead. There are none where the device has a database of its own: its candidates are measured already, and
+    those of others would only take their place.
+    """
+    near = nearest_databases(databases, operator.name, device)
+    if any(d.device.digest == device.digest for d in near):
+        return []
+    lists = [_winners(d, kernel) for d in near]
+    turns = [config for place in range(max(map(len, lists), default=0)) for row in lists for config in row[place:][:1]]
+    return list({canonical_digest(c): c for c in turns}.values())
+
+
+def _winners(database: OperatorDatabase, kernel: Kernel) -> list[Config]:
+    configs = {r.id: r.candidate.config for r in database.candidates if r.candidate.kernel == kernel.name}
+    best: dict[str, tuple[float, str]] = {}
+    for m in database.measurements:
+        if m.candidate in configs and m.ns is not None:
+            best[m.problem.id] = min(best.get(m.problem.id, (m.ns, m.candidate)), (m.ns, m.candidate))
+    names = {canonical_digest(configs[c]): configs[c] for _, c in best.values()}
+    wins = Counter(canonical_digest(configs[c]) for _, c in best.values())
+    return [names[d] for d in sorted(wins, key=lambda d: (-wins[d], d))]

@@ -1,0 +1,174 @@
+"""The search in the pipeline: what strategies are told, that they are asked step by step, and what records suggest."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from databases import DEVICE, POLICY
+from test_pipeline import GENERIC, OPERATOR, evidence, measured
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.compile import Object
+from aot_tune.database import CandidateRecord, OperatorDatabase
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.transfer import winners_elsewhere
+from aot_tune.pipeline.tune import tune
+from aot_tune.plan import Request, make_plan
+from aot_tune.progress import Progress
+from aot_tune.render import Candidate, Rendered, resolved
+from aot_tune.spec import Config, Kernel, Parameter, Problem
+
+ONE, TWO = OPERATOR.workload
+
+
+def variant(width: int, dtype: str = "f32") -> Entry:
+    candidate = Candidate(
+        operator="scale", kernel="fast", backend="cxx", target="t", config={"W": width}, dtypes={"T": dtype}
+    )
+    return Entry(candidate, Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[]), ())
+
+
+def test_the_cost_of_a_config_is_that_of_all_its_candidates_over_the_best_times() -> None:
+    slow, half, lost, unknown = variant(1), variant(1, "bf16"), variant(2), variant(4)
+    found = evidence(GENERIC, slow, half, lost, unknown)
+    found.add(measured(GENERIC, ONE, (100.0,)))
+    found.add(measured(GENERIC, TWO, (100.0,)))
+    found.add(measured(slow, ONE, (200.0,)))
+    found.add(measured(half, TWO, (800.0,)))
+    found.add(measured(lost, ONE, (), status="wrong-result"))
+    costs = {tuple(config.values()): cost for (kernel, _), (config, cost) in found.config_costs().items() if config}
+    assert costs.keys() == {(1,), (2,)}
+    assert costs[1,] == pytest.approx(4.0)
+    assert math.isinf(costs[2,])
+
+
+def database(device: Device, *times: tuple[int, Problem, float]) -> OperatorDatabase:
+    entries = {width: variant(width) for width, _, _ in times}
+    return OperatorDatabase(
+        operator="scale",
+        contract="c",
+        device=device,
+        policy={},
+        policy_digest=POLICY.digest,
+        toolchains={},
+        baselines={},
+        candidates=tuple(
+            CandidateRecord(candidate=e.candidate, source="s", object="o", status="ok") for e in entries.values()
+        ),
+        problems=(ONE, TWO),
+        measurements=tuple(measured(entries[width], where, (time,)) for width, where, time in times),
+    )
+
+
+def elsewhere(name: str, family: str = "cpu") -> Device:
+    return msgspec.structs.replace(DEVICE, name=name, slug=name, family=family, identity={"model": name})
+
+
+KERNEL = Kernel("fast", "f.j2", parameters=(Parameter("W", (1, 2, 4, 8)),))
+
+
+def test_what_won_on_other_devices_is_tried_early_the_most_similar_device_ahead() -> None:
+    records = [
+        database(elsewhere("A"), (1, ONE, 5.0), (2, ONE, 7.0), (4, TWO, 3.0)),
+        database(elsewhere(DEVICE.name), (8, ONE, 1.0), (1, ONE, 2.0), (8, TWO, 1.0)),
+        database(elsewhere("G", "cuda"), (2, ONE, 1.0)),
+    ]
+    found = [c["W"] for c in winners_elsewhere(records, OPERATOR, KERNEL, DEVICE)]
+    assert found[0] == 8
+    assert sorted(found) == [1, 4, 8]
+
+
+def test_a_device_with_a_record_of_its_own_needs_no_others() -> None:
+    records = [database(DEVICE, (1, ONE, 5.0)), database(elsewhere("A"), (2, ONE, 5.0))]
+    assert winners_elsewhere(records, OPERATOR, KERNEL, DEVICE) == []
+    assert winners_elsewhere([], OPERATOR, KERNEL, DEVICE) == []
+
+
+class Bench:
+    """Stands in for the crew, its compilers and its device: configs have made-up costs, and each takes a second."""
+
+    def __init__(self, cost: Callable[[Config], float]) -> None:
+        self.cost, self.now = cost, 0.0
+        self.steps: list[list[Candidate]] = []
+
+    @contextmanager
+    def crew(self, _session: Session, devices: list[Device]) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(device=devices[0], members=[None], reused=0, measured=0)
+
+    def measure(self, _session: Session, _measurer: None, pairs: list, entries: list[Entry], _target: object) -> None:
+        self.steps.append([e.candidate for e in entries if not e.candidate.generic])
+        for entry in entries:
+            self.now += 1.0
+            entry.object = made(entry)
+            for _, found in pairs:
+                for where in found.workload[:2]:
+                    if entry.candidate.id in found.entries and found.meant_for(entry, where):
+                        found.add(timed(entry, where, self.cost(entry.candidate.config)))
+
+
+def made(entry: Entry) -> Object:
+    return Object(
+        key="k",
+        path="p",
+        digest=entry.candidate.id,
+        symbol="s",
+        source="s",
+        target="t",
+        status="ok",
+        error="",
+        cached=True,
+    )
+
+
+def timed(entry: Entry, where: Problem, cost: float) -> Measurement:
+    return measured(entry, where, () if math.isinf(cost) else (cost,), status="failed" if math.isinf(cost) else "ok")
+
+
+def packed(config: Config) -> float:
+    """The farther the numbers of a config are from 3, the more it costs."""
+    return 100.0 + sum(20.0 * abs(math.log2(v + 1) - 2.0) for v in config.values() if isinstance(v, int))
+
+
+def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> tuple[Bench, list[Evidence]]:
+    given = {"AOT_TUNE_TARGETS": "cpu-x86-64", "AOT_TUNE_CACHE": "off", "AOT_TUNE_MODE": "tune", **options}
+    request = Request(name="ops", prefix="ops", header="ops.h", operators=("gemm",), options=given)
+    plan, paths, _ = make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    session, bench = Session(plan, paths, Progress()), Bench(packed)
+    try:
+        session.budget._clock = lambda: bench.now
+        session.budget._start = 0.0
+        module = sys.modules["aot_tune.pipeline.tune"]  # the package has a function of that name
+        monkeypatch.setattr(module, "Crew", bench.crew)
+        monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
+        return bench, tune(session)["gemm"]
+    finally:
+        session.close()
+
+
+def test_under_a_budget_an_exhaustive_search_goes_step_by_step_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"AOT_TUNE_EFFORT": "exhaustive", "AOT_TUNE_BUDGET": "400", "AOT_TUNE_FILTER": "gemm/packed"}
+    bench, (found,) = tuned(tmp_path, monkeypatch, **options)
+    tried = [c for step in bench.steps for c in step]
+    assert len({c.id for c in tried}) == len(tried)
+    assert len(bench.steps) > 4
+    assert bench.now <= 400
+    costs = [packed(c.config) for c in tried]
+    space = resolved(found.operator.kernel("packed"), found.target.name).configs(found.target.facts)
+    assert min(costs) < 1.01 * min(map(packed, space))
+    assert min(costs) < min(costs[: len(bench.steps[0])])
+
+
+def test_without_a_budget_all_are_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for effort, filtered in (("exhaustive", "gemm/skinny_kn"), ("quick", "gemm/packed")):
+        bench, _ = tuned(tmp_path, monkeypatch, AOT_TUNE_EFFORT=effort, AOT_TUNE_FILTER=filtered)
+        assert len(bench.steps) == 1
