@@ -33,12 +33,9 @@ class TunerSearch:
     """Runs strategies on one space."""
 
     def __init__(self, space: RecordedSpace) -> None:
-        from kernel_tuner.searchspace import Searchspace
-
         self._space = space
         values = {p: sorted({c[p] for c in space.configs}, key=_order) for p in space.parameters}
-        cache = {str(i): c for i, c in enumerate(space.configs)}
-        self._searchspace = Searchspace(None, None, None, from_cache={"tune_params": values, "cache": cache})
+        self._cache = {"tune_params": values, "cache": {str(i): c for i, c in enumerate(space.configs)}}
 
     def run(self, strategy: str, seed: int, count: int) -> list[float]:
         """The costs of up to `count` distinct configs, in the order in which a strategy tried them.
@@ -47,13 +44,15 @@ class TunerSearch:
             ValueError: when there is no such strategy.
         """
         from kernel_tuner.interface import Options, strategy_map
+        from kernel_tuner.searchspace import Searchspace
         from kernel_tuner.util import StopCriterionReached, TuningBudget
 
         if strategy not in strategy_map:
             raise ValueError(f"Kernel Tuner has no strategy {strategy!r}; it has {', '.join(strategy_map)}")
+        searchspace = Searchspace(None, None, None, from_cache=self._cache)  # it keeps neighbours: one for each run
         runner = _Runner(self._space)
         options = Options(
-            tune_params=self._searchspace.tune_params,
+            tune_params=searchspace.tune_params,
             objective=["time"],
             objective_higher_is_better=[False],
             strategy_options=Options(max_fevals=count),
@@ -72,7 +71,7 @@ class TunerSearch:
         quiet = io.StringIO()
         with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.suppress(StopCriterionReached):
             warnings.simplefilter("ignore")
-            strategy_map[strategy].tune(self._searchspace, runner, options)
+            strategy_map[strategy].tune(searchspace, runner, options)
         return runner.costs[:count]
 
 
