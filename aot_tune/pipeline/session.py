@@ -142,16 +142,23 @@ class Session:
                 found.append(resolved(kernel, target.name))
         return found
 
-    def ask(self, operator: Operator, target: Target) -> list[Entry]:
-        """Rendered candidates that the strategies of an operator's kernels want to try next for a target."""
+    @property
+    def step(self) -> int:
+        """Configs of a kernel to ask for at once."""
+        return _STEP if self.turn.seconds is not None and self.options.effort == "exhaustive" else _AT_ONCE
+
+    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Entry]:
+        """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
+
+        They are of up to `count` configs of each kernel, `step` where it is not given.
+        """
         found: dict[str, Entry] = {}
-        step = _STEP if self.turn.seconds is not None and self.options.effort == "exhaustive" else _AT_ONCE
         for kernel in self.kernels_for(operator, target):
             if not fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter):
                 continue
             strategy = self._strategy(operator, kernel, target)
             before = len(found)
-            while len(found) == before and (configs := strategy.ask(step)):
+            while len(found) == before and (configs := strategy.ask(count or self.step)):
                 for config in configs:
                     for candidate in candidates_for(operator, kernel, config, target):
                         if candidate.id not in found:

@@ -58,7 +58,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         pairs.append((loaded, found[name][-1]))
     with Crew(session, devices) as crew:
         recorded = 0
-        while fresh := _ask(session, pairs, crew.device):
+        step = session.step
+        while step and (fresh := _ask(session, pairs, crew.device, step)):
             begun = session.turn.spent
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
@@ -75,20 +76,19 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 )
             for evidence in fresh:
                 session.tell(evidence)
-            if not _room_for_more(session, entries, begun):
-                break
+            step = _next_step(session, entries, begun, step)
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
 
 
-def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device) -> list[Evidence]:
+def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device, step: int) -> list[Evidence]:
     """Add to the evidence what the strategies want to try next, with the first also the generic candidates.
 
     Returns the evidence that was added to.
     """
     fresh: list[Evidence] = []
     for loaded, evidence in pairs:
-        asked = session.ask(loaded.operator, evidence.target)
+        asked = session.ask(loaded.operator, evidence.target, step)
         if not evidence.entries:
             asked += vendor_entries(session, loaded.operator, evidence.target, device)
         if not evidence.entries:
@@ -100,12 +100,17 @@ def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device:
     return fresh
 
 
-def _room_for_more(session: Session, entries: list[Entry], begun: float) -> bool:
-    """Whether a budget leaves time for another step like the one that began at `begun` and was to compile `entries`."""
+def _next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:
+    """How many configs of each kernel a budget leaves time for, going by the last step; 0 for none.
+
+    That step was of `step` configs, was to compile `entries` and began at `begun` seconds of the budget.
+    """
     if session.turn.seconds is None:
-        return True
-    nothing_done = bool(entries) and all(e.object is None for e in entries)
-    return not nothing_done and session.turn.allows(session.turn.spent - begun)
+        return step
+    if entries and all(e.object is None for e in entries):
+        return 0
+    took = max(session.turn.spent - begun, 1e-3)
+    return min(session.step, int(step * session.turn.left / took))
 
 
 def _one_after_the_other(
