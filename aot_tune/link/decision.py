@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping
 
 from aot_tune.link.records import DecisionNode, OperatorTable, TargetTable, family_of
 from aot_tune.link.signature import c_string
@@ -40,45 +40,93 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
 
 def render_choice(table: OperatorTable) -> str:
     """The functions of an operator that choose a variant: guards, one function per target's tree, the choice."""
-    guards = _all_guards(table)
-    parts = [_accepts_one(table, i, guards[i]) for i in sorted(guards)]
-    parts += [_tree(table, guards.keys(), i, target) for i, target in enumerate(table.tables)]
-    parts += [_generic_of(table), _select_table(table), _choose(table, sorted(guards))]
+    parts = [*_refusals(table), _first_of(table)]
+    parts += [_tree(table, i, target) for i, target in enumerate(table.tables)]
+    parts += [_generic_of(table), _select_table(table), _choose(table)]
     return "\n\n".join(parts)
 
 
-def _tree(table: OperatorTable, guarded: Set[int], index: int, target: TargetTable) -> str:
-    lines = [f"// {target.target}", "template <typename Trace>", f"int choose_{index}(const Call& c, Trace& trace) {{"]
+def _refusals(table: OperatorTable) -> list[str]:
+    """A function for each list of guards that some variants have, and the one that knows which variant has which."""
+    every = _all_guards(table)
+    variants: dict[tuple[str, ...], list[int]] = {}
+    for index, guards in every.items():
+        variants.setdefault(tuple(guard.key() for guard in guards), []).append(index)
+    lines = [
+        "// The guard that a call fails first, as text; null when the variant accepts it.",
+        "const char* refusal(const Call& c, int variant) {",
+        "  (void)c;",
+        "  switch (variant) {",
+    ]
+    for first, *others in variants.values():
+        lines += [f"    case {i}:" for i in (first, *others)]
+        lines.append(f"      return refusal_{first}(c);")
+    lines += ["    default:", "      return nullptr;", "  }", "}"]
+    accepts = """\
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  const char* refused = refusal(c, variant);
+  return refused == nullptr || trace.guard(false, kInfo[variant], refused);
+}"""
+    return [*(_refusal(table, first, every[first]) for first, *_ in variants.values()), "\n".join(lines), accepts]
+
+
+def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
+    read = fact_printer(table.operator)
+    lines = [f"const char* refusal_{index}(const Call& c) {{", "  (void)c;"]
+    lines += [f"  if ({guard.cpp(read)} == 0) return {c_string(guard.key())};" for guard in guards]
+    return "\n".join([*lines, "  return nullptr;", "}"])
+
+
+def _first_of(table: OperatorTable) -> str:
+    """The walk along a leaf's variants, which are data: as code they would be most of what is to be compiled."""
+    generic = ", ".join(str(v.generic).lower() for v in table.variants)
+    return f"""\
+constexpr bool kGeneric[] = {{{generic}}};
+
+// The first of a leaf's variants that answers the call, or -1.
+template <typename Trace>
+int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {{
+  for (int i = 0; i < count; ++i) {{
+    const int variant = leaf[i];
+    if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
+    if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
+  }}
+  return -1;
+}}"""
+
+
+def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
+    """A target's decisions, behind its leaves; equal leaves are one."""
+    leaves = sorted({node.leaf for node in target.nodes if not node.fact and node.leaf})
+    names = {leaf: f"kLeaf_{index}_{i}" for i, leaf in enumerate(leaves)}
+    lines = [f"// {target.target}"]
+    lines += [f"constexpr int16_t {names[leaf]}[] = {{{', '.join(map(str, leaf))}}};" for leaf in leaves]
+    lines += ["template <typename Trace>", f"int choose_{index}(const Call& c, Trace& trace) {{"]
     lines += ["  (void)c;", "  (void)trace;"]
     if target.nodes:
-        lines += _node(table, guarded, target, 0, "  ")
+        lines += _node(table, names, target, 0, "  ")
     else:
         lines.append("  return -1;")
     return "\n".join([*lines, "}"])
 
 
-def _node(table: OperatorTable, guarded: Set[int], target: TargetTable, index: int, indent: str) -> list[str]:
+def _node(
+    table: OperatorTable, leaves: Mapping[tuple[int, ...], str], target: TargetTable, index: int, indent: str
+) -> list[str]:
     node: DecisionNode = target.nodes[index]
     if not node.fact:
-        return _leaf(table, guarded, node, indent)
+        walk = f"first_of(c, {leaves[node.leaf]}, {len(node.leaf)}, trace)" if node.leaf else "-1"
+        return [f"{indent}return {walk};"]
     fact = fact_printer(table.operator)(node.fact)
     yes, no = (c_string(f"{node.fact} {op} {node.threshold}") for op in ("<=", ">"))
     return [
         f"{indent}if (trace.test({fact} <= INT64_C({node.threshold}), {yes}, {no})) {{",
-        *_node(table, guarded, target, node.below, indent + "  "),
+        *_node(table, leaves, target, node.below, indent + "  "),
         f"{indent}}} else {{",
-        *_node(table, guarded, target, node.above, indent + "  "),
+        *_node(table, leaves, target, node.above, indent + "  "),
         f"{indent}}}",
     ]
-
-
-def _leaf(table: OperatorTable, guarded: Set[int], node: DecisionNode, indent: str) -> list[str]:
-    lines = []
-    for index in node.leaf:
-        allowed = "" if table.variants[index].generic else f"allowed(kOperator, kInfo[{index}], trace) && "
-        accepts = f"accepts_{index}(c, trace) && " if index in guarded else ""
-        lines.append(f"{indent}if ({allowed}{accepts}trace.fits(c, {index})) return {index};")
-    return [*lines, f"{indent}return -1;"]
 
 
 def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
@@ -92,15 +140,6 @@ def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
         if guards:
             found[index] = tuple(guards)
     return found
-
-
-def _accepts_one(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
-    read = fact_printer(table.operator)
-    tests = " &&\n         ".join(
-        f"trace.guard({guard.cpp(read)} != 0, kInfo[{index}], {c_string(guard.key())})" for guard in guards
-    )
-    head = f"template <typename Trace>\nbool accepts_{index}(const Call& c, Trace& trace) {{"
-    return f"{head}\n  (void)c;\n  return {tests};\n}}"
 
 
 def _generic_of(table: OperatorTable) -> str:
@@ -132,7 +171,7 @@ def _select_table(table: OperatorTable) -> str:
     return "\n".join([*lines, "  return -1;", "}"])
 
 
-def _choose(table: OperatorTable, guarded: Sequence[int]) -> str:
+def _choose(table: OperatorTable) -> str:
     lines = [
         "template <typename Trace>",
         "int choose(const Call& c, Trace& trace) {",
@@ -142,17 +181,7 @@ def _choose(table: OperatorTable, guarded: Sequence[int]) -> str:
     for index in range(len(table.tables)):
         lines += [f"    case {index}:", f"      choice = choose_{index}(c, trace);", "      break;"]
     lines += ["    default:", "      (void)trace;", "      break;", "  }"]
-    lines += ["  return choice >= 0 ? choice : c.generic;", "}", ""]
-    lines += [
-        "template <typename Trace>",
-        "bool accepts(const Call& c, int variant, Trace& trace) {",
-        "  (void)c;",
-        "  (void)trace;",
-        "  switch (variant) {",
-    ]
-    for index in guarded:
-        lines += [f"    case {index}:", f"      return accepts_{index}(c, trace);"]
-    return "\n".join([*lines, "    default:", "      return true;", "  }", "}"])
+    return "\n".join([*lines, "  return choice >= 0 ? choice : c.generic;", "}"])
 
 
 def render_tuned(table: OperatorTable) -> str:

@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.errors import ManifestError
 
-__all__ = ["Image", "definitions", "device_code_digest", "initialiser_count"]
+__all__ = ["Image", "definitions", "device_code_digest", "initialiser_count", "references"]
 
 # Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -102,12 +102,21 @@ class Image:
 
 def definitions(member: bytes) -> set[str]:
     """Global or weak symbols that an object defines."""
+    return {name for name, defined in _global_symbols(member) if defined}
+
+
+def references(member: bytes) -> set[str]:
+    """Global or weak symbols that an object uses and does not define."""
+    return {name for name, defined in _global_symbols(member) if not defined}
+
+
+def _global_symbols(member: bytes) -> list[tuple[str, bool]]:
     table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    return {
-        s.name
+    return [
+        (s.name, s["st_shndx"] != "SHN_UNDEF")
         for s in (table.iter_symbols() if table is not None else ())
-        if s["st_info"]["bind"] != "STB_LOCAL" and s["st_shndx"] != "SHN_UNDEF"
-    }
+        if s["st_info"]["bind"] != "STB_LOCAL"
+    ]
 
 
 def device_code_digest(member: bytes) -> str:

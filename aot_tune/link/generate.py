@@ -14,13 +14,15 @@ from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, write_archive
 from aot_tune.link.checks import check_library
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.link.elf import definitions, initialiser_count, references
 from aot_tune.link.header import public_functions, render_header
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.module import render_module, render_stub
 from aot_tune.link.records import LibrarySpec, LinkedVariant, family_of
 
 __all__ = ["Generated", "generate"]
+
+_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,12 +116,13 @@ def _members(spec: LibrarySpec) -> dict[str, Member]:
 def _checked_functions(where: str, variant: LinkedVariant, data: bytes) -> tuple[str, ...]:
     """The functions that a variant's object defines: those that it must have, and its note if it has one.
 
-    Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. One
-    initialiser may be in a CUDA object: nvcc registers its kernels by one, in code for the baseline.
+    Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. A CUDA
+    object, whose host code is for the baseline, may have an initialiser by which nvcc registers its kernels, and that
+    of <iostream>, which CUTLASS includes: before GCC 13 everybody who includes it has one.
     """
-    allowed = int(family_of(variant.target) == "cuda")
     try:
         defined = definitions(data)
+        allowed = 1 + int(_IOSTREAM in references(data)) if family_of(variant.target) == "cuda" else 0
         initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error

@@ -146,90 +146,110 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, cons
   return AOT_TUNE_OK;
 }
 
-template <typename Trace>
-bool accepts_0(const Call& c, Trace& trace) {
+const char* refusal_0(const Call& c) {
   (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[0], "(dtype.T == 0)");
+  if ((int64_t{c.y_T} == INT64_C(0)) == 0) return "(dtype.T == 0)";
+  return nullptr;
+}
+
+const char* refusal_2(const Call& c) {
+  (void)c;
+  if ((int64_t{c.y_T} == INT64_C(1)) == 0) return "(dtype.T == 1)";
+  return nullptr;
+}
+
+const char* refusal_3(const Call& c) {
+  (void)c;
+  if ((int64_t{c.y_T} == INT64_C(0)) == 0) return "(dtype.T == 0)";
+  if (((c.d_N % INT64_C(2)) == INT64_C(0)) == 0) return "((N % 2) == 0)";
+  if ((c.t_x->strides[0] == INT64_C(1)) == 0) return "(stride.x.0 == 1)";
+  return nullptr;
+}
+
+const char* refusal_6(const Call& c) {
+  (void)c;
+  if ((int64_t{c.y_T} == INT64_C(0)) == 0) return "(dtype.T == 0)";
+  if (((c.d_N % INT64_C(4)) == INT64_C(0)) == 0) return "((N % 4) == 0)";
+  return nullptr;
+}
+
+const char* refusal_7(const Call& c) {
+  (void)c;
+  if ((int64_t{c.y_T} == INT64_C(1)) == 0) return "(dtype.T == 1)";
+  if (((c.d_N % INT64_C(8)) == INT64_C(0)) == 0) return "((N % 8) == 0)";
+  return nullptr;
+}
+
+// The guard that a call fails first, as text; null when the variant accepts it.
+const char* refusal(const Call& c, int variant) {
+  (void)c;
+  switch (variant) {
+    case 0:
+    case 1:
+    case 4:
+    case 5:
+      return refusal_0(c);
+    case 2:
+      return refusal_2(c);
+    case 3:
+      return refusal_3(c);
+    case 6:
+      return refusal_6(c);
+    case 7:
+      return refusal_7(c);
+    default:
+      return nullptr;
+  }
 }
 
 template <typename Trace>
-bool accepts_1(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[1], "(dtype.T == 0)");
+bool accepts(const Call& c, int variant, Trace& trace) {
+  const char* refused = refusal(c, variant);
+  return refused == nullptr || trace.guard(false, kInfo[variant], refused);
 }
 
-template <typename Trace>
-bool accepts_2(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(1)) != 0, kInfo[2], "(dtype.T == 1)");
-}
+constexpr bool kGeneric[] = {true, true, true, false, false, false, false, false};
 
+// The first of a leaf's variants that answers the call, or -1.
 template <typename Trace>
-bool accepts_3(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[3], "(dtype.T == 0)") &&
-         trace.guard(((c.d_N % INT64_C(2)) == INT64_C(0)) != 0, kInfo[3], "((N % 2) == 0)") &&
-         trace.guard((c.t_x->strides[0] == INT64_C(1)) != 0, kInfo[3], "(stride.x.0 == 1)");
-}
-
-template <typename Trace>
-bool accepts_4(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[4], "(dtype.T == 0)");
-}
-
-template <typename Trace>
-bool accepts_5(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[5], "(dtype.T == 0)");
-}
-
-template <typename Trace>
-bool accepts_6(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(0)) != 0, kInfo[6], "(dtype.T == 0)") &&
-         trace.guard(((c.d_N % INT64_C(4)) == INT64_C(0)) != 0, kInfo[6], "((N % 4) == 0)");
-}
-
-template <typename Trace>
-bool accepts_7(const Call& c, Trace& trace) {
-  (void)c;
-  return trace.guard((int64_t{c.y_T} == INT64_C(1)) != 0, kInfo[7], "(dtype.T == 1)") &&
-         trace.guard(((c.d_N % INT64_C(8)) == INT64_C(0)) != 0, kInfo[7], "((N % 8) == 0)");
+int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
+  for (int i = 0; i < count; ++i) {
+    const int variant = leaf[i];
+    if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
+    if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
+  }
+  return -1;
 }
 
 // cuda-sm_80
+constexpr int16_t kLeaf_0_0[] = {3};
 template <typename Trace>
 int choose_0(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
-  if (allowed(kOperator, kInfo[3], trace) && accepts_3(c, trace) && trace.fits(c, 3)) return 3;
-  return -1;
+  return first_of(c, kLeaf_0_0, 1, trace);
 }
 
 // cuda-sm_90
+constexpr int16_t kLeaf_1_0[] = {1};
 template <typename Trace>
 int choose_1(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
-  if (accepts_1(c, trace) && trace.fits(c, 1)) return 1;
-  return -1;
+  return first_of(c, kLeaf_1_0, 1, trace);
 }
 
 // cuda-sm_90a
+constexpr int16_t kLeaf_2_0[] = {4, 5, 6};
+constexpr int16_t kLeaf_2_1[] = {7, 2};
 template <typename Trace>
 int choose_2(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
   if (trace.test(int64_t{c.y_T} <= INT64_C(0), "dtype.T <= 0", "dtype.T > 0")) {
-    if (allowed(kOperator, kInfo[4], trace) && accepts_4(c, trace) && trace.fits(c, 4)) return 4;
-    if (allowed(kOperator, kInfo[5], trace) && accepts_5(c, trace) && trace.fits(c, 5)) return 5;
-    if (allowed(kOperator, kInfo[6], trace) && accepts_6(c, trace) && trace.fits(c, 6)) return 6;
-    return -1;
+    return first_of(c, kLeaf_2_0, 3, trace);
   } else {
-    if (allowed(kOperator, kInfo[7], trace) && accepts_7(c, trace) && trace.fits(c, 7)) return 7;
-    if (accepts_2(c, trace) && trace.fits(c, 2)) return 2;
-    return -1;
+    return first_of(c, kLeaf_2_1, 2, trace);
   }
 }
 
@@ -269,32 +289,6 @@ int choose(const Call& c, Trace& trace) {
       break;
   }
   return choice >= 0 ? choice : c.generic;
-}
-
-template <typename Trace>
-bool accepts(const Call& c, int variant, Trace& trace) {
-  (void)c;
-  (void)trace;
-  switch (variant) {
-    case 0:
-      return accepts_0(c, trace);
-    case 1:
-      return accepts_1(c, trace);
-    case 2:
-      return accepts_2(c, trace);
-    case 3:
-      return accepts_3(c, trace);
-    case 4:
-      return accepts_4(c, trace);
-    case 5:
-      return accepts_5(c, trace);
-    case 6:
-      return accepts_6(c, trace);
-    case 7:
-      return accepts_7(c, trace);
-    default:
-      return true;
-  }
 }
 
 struct Tuned {
@@ -345,6 +339,13 @@ void Call::note(int variant, char* buffer, size_t size) const {
   if (kFunctions[variant].note != nullptr) kFunctions[variant].note((*this).t_x, (*this).t_bias, (*this).t_out, (*this).v_factor, buffer, size);
 }
 
+// The error of a variant's function, with what the variant says of a call that it cannot serve.
+int32_t failed(const Call& c, int variant, const char* function, int32_t status) {
+  char note[256] = "";
+  if (status == kUnavailable) c.note(variant, note, sizeof note);
+  return kernel_failed(kOperator, kInfo[variant], function, status, note);
+}
+
 // The variant that AOT_TUNE_FORCE names for the call, or -1.
 int32_t forced(const Call& c, int* variant) {
   const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
@@ -371,7 +372,7 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   int32_t status = need(c, *variant, size);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
 int32_t run(const Call& c, const aot_tune_exec* exec) {
@@ -385,7 +386,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, memory, size, stream);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }
 
 // Loads the variants that calls on a device may get.
@@ -443,7 +444,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   TextTrace trace{&text};
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
-  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  if (status != 0) return failed(c, choice, "workspace", status);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"

@@ -123,24 +123,53 @@ int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const D
   return AOT_TUNE_OK;
 }
 
-template <typename Trace>
-bool accepts_1(const Call& c, Trace& trace) {
+const char* refusal_1(const Call& c) {
   (void)c;
-  return trace.guard((c.t_b->strides[1] == INT64_C(1)) != 0, kInfo[1], "(stride.b.1 == 1)");
+  if ((c.t_b->strides[1] == INT64_C(1)) == 0) return "(stride.b.1 == 1)";
+  return nullptr;
+}
+
+// The guard that a call fails first, as text; null when the variant accepts it.
+const char* refusal(const Call& c, int variant) {
+  (void)c;
+  switch (variant) {
+    case 1:
+      return refusal_1(c);
+    default:
+      return nullptr;
+  }
+}
+
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  const char* refused = refusal(c, variant);
+  return refused == nullptr || trace.guard(false, kInfo[variant], refused);
+}
+
+constexpr bool kGeneric[] = {true, false};
+
+// The first of a leaf's variants that answers the call, or -1.
+template <typename Trace>
+int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
+  for (int i = 0; i < count; ++i) {
+    const int variant = leaf[i];
+    if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
+    if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
+  }
+  return -1;
 }
 
 // cpu-x86-64-v4
+constexpr int16_t kLeaf_0_0[] = {0};
+constexpr int16_t kLeaf_0_1[] = {1, 0};
 template <typename Trace>
 int choose_0(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
   if (trace.test(alignment_of(c.t_bias != nullptr ? c.t_bias->data : nullptr) <= INT64_C(16), "alignment.bias <= 16", "alignment.bias > 16")) {
-    if (trace.fits(c, 0)) return 0;
-    return -1;
+    return first_of(c, kLeaf_0_0, 1, trace);
   } else {
-    if (allowed(kOperator, kInfo[1], trace) && accepts_1(c, trace) && trace.fits(c, 1)) return 1;
-    if (trace.fits(c, 0)) return 0;
-    return -1;
+    return first_of(c, kLeaf_0_1, 2, trace);
   }
 }
 
@@ -170,18 +199,6 @@ int choose(const Call& c, Trace& trace) {
       break;
   }
   return choice >= 0 ? choice : c.generic;
-}
-
-template <typename Trace>
-bool accepts(const Call& c, int variant, Trace& trace) {
-  (void)c;
-  (void)trace;
-  switch (variant) {
-    case 1:
-      return accepts_1(c, trace);
-    default:
-      return true;
-  }
 }
 
 struct Tuned {
@@ -230,6 +247,13 @@ void Call::note(int variant, char* buffer, size_t size) const {
   (void)size;
 }
 
+// The error of a variant's function, with what the variant says of a call that it cannot serve.
+int32_t failed(const Call& c, int variant, const char* function, int32_t status) {
+  char note[256] = "";
+  if (status == kUnavailable) c.note(variant, note, sizeof note);
+  return kernel_failed(kOperator, kInfo[variant], function, status, note);
+}
+
 // The variant that AOT_TUNE_FORCE names for the call, or -1.
 int32_t forced(const Call& c, int* variant) {
   const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
@@ -256,7 +280,7 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   int32_t status = need(c, *variant, size);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
 int32_t run(const Call& c, const aot_tune_exec* exec) {
@@ -267,7 +291,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, memory, size, stream);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -296,7 +320,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   TextTrace trace{&text};
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
-  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  if (status != 0) return failed(c, choice, "workspace", status);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
@@ -432,6 +456,34 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, co
   return AOT_TUNE_OK;
 }
 
+// The guard that a call fails first, as text; null when the variant accepts it.
+const char* refusal(const Call& c, int variant) {
+  (void)c;
+  switch (variant) {
+    default:
+      return nullptr;
+  }
+}
+
+template <typename Trace>
+bool accepts(const Call& c, int variant, Trace& trace) {
+  const char* refused = refusal(c, variant);
+  return refused == nullptr || trace.guard(false, kInfo[variant], refused);
+}
+
+constexpr bool kGeneric[] = {true};
+
+// The first of a leaf's variants that answers the call, or -1.
+template <typename Trace>
+int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
+  for (int i = 0; i < count; ++i) {
+    const int variant = leaf[i];
+    if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
+    if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
+  }
+  return -1;
+}
+
 // The generic variant for the call's device and dtypes, or -1.
 int generic_of(const Call& c) {
   (void)c;
@@ -454,16 +506,6 @@ int choose(const Call& c, Trace& trace) {
       break;
   }
   return choice >= 0 ? choice : c.generic;
-}
-
-template <typename Trace>
-bool accepts(const Call& c, int variant, Trace& trace) {
-  (void)c;
-  (void)trace;
-  switch (variant) {
-    default:
-      return true;
-  }
 }
 
 struct Tuned {
@@ -505,6 +547,13 @@ void Call::note(int variant, char* buffer, size_t size) const {
   (void)size;
 }
 
+// The error of a variant's function, with what the variant says of a call that it cannot serve.
+int32_t failed(const Call& c, int variant, const char* function, int32_t status) {
+  char note[256] = "";
+  if (status == kUnavailable) c.note(variant, note, sizeof note);
+  return kernel_failed(kOperator, kInfo[variant], function, status, note);
+}
+
 // The variant that AOT_TUNE_FORCE names for the call, or -1.
 int32_t forced(const Call& c, int* variant) {
   const auto takes = [&c](int32_t i, FirstRefusal& refusal) { return accepts(c, i, refusal); };
@@ -531,7 +580,7 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   int32_t status = need(c, *variant, size);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[*variant], "workspace", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
 int32_t run(const Call& c, const aot_tune_exec* exec) {
@@ -542,7 +591,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, memory, size, stream);
-  return status == 0 ? AOT_TUNE_OK : kernel_failed(kOperator, kInfo[variant], "launch", status);
+  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -567,7 +616,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   TextTrace trace{&text};
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
-  if (status != 0) return kernel_failed(kOperator, kInfo[choice], "workspace", status);
+  if (status != 0) return failed(c, choice, "workspace", status);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
