@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ __all__ = ["Environment", "SourceLine", "map_lines"]
 SourceLine = tuple[str, int]
 """A template's path below its root, and a line counted from 1."""
 
-_MARK = re.compile("\x02([^\x03]*):([0-9]+)\x03")
-_LEADING = re.compile("(\x02[^\x03]*\x03)+")
+_BEGIN, _END = "\x02", "\x03"
+"""Around a mark `template:line`."""
 
 
 class _LineMarks(Extension):
@@ -35,7 +35,7 @@ class _LineMarks(Extension):
                 yield token
                 continue
             pieces = token.value.split("\n")
-            marked = [f"\x02{name}:{token.lineno + i}\x03{piece}" for i, piece in enumerate(pieces)]
+            marked = [f"{_BEGIN}{name}:{token.lineno + i}{_END}{piece}" for i, piece in enumerate(pieces)]
             yield Token(token.lineno, token.type, "\n".join(marked))
 
 
@@ -119,16 +119,22 @@ def map_lines(marked: str) -> tuple[str, list[SourceLine]]:
     origin: SourceLine = ("", 0)
     text: list[str] = []
     origins: list[SourceLine] = []
+    places: dict[str, SourceLine] = {}
     for line in marked.split("\n"):
-        leading = _LEADING.match(line)
-        if leading:  # of several in a row, the last one stands before the text
-            origin = list(_marks(leading.group()))[-1]
+        before, *pieces = line.split(_BEGIN)
         origins.append(origin)
-        origin = [origin, *_marks(line)][-1]
-        text.append(_MARK.sub("", line).rstrip())
+        leading = not before  # of several marks in a row, the last one stands before the text
+        parts = [before]
+        for piece in pieces:
+            mark, _, rest = piece.partition(_END)
+            origin = places.get(mark) or places.setdefault(mark, _place(mark))
+            if leading:
+                origins[-1], leading = origin, not rest
+            parts.append(rest)
+        text.append("".join(parts).rstrip())
     return "\n".join(text), origins
 
 
-def _marks(line: str) -> Iterator[SourceLine]:
-    for match in _MARK.finditer(line):
-        yield match.group(1), int(match.group(2))
+def _place(mark: str) -> SourceLine:
+    name, _, line = mark.rpartition(":")
+    return name, int(line)
