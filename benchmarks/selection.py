@@ -155,7 +155,8 @@ def chosen(times: Mapping[str, Sequence[float]], policy: Policy, draw: random.Ra
     racing = [Entrant(candidate=c, shared_object=Path(c.id), symbol=c.id, object_digest=c.id) for c in entrants]
     for measurement in Race(device, prepared, racing, ()).run():  # type: ignore[arg-type]
         evidence.add(measurement)
-    selection = select(evidence.costs(), {PROBLEM.id: OPERATOR.facts(PROBLEM)}, lambda _candidate, _facts: True)
+    facts = {PROBLEM.id: OPERATOR.facts(PROBLEM)}
+    selection = select(evidence.costs(), facts, lambda _candidate, _facts: True, times=evidence.times())
     raced = min((c.id for c in entrants), key=lambda c: row[c].ns or math.inf)
     return dict(zip(STAGES, (screened, raced, selection.nodes[0].ranked[0]), strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aot_tune.bench import Measurement
@@ -131,8 +132,12 @@ class Evidence:
             if values
         }
 
-    def costs(self) -> Costs:
-        """Times by problem and candidate, verified ones only; times within the noise of the best count as the best."""
+    def times(self) -> Costs:
+        """Medians in ns by problem and candidate, verified ones only.
+
+        A race says more than the few samples of a screen: where there was one, what it left out is not taken for faster
+        than what is within the noise of the race's best.
+        """
         bad = {c for c in self.entries if self.failed(c)}
         found: Costs = {}
         for problem, row in self.measurements.items():
@@ -141,11 +146,29 @@ class Evidence:
                 for c, m in row.items()
                 if m.status == "ok" and m.ns is not None and c not in bad and not is_baseline(c)
             }
+            raced = [c for c in times if row[c].final]
+            if raced:
+                limit = _tie_limit(times, row, raced)
+                times = {c: t if row[c].final else max(t, math.nextafter(limit, math.inf)) for c, t in times.items()}
             if times:
-                best = min(times, key=lambda c: (times[c], c))
-                limit = times[best] * (1 + tie_band(row[best]))
-                found[problem] = {c: times[best] if row[c].final and t <= limit else t for c, t in times.items()}
+                found[problem] = times
         return found
+
+    def costs(self) -> Costs:
+        """The times, but those within the noise of the best count as the best."""
+        found: Costs = {}
+        for problem, times in self.times().items():
+            row = self.measurements[problem]
+            limit = _tie_limit(times, row, times)
+            best = min(times.values())
+            found[problem] = {c: best if row[c].final and t <= limit else t for c, t in times.items()}
+        return found
+
+
+def _tie_limit(times: Mapping[str, float], row: Mapping[str, Measurement], among: Iterable[str]) -> float:
+    """Time in ns up to which a difference from the best of some candidates is noise."""
+    best = min(among, key=lambda c: (times[c], c))
+    return times[best] * (1 + tie_band(row[best]))
 
 
 @dataclass(frozen=True)

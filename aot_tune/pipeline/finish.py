@@ -42,7 +42,14 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    selection = select(costs, facts, lambda c, f: serves(evidence, c, f), sizes=sizes, plainer=_plainer(evidence))
+    selection = select(
+        costs,
+        facts,
+        lambda c, f: serves(evidence, c, f),
+        times=evidence.times(),
+        sizes=sizes,
+        plainer=_plainer(evidence),
+    )
     return Chosen(evidence, selection, costs)
 
 

@@ -18,26 +18,33 @@ def log_regret(costs: Mapping[str, float], kept: set[str] | frozenset[str]) -> f
 
 
 def choose_variants(
-    costs: Costs, *, limit: float, sizes: Mapping[str, int] | None = None, byte_budget: int | None = None
+    costs: Costs,
+    *,
+    limit: float,
+    times: Costs | None = None,
+    sizes: Mapping[str, int] | None = None,
+    byte_budget: int | None = None,
 ) -> list[str]:
     """Candidate ids to keep, in the order in which they pay off.
 
     Greedy: add the candidate that removes most regret until the geometric mean is within `limit` of the best and no
-    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to the smaller
-    id, so the result does not depend on the order of the input.
+    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what `times`
+    say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on the
+    order of the input.
 
     Args:
         costs: times in ns; problems without any are ignored.
         limit: allowed mean regret, such as 0.01.
+        times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
         sizes: bytes of each candidate's object.
         byte_budget: bytes that the kept objects may take together; None is no limit.
     """
     rows = {p: c for p, c in costs.items() if c}
     kept: list[str] = []
-    state = _State(rows)
+    state, pace = _State(rows), _paces(times or rows)
     while rows and not _good_enough(state.regrets, limit):
         affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
-        best = min(affordable, key=lambda c: (state.after(c), c), default=None)
+        best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
         if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
             break
         kept.append(best)
@@ -84,6 +91,16 @@ class _State:
             elif regret < now:
                 total += regret - now
         return unserved, round(total, 12)
+
+
+def _paces(times: Costs) -> dict[str, float]:
+    """Mean of log(time / best time) of each candidate over the problems that it was timed on."""
+    logs: dict[str, list[float]] = {}
+    for row in times.values():
+        best = min(row.values(), default=math.inf)
+        for candidate, time in row.items():
+            logs.setdefault(candidate, []).append(math.log(time / best))
+    return {candidate: round(math.fsum(values) / len(values), 12) for candidate, values in logs.items()}
 
 
 def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:

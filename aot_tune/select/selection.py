@@ -26,6 +26,7 @@ def select(
     serves: Callable[[str, Facts], bool],
     *,
     limit: float = REGRET_LIMIT,
+    times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
     plainer: Mapping[str, str] | None = None,
@@ -36,12 +37,12 @@ def select(
         costs: times in ns by problem id and candidate id, of verified candidates only.
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
-        limit, sizes, byte_budget: see `choose_variants`.
+        limit, times, sizes, byte_budget: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
             those that were chosen, in front of the generic variant: for calls unlike those of the workload.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    kept = choose_variants(rows, limit=limit, sizes=sizes, byte_budget=byte_budget)
+    kept = choose_variants(rows, limit=limit, times=times, sizes=sizes, byte_budget=byte_budget)
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     nodes = learn(rows, facts, kept)

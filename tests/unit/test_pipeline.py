@@ -104,10 +104,22 @@ def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
     where = OPERATOR.workload[0]
     found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
     found.add(measured(SMALL, where, (), final=(100.5, 100.6, 100.4, 100.5)))
-    found.add(measured(GENERIC, where, (100.5,)))  # screened only: its time was taken at another moment
     row = found.costs()[where.id]
     assert row[FAST.candidate.id] == row[SMALL.candidate.id] == 100.0
-    assert row[GENERIC.candidate.id] == 100.5
+    assert found.times()[where.id][SMALL.candidate.id] == 100.5
+
+
+@pytest.mark.parametrize("screened", [90.0, 100.5])
+def test_what_a_race_left_out_is_not_taken_for_faster_than_its_ties(screened: float) -> None:
+    """A screen's few samples were taken at another moment."""
+    found = evidence(FAST, SMALL, GENERIC)
+    where = OPERATOR.workload[0]
+    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
+    found.add(measured(GENERIC, where, (screened,)))
+    limit = 100.0 * (1 + tie_band(found.measurements[where.id][FAST.candidate.id]))
+    for row in (found.costs()[where.id], found.times()[where.id]):
+        assert limit < row[GENERIC.candidate.id] < limit + 1e-9
+        assert row[FAST.candidate.id] == 100.0
 
 
 def test_spread_and_tie_band() -> None:

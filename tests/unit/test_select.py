@@ -142,3 +142,13 @@ def test_what_assumes_less_is_kept_beside_what_is_chosen_and_tried_after_it() ->
     assert found.kept == ("fast", "wide", "plain")
     assert {n.ranked for n in found.nodes if n.ranked} >= {("fast", "wide", "plain"), ("wide", "fast", "plain")}
     assert select(costs, facts, lambda _, __: True, plainer={"fast": "not measured"}).kept == ("fast", "wide")
+
+
+def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:
+    """Within the noise costs are equal; which to keep is told by the times, whatever the names."""
+    costs = {"M=1": {"a": 1.0, "b": 1.0, "c": 1.0}, "M=2": {"a": 1.0, "b": 1.0, "c": 2.0}}
+    times = {"M=1": {"a": 1.02, "b": 1.01, "c": 1.0}, "M=2": {"a": 1.02, "b": 1.0, "c": 2.0}}
+    assert choose_variants(costs, limit=0.01, times=times) == ["b"]
+    assert choose_variants(costs, limit=0.01) == ["a"]
+    facts = {"M=1": {"M": 1}, "M=2": {"M": 2}}
+    assert select(costs, facts, always, times=times).kept == ("b",)
