@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from aot_tune.errors import OptionError, SpecError, did_you_mean
-from aot_tune.spec import Operator
+from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.checks import check_unique_operators
 from aot_tune.spec.names import check_identifier
 
@@ -75,7 +75,24 @@ def load_operator(folder: Path) -> Operator:
             f"{path} does not define `operator` with name {folder.name!r}",
             fix=f"write `operator = Operator(name={folder.name!r}, ...)`",
         )
-    return operator
+    return _with_files(operator, folder)
+
+
+def _with_files(operator: Operator, folder: Path) -> Operator:
+    """The operator with its folder, and the digests of the files that values are drawn from."""
+    tensors = list(operator.tensors)
+    for number, tensor in enumerate(tensors):
+        if isinstance(tensor.values, FromFile):
+            try:
+                found = hashlib.sha256((folder / tensor.values.path).read_bytes()).hexdigest()
+            except OSError as error:
+                raise SpecError(
+                    f"operator {operator.name!r}: {tensor.values.path} of tensor {tensor.name!r} cannot be read",
+                    why=str(error),
+                    fix=f"save them by numpy.save below {folder}",
+                ) from error
+            tensors[number] = tensor.with_values(FromFile(tensor.values.path, found))
+    return dataclasses.replace(operator, tensors=tuple(tensors), folder=str(folder.resolve()))
 
 
 def without_backends(operator: Operator, backends: Collection[str]) -> Operator:

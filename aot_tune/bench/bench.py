@@ -82,7 +82,13 @@ class Bench:
         self.pool.__exit__(kind, error, trace)
 
     def prepare(
-        self, operator_folder: Path, operator: Operator, problem: Problem, *, special: bool = False
+        self,
+        operator_folder: Path,
+        operator: Operator,
+        problem: Problem,
+        *,
+        special: bool = False,
+        integers: bool = False,
     ) -> Prepared:
         """Compute reference results and tolerances of a problem, once.
 
@@ -90,7 +96,7 @@ class Bench:
             WorkerError: when no worker can be started.
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
-        check = Check(problem=problem, special=special)
+        check = Check(problem=problem, special=special, integers=integers)
         folder = str(operator_folder.resolve())
         if folder not in self._sources:
             self._sources[folder] = (operator_folder / "operator.py").read_text()
@@ -327,7 +333,9 @@ class Bench:
                 most_bytes=self.policy.check_bytes,
                 most=None if self.family.on_host else _MOST_CHECKS,
             )
-            self._fitted[key] = [self.prepare(Path(folder), operator, c.problem, special=c.special) for c in found]
+            self._fitted[key] = [
+                self.prepare(Path(folder), operator, c.problem, special=c.special, integers=c.integers) for c in found
+            ]
         return self._fitted[key]
 
     def _judge(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aot_tune.bench.records import Check
-from aot_tune.spec import Expr, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec import Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec.generators import ROWWISE
 
 __all__ = ["derived_checks"]
 
@@ -15,6 +16,7 @@ _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of no
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)
 _LONGEST = 1031
+_LONGEST_PADDED = 1021  # a prime, too; the pitch of rows that are padded by 3 is a multiple of much
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
@@ -32,8 +34,9 @@ def derived_checks(
     They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
     and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
     and pinned dims) or what the operator calls legal rules one out, the nearest problem that they allow takes its
-    place, if there is one. Problems of more than `most_bytes` are left out, but never all of them; of more than `most`,
-    every so many.
+    place, if there is one. One more is on small integers where the operator is exact on them: what its sums run over is
+    longer than most blocks and a multiple of none. Problems of more than `most_bytes` are left out, but never all of
+    them; of more than `most`, every so many.
     """
     tensors = {t.name: t for t in operator.tensors}
     requires = (*operator.legal, *requires)
@@ -42,17 +45,22 @@ def derived_checks(
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
     wanted = [Check(problem=msgspec.structs.replace(p, dtypes=dtypes)) for p in derived]
     wanted += [Check(problem=p) for p in operator.checks]
-    if special:
+    if operator.exact is not None:
+        whole = _integer_check(operator, operator.exact, requires, dtypes)
+        wanted += [whole] if whole is not None else []
+    if special and isinstance(operator.inputs[0].values, Generator):  # others are not defined on NaN
         wanted.append(Check(problem=msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes), special=True))
     for check in wanted:
         fitted = next((p for p in _fits(operator, check.problem, requires, tensors)), None)
         if fitted is not None:
-            found.setdefault(f"{fitted.id} {check.special}", Check(problem=fitted, special=check.special))
+            fitting = msgspec.structs.replace(check, problem=fitted)
+            found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
     sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
     small = [check for key, check in found.items() if sizes[key] <= most_bytes]
     if small or not found:
         return _thinned(small, most)
-    return [found[key] for key in sorted(found, key=lambda k: (sizes[k], k))[:2][-1:]]
+    plain = [key for key, check in found.items() if not check.integers] or list(found)
+    return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
 
 
 def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:
@@ -63,10 +71,16 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
 
 
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
-    """At most so many, spread over the list; the first and the last, which has the special values, are kept."""
+    """At most so many, spread over the list.
+
+    The first, that on small integers and the last, which has the special values, are kept.
+    """
     if most is None or len(checks) <= most:
         return checks
-    return [checks[i * (len(checks) - 1) // (most - 1)] for i in range(most)]
+    whole = [c for c in checks if c.integers]
+    rest, kept = [c for c in checks if not c.integers], most - len(whole)
+    spread = [rest[i * (len(rest) - 1) // (kept - 1)] for i in range(kept)]
+    return [*spread[:-1], *whole, spread[-1]]
 
 
 def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
@@ -86,6 +100,31 @@ def _dims(operator: Operator) -> Iterator[Problem]:
         yield Problem(dims=small | {name: _LONGEST})
 
 
+def _integer_check(
+    operator: Operator, exact: IntegerSums, requires: Sequence[Expr], dtypes: Mapping[str, str]
+) -> Check | None:
+    """Small integers in a problem whose sums run over long extents; every optional tensor is passed.
+
+    Rows are padded where that is allowed, so that what lies behind the last term of a sum is a number too.
+    """
+    requires, tensors = (*requires, *exact.requires), {t.name: t for t in operator.tensors}
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    plain = _problem(operator, _PLAIN)
+    summed = [n for n in operator.dims if n in exact.terms.facts()]
+    dense, padded = (
+        msgspec.structs.replace(
+            plain, dims={**plain.dims, **dict.fromkeys(summed, long)}, present=optional, dtypes=dict(dtypes)
+        )
+        for long in (_LONGEST, _LONGEST_PADDED)
+    )
+    strides = {t.name: _padded(operator, padded, t, 3, 1) for t in operator.tensors}
+    for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
+        fitted = next((p for p in _fits(operator, wanted, requires, tensors)), None)
+        if fitted is not None and (wanted is dense or fitted.strides):
+            return Check(problem=fitted, integers=True)
+    return None
+
+
 def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]:
     base = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dict(dtypes))
     many = [t for t in operator.tensors if t.rank > 1]
@@ -99,7 +138,8 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
     for tensor in operator.inputs:
         dense = row_major(operator.shape(base, tensor))
         for axis in range(tensor.rank):
-            for factor in (-1, 0):
+            one_row = axis == tensor.rank - 1 and isinstance(tensor.values, ROWWISE)
+            for factor in (-1,) if one_row else (-1, 0):
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
     yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})

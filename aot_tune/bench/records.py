@@ -163,10 +163,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem to verify on; `special` puts NaN and infinities into its first input."""
+    """A problem to verify on.
+
+    `special` puts NaN and infinities into its first input; with `integers`, inputs are small integers on which results
+    must be exact, see `IntegerSums`.
+    """
 
     problem: Problem
     special: bool = False
+    integers: bool = False
+
+    @property
+    def place(self) -> str:
+        """The problem and what is odd about its values, for messages."""
+        odd = (", special values" if self.special else "") + (", small integers" if self.integers else "")
+        return f"problem '{self.problem.id}'{odd}"
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

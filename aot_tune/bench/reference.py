@@ -7,6 +7,8 @@ numbers per output are taken: `relative`, the largest e / |v| among the larger h
 `tolerance` is the operator's. Neither number is less than what rounding alone must cost: one unit in the last place,
 relative, and half of one at the typical value, absolute. Small problems are drawn anew until their errors are a fair
 sample.
+
+Where a check is on small integers (`spec.generators.IntegerSums`), every sum is exact, and a result may not be off.
 """
 
 from __future__ import annotations
@@ -23,8 +25,18 @@ from numpy.typing import NDArray
 from aot_tune.bench.inputs import call_of, fill, storage_extent
 from aot_tune.bench.records import Check
 from aot_tune.spec import Operator, Tensor
+from aot_tune.spec.generators import largest_integer
 
-__all__ = ["Bounds", "SequentialSums", "Truth", "logical_inputs", "read_truth", "write_truth"]
+__all__ = [
+    "EXACT",
+    "Bounds",
+    "SequentialSums",
+    "Truth",
+    "logical_inputs",
+    "read_truth",
+    "refuse_inexact",
+    "write_truth",
+]
 
 _SAMPLE = 4096
 _DRAWS = 24
@@ -36,6 +48,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     absolute: float
     relative: float
+
+
+EXACT = Bounds(absolute=0.0, relative=0.0)
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +119,24 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
     return arrays
 
 
+def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: float, whole: bool) -> None:
+    """See to it that a check on small integers is exact in an output's dtype, in any order of summation.
+
+    `largest` is the output's largest value when all inputs are replaced by their absolute values; `whole` says whether
+    all true values are integers.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    most = largest_integer(operator.dtype(check.problem, tensor))
+    if not whole or not largest <= most:
+        raise ValueError(
+            f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
+            + (f"has sums of up to {largest:.0f}, exact are {most}" if whole else "has fractions")
+            + "; mend the terms or the requires of its IntegerSums"
+        )
+
+
 def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
     """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
     operator = operator.concrete(check.problem.dtypes)
@@ -111,9 +144,11 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):
         exact = _run(operator, check, inputs, present, np, wide=True)
-        near = _near(operator, check, inputs, present)
-        errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present}
+        near = [] if check.integers else _near(operator, check, inputs, present)
+        errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
         truths = {t.name: [exact[t.name]] for t in present}
+        if check.integers:
+            _check_sums(operator, check, inputs, exact)
         for extra in range(1, _extra_draws(exact, check)):
             drawn = logical_inputs(operator, check, seed + extra)
             more = _run(operator, check, drawn, present, np, wide=True)
@@ -127,8 +162,10 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     index: dict[str, Any] = {}
     for tensor in present:
         value = exact[tensor.name]
-        values = np.concatenate([v.ravel() for v in truths[tensor.name]])
-        bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
+        bounds = EXACT
+        if near:
+            values = np.concatenate([v.ravel() for v in truths[tensor.name]])
+            bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
         value.tofile(partial / f"{tensor.name}.f64")
         undefined = check.special and any(_differ(value, n[tensor.name]) for n in near)
         truth = Truth(file=f"{tensor.name}.f64", shape=value.shape, bounds=bounds, undefined=undefined)
@@ -180,9 +217,19 @@ def _run(
     return results
 
 
+def _check_sums(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
+) -> None:
+    outputs = [t for t in operator.outputs if t.name in exact]
+    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, outputs, np, wide=True)
+    for tensor in outputs:
+        value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
+        refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
+
+
 def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
     least = min((v.size for v in exact.values()), default=_SAMPLE)
-    return 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
 
 
 def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:

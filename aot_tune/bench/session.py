@@ -18,7 +18,7 @@ from aot_tune.bench.objects import LaunchError, Loaded, LoadError, empty_call
 from aot_tune.bench.records import Policy
 from aot_tune.bench.reference import write_truth
 from aot_tune.bench.state import ProblemState
-from aot_tune.bench.verify import Bits, WorkspaceError, inspect, same_bits, verify, workspace_for
+from aot_tune.bench.verify import Bits, WorkspaceError, inspect, same_bits, unsteady, verify, workspace_for
 from aot_tune.library import load_operator
 from aot_tune.spec import Operator
 
@@ -211,6 +211,7 @@ class CpuSession:
         """What is wrong after timed calls; bits that were right before are right again."""
         same = bool(bits) and same_bits(ready.calls, bits)
         fault, _ = inspect(state, ready.calls, ready.workspace, whole=not same)
+        fault = fault or ("" if same else unsteady(state, ready.calls, bits))
         if fault:
             state.restore()
         return fault

@@ -17,7 +17,18 @@ from aot_tune.bench.reference import Bounds
 from aot_tune.bench.state import CallSet, ProblemState
 from aot_tune.spec import Tensor
 
-__all__ = ["FAR_OFF", "Bits", "Verdict", "WorkspaceError", "compare", "inspect", "same_bits", "verify", "workspace_for"]
+__all__ = [
+    "FAR_OFF",
+    "Bits",
+    "Verdict",
+    "WorkspaceError",
+    "compare",
+    "inspect",
+    "same_bits",
+    "unsteady",
+    "verify",
+    "workspace_for",
+]
 
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
@@ -67,14 +78,16 @@ def verify(
 ) -> Verdict:
     """Run a candidate on a problem in every placement and judge each run; the first fault ends it.
 
-    Unless `quick`, or a call takes long, the first placement is run twice and the bits are compared.
+    Unless `quick`, the first placement is run twice and the bits are compared; when a call takes long, only if the
+    operator is deterministic, whose bits must be the same.
     """
     runs: list[float] = []
     worst, bitwise = 0.0, None
     bits: Bits = {}
-    place = f"problem '{state.check.problem.id}'" + (", special values" if state.check.special else "")
+    place = state.check.place
     for placement in _plan(state, quick):
-        if bits and placement == "inside" and runs[0] > policy.long_ns:
+        again = bool(bits) and placement == "inside"
+        if again and runs[0] > policy.long_ns and not state.operator.deterministic:
             continue
         calls = state.at(placement)
         progress(f"{placement} placement of {state.check.problem.id}")
@@ -91,11 +104,13 @@ def verify(
             calls.restore()
             return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
         worst = max(worst, error)
+        if again:
+            bitwise = same
+            fault = fault or unsteady(state, calls, bits)
         if fault:
             calls.restore()
-            return Verdict(status="wrong-result", reason=f"{fault} ({place})", error=worst, runs=tuple(runs))
-        if bits and placement == "inside":
-            bitwise = same
+            reason = f"{fault} ({place})"
+            return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
         bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
     return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
 
@@ -122,6 +137,17 @@ def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int)
 def same_bits(calls: CallSet, bits: Bits) -> bool:
     """Whether all outputs, and what is between their rows, hold these bits."""
     return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in bits.items())
+
+
+def unsteady(state: ProblemState, calls: CallSet, bits: Bits) -> str:
+    """Where outputs differ from those of an earlier run, if the operator is deterministic; else empty."""
+    for name, before in bits.items() if state.operator.deterministic else ():
+        differing = np.flatnonzero(calls.regions[name].bytes() != before)
+        if differing.size:
+            return (
+                f"not deterministic: {differing.size} bytes of {name!r} differ between two runs, first {differing[0]}"
+            )
+    return ""
 
 
 def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, whole: bool = True) -> tuple[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = ["canonical", "digest", "operator_digest", "problem_key"]
 
@@ -34,9 +34,9 @@ def problem_key(problem: Problem) -> str:
 def operator_digest(operator: Operator) -> str:
     """Digest of what results are checked against and fed with: arguments, values, epilogue, tolerance, reference.
 
-    Kernels, workload, baselines and documentation are not part of it: adding a kernel or a problem leaves the
-    measurements of the others as they are. The reference counts with the functions and constants of its module that it
-    uses.
+    Kernels, workload, baselines, documentation and `exact` are not part of it: adding a kernel, a problem or a way to
+    verify leaves the measurements of the others as they are. The reference counts with the functions and constants of
+    its module that it uses, a file of values with its digest.
     """
     tensors = [
         [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]
@@ -56,6 +56,7 @@ def operator_digest(operator: Operator) -> str:
             "tolerance": operator.tolerance,
             "reference": _sources(operator.reference),
             **({"legal": [e.key() for e in operator.legal]} if operator.legal else {}),
+            **({"deterministic": True} if operator.deterministic else {}),
         }
     )
 
@@ -64,6 +65,8 @@ def _plain(value: object) -> object:
     """Specification objects as plain data."""
     if value is None or isinstance(value, (int, float, str)):
         return value
+    if isinstance(value, Expr):
+        return value.key()
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     fields: Mapping[str, object] = vars(value)

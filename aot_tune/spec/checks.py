@@ -10,6 +10,7 @@ from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr, all_of
+from aot_tune.spec.generators import ROWWISE, Generator, check_values
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 
@@ -29,6 +30,8 @@ def check_operator(op: Operator) -> None:
     _check_names(op, where)
     _check_dtypes(op, where)
     _check_dims(op, where)
+    _check_inputs(op, where)
+    _check_exact(op, where)
     _check_epilogue(op, where)
     _check_kernels(op, where)
     by_family = op.workload if isinstance(op.workload, Mapping) else {"": op.workload}
@@ -125,6 +128,29 @@ def _check_dims(op: Operator, where: str) -> None:
             _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
     for expr, what in ((op.flops, "flops"), *((e, "legal") for e in op.legal)):
         _check_facts(expr, _call_facts(op), f"{where}: {what}")
+
+
+def _check_inputs(op: Operator, where: str) -> None:
+    for tensor in op.inputs:
+        for name in op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)):
+            place = f"{where}: values of tensor {tensor.name!r}"
+            check_values(tensor.values, dtype(name), op.dims, place)
+
+
+def _check_exact(op: Operator, where: str) -> None:
+    if op.exact is None:
+        return
+    thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
+    if thinned is None or thinned.optional or not isinstance(thinned.values, Generator):
+        raise SpecError(
+            f"{where}: exact thins {op.exact.thinned!r} out, which is no input of normal or uniform values that is "
+            "always present",
+            why="elements of a factor of each product are set to 0 where a sum has too many terms",
+            fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if not t.optional]),
+        )
+    _check_facts(op.exact.terms, set(op.dims), f"{where}: exact: terms")
+    for expr in op.exact.requires:
+        _check_facts(expr, _call_facts(op), f"{where}: exact: requires")
 
 
 def _check_facts(expr: Expr, known: set[str], place: str) -> None:
@@ -279,6 +305,12 @@ def _check_problem_tensors(op: Operator, problem: Problem, where: str) -> None:
     for name, strides in problem.strides.items():
         if len(strides) != tensors[name].rank:
             raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
+        if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
+            raise SpecError(
+                f"{where}: {name!r} has stride 0 on its last axis",
+                why=f"all elements of a row are one: no {type(tensors[name].values).__name__}",
+                fix="give that axis another stride",
+            )
     for name, alignment in problem.alignment.items():
         size = op.dtype(problem, tensors[name]).itemsize
         if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):

@@ -16,6 +16,7 @@ from aot_tune.spec.checks import check_operator
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Epilogue
 from aot_tune.spec.expr import Expr, as_expr
+from aot_tune.spec.generators import IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
@@ -62,7 +63,10 @@ class Operator:
         baselines: what users would call otherwise.
         legal: over dims, strides, alignments and presence: what every call must meet, such as `stride("x", 1) == 1`.
             Other calls get an error; all kernels, the generic ones too, may rely on it.
+        exact: that on small integers results are exact in any order of summation; candidates are verified so too.
+        deterministic: whether equal calls must give equal bits: a candidate whose repeated runs differ is wrong.
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
+        folder: where files of `from_file` are; set when the operator is loaded.
     """
 
     name: str
@@ -80,7 +84,10 @@ class Operator:
     tolerance: float = 4.0
     legal: tuple[Expr, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    exact: IntegerSums | None = None
+    deterministic: bool = False
     documentation: str = ""
+    folder: str = field(default="", compare=False)
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _concrete: dict[tuple[str, ...], Operator] = field(init=False, repr=False, compare=False, default_factory=dict)

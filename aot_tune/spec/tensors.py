@@ -1,4 +1,4 @@
-"""What an operator takes and gives: tensors, scalars, attributes, and how test values are drawn."""
+"""What an operator takes and gives: tensors, scalars, attributes."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from aot_tune.errors import SpecError
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
+from aot_tune.spec.generators import Values, normal
 from aot_tune.spec.names import check_identifier
 
-__all__ = ["Attribute", "Generator", "Scalar", "Tensor", "normal", "uniform"]
-
+__all__ = ["Attribute", "Scalar", "Tensor"]
 
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
-
-
-@dataclass(frozen=True)
-class Generator:
-    """How the values of an input are drawn: `normal` with standard deviation `high`, or `uniform` in [low, high)."""
-
-    kind: Literal["normal", "uniform"]
-    low: float
-    high: float
-
-
-def normal(std: float = 1.0) -> Generator:
-    """Values of a normal distribution around 0 with standard deviation `std`."""
-    return Generator("normal", 0.0, std)
-
-
-def uniform(low: float, high: float) -> Generator:
-    """Values drawn evenly from [low, high)."""
-    if not low < high:
-        raise SpecError(f"uniform({low}, {high}) is empty", fix="give low < high")
-    return Generator("uniform", low, high)
 
 
 class Tensor:
@@ -50,7 +28,7 @@ class Tensor:
         output: written by the operator, never read.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
-        values: how test inputs are drawn.
+        values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
 
     def __init__(
@@ -62,7 +40,7 @@ class Tensor:
         output: bool = False,
         optional: bool = False,
         cold: bool = False,
-        values: Generator | None = None,
+        values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
         if isinstance(shape, str):
@@ -72,7 +50,7 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold = output, optional, cold
-        self.values = values or normal()
+        self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")
 
@@ -99,6 +77,12 @@ class Tensor:
         """The same tensor with another element type."""
         other = copy.copy(self)
         other.dtype_name = name
+        return other
+
+    def with_values(self, values: Values) -> Tensor:
+        """The same tensor with other test values."""
+        other = copy.copy(self)
+        other.values = values
         return other
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Attribute, Baseline, Call, Operator, Problem, Tensor, dims, problem
+from aot_tune.spec import Attribute, Baseline, Call, IntegerSums, Operator, Problem, Tensor, dims, problem
 
 from .kernels import KERNELS
 
@@ -59,6 +59,7 @@ operator = Operator(
     dtypes={"T": ("f32", "bf16", "f16")},
     attributes=(Attribute("math", ("ieee", "tf32")),),  # of f32 products: tf32 rounds the factors to 10 bits
     reference=reference,
+    exact=IntegerSums(K, thinned="b"),
     flops=2 * B * M * N * K,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Activate, AddTensor, Attribute, Baseline, Call, Epilogue, Operator, Tensor, dims, present
+from aot_tune.spec import (
+    Activate,
+    AddTensor,
+    Attribute,
+    Baseline,
+    Call,
+    Epilogue,
+    IntegerSums,
+    Operator,
+    Tensor,
+    attribute,
+    dims,
+    present,
+)
 from aot_tune.spec.reference import activation
 
 from .cpu_kernels import CPU_KERNELS
@@ -64,6 +77,7 @@ operator = Operator(
     ),
     epilogue=Epilogue("out", (AddTensor("bias", (1,)), Activate("activation"), AddTensor("residual", (0, 1)))),
     reference=reference,
+    exact=IntegerSums(K, thinned="b", requires=(attribute("activation") <= 1,)),  # none and relu
     flops=2 * M * N * K + present("bias") * M * N + present("residual") * M * N,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(

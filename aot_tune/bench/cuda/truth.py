@@ -22,7 +22,7 @@ import torch
 from aot_tune.bench.cuda.memory import Strided
 from aot_tune.bench.inputs import call_of, draw
 from aot_tune.bench.records import Check
-from aot_tune.bench.reference import Bounds
+from aot_tune.bench.reference import EXACT, Bounds, refuse_inexact
 from aot_tune.spec import Operator, Tensor
 
 __all__ = [
@@ -217,6 +217,11 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
 
 def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
     """Write how far off outputs may be into `folder`, which appears whole or not at all; the operator is concrete."""
+    if check.integers:
+        _check_sums(operator, check, seed, device)
+        present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
+        _publish(folder, {t.name: Limits(bounds=EXACT) for t in present})
+        return
     exact, errors = _run_both(operator, check, seed, device)
     undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
     values = {n: [v.flatten()] for n, v in exact.items()}
@@ -232,12 +237,31 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     for tensor in operator.outputs:
         if tensor.name in exact:
             bounds = _bounds(torch.cat(values[tensor.name]), torch.cat(wrong[tensor.name]), tensor, operator.tolerance)
-            index[tensor.name] = msgspec.to_builtins(Limits(bounds=bounds, undefined=undefined[tensor.name]))
+            index[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
+    _publish(folder, index)
+
+
+def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
+    index = {n: msgspec.to_builtins(found) for n, found in limits.items()}
     partial = folder.with_name(folder.name + ".partial")
     partial.mkdir(parents=True)
     (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
     (partial / "limits.json").chmod(0o444)
     partial.rename(folder)
+
+
+def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
+    """See to it that a check on small integers is exact, see `refuse_inexact`."""
+    storages = draw_inputs(operator, check, seed, device)
+    exact = exact_values(operator, check, storages)
+    for tensor in operator.inputs:
+        if tensor.name in storages and torch_dtype(tensor).is_signed:
+            storages[tensor.name].view(torch_dtype(tensor)).abs_()
+    sums = exact_values(operator, check, storages)
+    for tensor in operator.outputs:
+        if tensor.name in exact and exact[tensor.name].numel():
+            value, largest = exact[tensor.name], float(sums[tensor.name].abs().max())
+            refuse_inexact(operator, check, tensor, largest, bool((value == value.round()).all()))
 
 
 def read_limits(folder: Path) -> dict[str, Limits]:

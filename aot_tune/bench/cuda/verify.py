@@ -108,7 +108,7 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
         WorkspaceError: when it wants too much.
     """
     calls, runs = state.exact(), []
-    place = f"problem '{state.check.problem.id}'" + (", special values" if state.check.special else "")
+    place = state.check.place
     try:
         runner = Runner(engine, loaded, workspaces, [calls])
         runs.append(runner.run(_GARBAGE[0]))
@@ -122,13 +122,16 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
         runs.append(runner.run(_GARBAGE[1]))
         fault, again = inspect(state, calls, runner.workspace, bits)
         bitwise = not bool(calls.differs(bits)) if bits else True
+        if not bitwise and state.operator.deterministic:
+            fault = fault or "not deterministic: outputs differ between two runs"
     except LaunchError as failure:
         calls.restore()
         return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
     error = max(error, again)
     if fault:
         _heal(calls, runner.workspace)
-        return Verdict(status="wrong-result", reason=f"{fault} ({place})", error=error, runs=tuple(runs))
+        reason = f"{fault} ({place})"
+        return Verdict(status="wrong-result", reason=reason, error=error, bitwise=bitwise, runs=tuple(runs))
     return Verdict(error=error, bitwise=bitwise, runs=tuple(runs), bits=bits)
 
 

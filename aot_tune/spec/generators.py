@@ -1,0 +1,242 @@
+"""How the values of inputs are drawn for tests, so that an operator is defined on them: in range, sorted, summing to 1.
+
+All depend on nothing but the seed, the operator's name, the problem and the tensor. Those of rows, along the last axis,
+hold for each row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.dtypes import DType
+from aot_tune.spec.expr import Expr, ExprLike, as_expr
+
+__all__ = [
+    "ROWWISE",
+    "FromFile",
+    "Generator",
+    "IntegerSums",
+    "Integers",
+    "Permutation",
+    "Probabilities",
+    "SortedOffsets",
+    "Sparse",
+    "Values",
+    "check_values",
+    "from_file",
+    "integers",
+    "largest_integer",
+    "normal",
+    "permutation",
+    "probabilities",
+    "sorted_offsets",
+    "sparse",
+    "uniform",
+]
+
+
+@dataclass(frozen=True)
+class Generator:
+    """How the values of an input are drawn: `normal` with standard deviation `high`, or `uniform` in [low, high)."""
+
+    kind: Literal["normal", "uniform"]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Integers:
+    """Integers drawn evenly from [low, high); both are expressions of dims."""
+
+    low: Expr
+    high: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Permutation:
+    """Each row is a permutation of 0 to its length - 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class SortedOffsets:
+    """Each row begins with 0, ends with `total` (an expression of dims) and never falls."""
+
+    total: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Probabilities:
+    """No element is negative, and each row sums to 1 but for the rounding of its elements."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A share `density` of the elements is drawn by `values`, the others are 0."""
+
+    density: float
+    values: Generator | Integers
+
+
+@dataclass(frozen=True, eq=False)
+class FromFile:
+    """The elements of a .npy file in row-major order, repeated as often as it takes.
+
+    `path` is below the operator's folder; `digest` is SHA-256 of the file, known once the operator is loaded.
+    """
+
+    path: str
+    digest: str = ""
+
+
+Values = Generator | Integers | Permutation | SortedOffsets | Probabilities | Sparse | FromFile
+
+ROWWISE = (Permutation, SortedOffsets, Probabilities)
+"""What is drawn a row at a time: no two elements of a row may be one, as they are with a stride of 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSums:
+    """That an operator computes sums of products: on small integers they are exact, whatever the order of summation.
+
+    Candidates are then verified on small integers too, and must be right to the last bit: a term that is left out or
+    counted twice cannot hide in rounding. Every input of `normal` or `uniform` values gets integers other than 0, small
+    enough for the sum of all absolute terms to be exact in the outputs' dtypes (at most 256 in bf16, 2048 in f16). What
+    is too many terms for that is thinned out: elements of `thinned`, an input that is a factor of each product, are 0
+    unless the sum of their indices, counted from the last of each axis, is a multiple of some number.
+
+    Args:
+        terms: products that are summed in one element, an expression of dims such as `K`.
+        thinned: see above.
+        requires: conditions on a call under which this holds, such as `attribute("activation") == 0`.
+    """
+
+    terms: Expr
+    thinned: str
+    requires: tuple[Expr, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", as_expr(self.terms, "IntegerSums: terms"))
+
+
+def normal(std: float = 1.0) -> Generator:
+    """Values of a normal distribution around 0 with standard deviation `std`."""
+    return Generator("normal", 0.0, std)
+
+
+def uniform(low: float, high: float) -> Generator:
+    """Values drawn evenly from [low, high)."""
+    if not low < high:
+        raise SpecError(f"uniform({low}, {high}) is empty", fix="give low < high")
+    return Generator("uniform", low, high)
+
+
+def integers(low: ExprLike, high: ExprLike) -> Integers:
+    """Integers drawn evenly from [low, high), for any dtype; bounds may depend on dims: `integers(0, V)`."""
+    found = Integers(as_expr(low, "integers: low"), as_expr(high, "integers: high"))
+    if not found.low.facts() and not found.high.facts() and not found.low.evaluate({}) < found.high.evaluate({}):
+        raise SpecError(f"integers({low}, {high}) is empty", why="high is not drawn", fix="give low < high")
+    return found
+
+
+def permutation() -> Permutation:
+    """Each row (the last axis) is a permutation of 0 to its length - 1."""
+    return Permutation()
+
+
+def sorted_offsets(total: ExprLike) -> SortedOffsets:
+    """Offsets of segments, such as `cu_seqlens`: each row begins with 0, ends with `total` and never falls.
+
+    Some segments are empty where there are many. A row of one element is 0.
+    """
+    found = SortedOffsets(as_expr(total, "sorted_offsets: total"))
+    if not found.total.facts() and found.total.evaluate({}) < 0:
+        raise SpecError(f"sorted_offsets({total}) ends below its begin, 0", fix="give the length of all segments")
+    return found
+
+
+def probabilities() -> Probabilities:
+    """No element is negative, and each row (the last axis) sums to 1 but for rounding."""
+    return Probabilities()
+
+
+def sparse(density: float, values: Generator | Integers | None = None) -> Sparse:
+    """A share `density` of the elements is drawn by `values` (by default `normal()`, True for bool), the others are 0.
+
+    It is the share of a large tensor; a small one may have more or fewer.
+    """
+    if isinstance(density, bool) or not isinstance(density, (int, float)) or not 0 < density <= 1:
+        raise SpecError(f"sparse: density {density!r} is not a share", fix="give a number above 0, at most 1")
+    if values is not None and not isinstance(values, (Generator, Integers)):
+        raise SpecError(
+            f"sparse: values cannot be {type(values).__name__}",
+            why="elements that are set to 0 would break what it promises of a row",
+            fix="use normal, uniform or integers",
+        )
+    return Sparse(float(density), values or normal())
+
+
+def from_file(path: str) -> FromFile:
+    """The elements of a .npy file below the operator's folder in row-major order, repeated as often as it takes."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or pure.suffix != ".npy":
+        raise SpecError(
+            f"from_file({path!r}) names no .npy file below the operator's folder",
+            why="a library is built from its own folders, on any machine",
+            fix="save the values by numpy.save beside operator.py",
+        )
+    return FromFile(str(pure))
+
+
+def largest_integer(dtype: DType) -> int:
+    """The number up to which a dtype holds all integers from 0."""
+    if dtype.name == "bool":
+        return 1
+    if dtype.code in (0, 1):
+        return int(2 ** (dtype.bits - (dtype.code == 0)) - 1)
+    return int(2 ** {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}[dtype.name])
+
+
+def check_values(values: Values, dtype: DType, known: Collection[str], place: str) -> None:
+    """Check that a dtype holds what is drawn and that bounds depend on dims alone.
+
+    Raises:
+        SpecError: which begins with `place`.
+    """
+    for expr in _expressions(values):
+        for fact in sorted(expr.facts()):
+            if fact not in known:
+                raise SpecError(
+                    f"{place}: {expr.key()} uses {fact!r}, which is no dim",
+                    why="values are drawn before there is a call",
+                    fix=did_you_mean(fact, known),
+                )
+    if isinstance(values, (Permutation, SortedOffsets)) and dtype.code not in (0, 1):
+        raise SpecError(f"{place}: {dtype.name} does not count", why="these are indices", fix="use i32 or i64")
+    if isinstance(values, Probabilities) and dtype.code not in (2, 4):
+        raise SpecError(f"{place}: {dtype.name} has no fractions", why="probabilities sum to 1", fix="use f32")
+    if isinstance(values, Sparse):
+        check_values(values.values, dtype, known, place)
+    most = largest_integer(dtype)
+    least = {1: 0, 6: 0, 0: -most - 1}.get(dtype.code, -most)
+    bounds = [(values.low, 0), (values.high, 1)] if isinstance(values, Integers) else []
+    bounds += [(values.total, 0)] if isinstance(values, SortedOffsets) else []
+    for expr, beyond in bounds:
+        if not expr.facts() and not least <= expr.evaluate({}) - beyond <= most:
+            raise SpecError(
+                f"{place}: {expr.key()} is out of the range of {dtype.name}",
+                why=f"it holds all integers from {least} to {most}",
+                fix="use a wider dtype, or other bounds",
+            )
+
+
+def _expressions(values: Values) -> Iterator[Expr]:
+    if isinstance(values, Integers):
+        yield from (values.low, values.high)
+    elif isinstance(values, SortedOffsets):
+        yield values.total
+    elif isinstance(values, Sparse):
+        yield from _expressions(values.values)
