@@ -105,7 +105,7 @@ def _integer_check(
 ) -> Check | None:
     """Small integers in a problem whose sums run over long extents; every optional tensor is passed.
 
-    Rows are padded where that is allowed, so that what lies behind the last term of a sum is a number too.
+    Where that is allowed, sums run along padded rows, so that what lies behind their last term is a number too.
     """
     requires, tensors = (*requires, *exact.requires), {t.name: t for t in operator.tensors}
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
@@ -117,7 +117,8 @@ def _integer_check(
         )
         for long in (_LONGEST, _LONGEST_PADDED)
     )
-    strides = {t.name: _padded(operator, padded, t, 3, 1) for t in operator.tensors}
+    orders = {t.name: sorted(range(t.rank), key=lambda a: t.shape[a].facts() <= set(summed)) for t in operator.tensors}
+    strides = {t.name: _padded(operator, padded, t, 3, 1, orders[t.name]) for t in operator.tensors}
     for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
         fitted = next((p for p in _fits(operator, wanted, requires, tensors)), None)
         if fitted is not None and (wanted is dense or fitted.strides):

@@ -1,0 +1,226 @@
+"""Sums of small integers must be right to the last bit: what hides in rounding elsewhere is found by them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_tune.bench import Bench, Check, Measurement
+from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.reference import EXACT, read_truth, write_truth
+from aot_tune.compile import target_by_name
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.render import Renderer, candidate_for, requirements
+from aot_tune.spec import Operator, problem
+
+TEMPLATES = bundled_templates()
+TARGET = target_by_name("cpu-x86-64")
+NAMES = ("gemm", "batched_gemm")
+OPERATORS = {n: load_operator(TEMPLATES / n) for n in NAMES}
+KERNELS = [(n, k.name) for n in NAMES for k in OPERATORS[n].kernels if k.backend == "cxx"]
+
+PRODUCT = '''
+"""out = a @ b + bias, for candidates that are wrong in ways that are hard to see."""
+from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
+
+M, N, K = dims("M N K")
+
+
+def reference(xp, call):
+    return {"out": xp.matmul(call.a, call.b) + call.bias}
+
+
+operator = Operator(
+    name="product",
+    dims=("M", "N", "K"),
+    tensors=(Tensor("a", (M, K)), Tensor("b", (K, N)), Tensor("bias", (N,)), Tensor("out", (M, N), output=True)),
+    reference=reference,
+    exact=EXACT,
+    flops=2 * M * N * K,
+    workload=(problem(M=8, N=16, K=512),),
+    kernels=(Kernel("generic", "product/generic.cpp.j2", generic=True),),
+)
+'''
+DECLARED = 'IntegerSums(K, thinned="b")'
+
+SOURCE = r"""
+#include <cstddef>
+#include <cstdint>
+struct DLTensor {
+    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
+    int64_t *shape, *strides; uint64_t byte_offset;
+};
+#define EXPORT extern "C" __attribute__((visibility("default")))
+static float& at(const DLTensor* t, int64_t i, int64_t j = 0) {
+    return static_cast<float*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
+}
+EXPORT int candidate_workspace(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*, size_t* size) {
+    *size = 0; return 0;
+}
+EXPORT int candidate_launch(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* out, void*,
+                            size_t, void*) {
+    const int64_t depth = a->shape[1];
+    for (int64_t i = 0; i < out->shape[0]; ++i)
+        for (int64_t j = 0; j < out->shape[1]; ++j) {
+            auto term = [&](int64_t k) { return at(a, i, k) * at(b, k, j); };
+            float sum = 0;
+            BODY
+            at(out, i, j) = sum + at(bias, j);
+        }
+    return 0;
+}
+"""
+PLAIN = "for (int64_t k = 0; k < depth; ++k) sum += term(k);"
+BACKWARDS = "for (int64_t k = depth; k-- > 0;) sum += term(k);"
+SPLIT = """
+    float parts[4] = {};
+    for (int64_t k = 0; k < depth; ++k) parts[k % 4] += term(k);
+    sum = (parts[3] + parts[1]) + (parts[2] + parts[0]);"""
+DROPS_LAST = PLAIN.replace("k < depth", "k < depth - 1")
+ONE_TOO_MANY = PLAIN.replace("k < depth", "k <= depth")
+DROPS_TAIL = PLAIN.replace("k < depth", "k < depth / 16 * 16")
+TWICE = PLAIN + "sum += depth > 700 ? term(512) : 0;"
+HIDDEN = PLAIN + "if (depth > 600) sum -= 1e-5f * term(depth - 1);"  # less than what rounding a long sum may cost
+
+
+class Bed:
+    """Candidates of one operator on the CPU."""
+
+    def __init__(self, bench: Bench, folder: Path) -> None:
+        self.bench, self.folder, self.operator = bench, folder, load_operator(folder)
+
+    def build(self, source: str, symbol: str = "candidate") -> Any:
+        """A candidate's shared object."""
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        path = self.bench.pool.references.parent / f"{digest[:16]}.so"
+        if not path.exists():
+            path.with_suffix(".cpp").write_text(source)
+            flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp"]
+            subprocess.run(["g++", *flags, "-o", path, path.with_suffix(".cpp")], check=True, timeout=120)
+        return SimpleNamespace(path=path, symbol=symbol, digest=digest, candidate=SimpleNamespace(id=digest[:12]))
+
+    def on_integers(self, one: Any, requires: Any = ()) -> Measurement:
+        """Verify on nothing but small integers."""
+        check = next(c for c in derived_checks(self.operator, requires) if c.integers)
+        prepared = self.bench.prepare(self.folder, self.operator, check.problem, integers=True)
+        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest, requires, tune_checks=False)
+
+    def wholly(self, one: Any) -> Measurement:
+        """Verify as every candidate is."""
+        prepared = self.bench.prepare(self.folder, self.operator, self.operator.workload_for("cpu")[0])
+        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest)
+
+
+@pytest.fixture
+def make_bed(make_bench: Callable[..., Bench], tmp_path: Path) -> Any:
+    benches: list[Bench] = []
+
+    def make(folder: Path) -> Bed:
+        benches.append(make_bench())
+        benches[-1].__enter__()
+        return Bed(benches[-1], folder)
+
+    yield make
+    for bench in benches:
+        bench.__exit__(None, None, None)
+
+
+@pytest.fixture
+def make_product(make_bed: Any, tmp_path: Path) -> Callable[..., Bed]:
+    def make(exact: str = DECLARED) -> Bed:
+        folder = tmp_path / "templates" / "product"
+        folder.mkdir(parents=True)
+        (folder / "operator.py").write_text(PRODUCT.replace("EXACT", exact))
+        return make_bed(folder)
+
+    return make
+
+
+def test_sums_in_any_order_are_right(make_product: Callable[..., Bed]) -> None:
+    bed = make_product()
+    for body in (PLAIN, BACKWARDS, SPLIT):
+        one = bed.build(SOURCE.replace("BODY", body))
+        assert bed.on_integers(one).error == 0, body
+        measured = bed.wholly(one)
+        assert measured.status == "ok", measured.reason
+
+
+@pytest.mark.parametrize("body", [DROPS_LAST, ONE_TOO_MANY, DROPS_TAIL, TWICE, HIDDEN])
+def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., Bed], body: str) -> None:
+    bed = make_product()
+    measured = bed.on_integers(bed.build(SOURCE.replace("BODY", body)))
+    assert measured.status == "wrong-result", body
+    found = re.search(
+        r"want -?\d+\.0, tolerance 0; (\d+) of 481 elements are wrong .*small integers\)", measured.reason
+    )
+    assert found, measured.reason
+    assert int(found[1]) > 200  # not by luck in one of them
+    assert bed.on_integers(bed.build(SOURCE.replace("BODY", PLAIN))).status == "ok"
+
+
+def test_what_hides_in_rounding_is_found_only_by_integers(make_product: Callable[..., Bed], tmp_path: Path) -> None:
+    with_integers = make_product()
+    measured = with_integers.wholly(with_integers.build(SOURCE.replace("BODY", HIDDEN)))
+    assert measured.status == "wrong-result"
+    assert "small integers" in measured.reason
+    (tmp_path / "templates/product/operator.py").write_text(PRODUCT.replace("EXACT", "None"))
+    without = Bed(with_integers.bench, with_integers.folder)
+    without.bench._sources.clear()
+    without.bench._fitted.clear()
+    measured = without.wholly(without.build(SOURCE.replace("BODY", HIDDEN) + "// another object"))
+    assert measured.status == "ok", measured.reason
+
+
+@pytest.mark.parametrize(("name", "kernel"), KERNELS)
+def test_bundled_products_are_exact_and_a_wrong_depth_is_found(make_bed: Any, name: str, kernel: str) -> None:
+    bed, op = make_bed(TEMPLATES / name), OPERATORS[name]
+    config = next(iter(op.kernel(kernel).configs(TARGET.facts)))
+    candidate = candidate_for(op, op.kernel(kernel), config, TARGET)
+    rendered = Renderer([TEMPLATES]).render(op, candidate, TARGET)
+    requires = requirements(op, candidate)
+    measured = bed.on_integers(bed.build(rendered.source, rendered.symbol), requires)
+    assert (measured.status, measured.error) == ("ok", 0), measured.reason
+    axis = "a->shape[1]" if name == "gemm" else "a->shape[2]"
+    assert axis in rendered.source
+    for wrong in (f"({axis} - 1)", f"({axis} + 1)"):
+        one = bed.build(rendered.source.replace(axis, wrong), rendered.symbol)
+        measured = bed.on_integers(one, requires)
+        if measured.status == "crashed":  # where no row is behind the last one
+            assert wrong.endswith("+ 1)")
+            assert "SIGSEGV in end placement" in measured.reason
+        else:
+            assert measured.status == "wrong-result", (wrong, measured)
+            assert "small integers" in measured.reason
+
+
+def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., Bed]) -> None:
+    bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
+    check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)
+    with pytest.raises(Exception, match=r"'out' has sums of up to \d+, exact are 16777216; mend the terms"):
+        bed.bench.prepare(bed.folder, bed.operator, check.problem, integers=True)
+
+
+def test_an_output_with_fractions_is_told(tmp_path: Path) -> None:
+    op = OPERATORS["gemm"]
+    check = Check(problem=problem(M=3, N=5, K=7, attributes={"activation": "silu"}), integers=True)
+    with pytest.raises(ValueError, match="'out' has fractions"):
+        write_truth(op, check, tmp_path / "truth", 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bounds_of_integers_are_none(tmp_path: Path, name: str) -> None:
+    op: Operator = OPERATORS[name]
+    check = next(c for c in derived_checks(op) if c.integers)
+    write_truth(op, check, tmp_path / "truth", 1)
+    for truth, values in read_truth(tmp_path / "truth").values():
+        assert truth.bounds == EXACT
+        assert np.array_equal(values, np.rint(values))
+        assert np.abs(values).max() > 100
