@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,45 @@ def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:
     measured = bed.screen("unsteady")
     assert measured.status == "ok", measured.reason
     assert measured.bitwise is False
+
+
+@pytest.fixture
+def steady_bed(make_bench: Any, make_bed: Any, operator_folder: Path) -> Iterator[Any]:
+    """As `bed`, with an operator whose equal calls must give equal bits."""
+    path = operator_folder / "operator.py"
+    path.write_text(path.read_text().replace('name="axpb",', 'name="axpb",\n    deterministic=True,'))
+    with make_bench() as bench:
+        yield make_bed(bench)
+
+
+def test_an_unsteady_candidate_is_wrong_where_bits_must_be_the_same(steady_bed: Any) -> None:
+    for tune_checks in (True, False):
+        measured = steady_bed.screen("unsteady", tune_checks=tune_checks)
+        assert measured.status == "wrong-result"
+        found = re.match(
+            r"not deterministic: \d bytes of 'y' differ between two runs, first \d \(problem", measured.reason
+        )
+        assert found, measured.reason
+        assert measured.ns is None
+    assert steady_bed.screen("good").status == "ok"
+
+
+def test_a_candidate_that_is_unsteady_only_while_it_is_timed_is_found(steady_bed: Any) -> None:
+    measured = steady_bed.screen("unsteady_later", tune_checks=False)
+    assert measured.status == "wrong-result"
+    assert re.match(r"not deterministic: .* \(after \d+ timed calls\)", measured.reason), measured.reason
+
+
+def test_a_slow_candidate_is_run_twice_where_bits_must_be_the_same(
+    make_bench: Any, make_bed: Any, operator_folder: Path
+) -> None:
+    path = operator_folder / "operator.py"
+    plain, statuses = path.read_text(), []
+    for text in (plain, plain.replace('name="axpb",', 'name="axpb",\n    deterministic=True,')):
+        path.write_text(text)
+        with make_bench(long_ns=1) as bench:
+            statuses.append(make_bed(bench).screen("unsteady", tune_checks=False).status)
+    assert statuses == ["ok", "wrong-result"]
 
 
 def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Any) -> None:

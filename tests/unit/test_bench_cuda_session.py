@@ -139,9 +139,9 @@ class Bed:
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)
 
-    def name(self, one: Problem, special: bool = False) -> str:
+    def name(self, one: Problem, special: bool = False, integers: bool = False) -> str:
         self.count += 1
-        key, check = f"problem-{self.count}", Check(problem=one, special=special)
+        key, check = f"problem-{self.count}", Check(problem=one, special=special, integers=integers)
         files = str(self.references / key)
         reply = self.ask(messages.Reference(operator_folder=str(self.folder), check=check, folder=files))
         assert isinstance(reply, messages.Referred), reply
@@ -321,6 +321,48 @@ def test_different_bits_are_flagged(bed: Bed, build: Any) -> None:
     bed.load(build(UNSTEADY))
     checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
     assert (checked.status, checked.bitwise) == ("ok", False)
+
+
+def test_different_bits_are_wrong_where_they_must_be_the_same(bed: Bed, build: Any) -> None:
+    path = bed.folder / "operator.py"
+    path.write_text(path.read_text().replace('name="axpb",', 'name="axpb",\n    deterministic=True,'))
+    key = bed.name(SMALL)
+    bed.load(build(UNSTEADY))
+    checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
+    assert (checked.status, checked.bitwise) == ("wrong-result", False)
+    assert checked.reason.startswith("not deterministic: outputs differ between two runs (problem 'R=13 D=37')")
+    bed.load(build(GOOD), "two")
+    assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_small_integers_must_be_right_to_the_last_bit(bed: Bed, build: Any, dtype: str) -> None:
+    path, bits = bed.folder / "operator.py", 32 if dtype == "f32" else 16
+    text = path.read_text().replace('name="axpb",', 'name="axpb",\n    exact=IntegerSums(1, thinned="x"),')
+    path.write_text(text.replace("import Attribute, ", "import Attribute, IntegerSums, "))
+    one = problem(R=13, D=37, dtypes={"T": dtype}, present=("bias",))
+    bed.load(build(GOOD, bits))
+    bed.load(build("at(y, 3, 5) = make(load(at(y, 3, 5)) * (1 + 1.0f / (BITS == 32 ? 1 << 22 : 128)));", bits), "off")
+    for integers in (False, True):
+        key = bed.name(one, integers=integers)
+        right = bed.ask(messages.Verify(handle="one", keys=(key,)))
+        assert right.status == "ok", right.reason
+        assert (right.error == 0) == integers
+        wrong = bed.ask(messages.Verify(handle="off", keys=(key,)))
+        assert wrong.status == ("wrong-result" if integers else "ok"), wrong
+    assert "1 of 481 elements are wrong" in wrong.reason
+    assert wrong.reason.endswith("small integers)")
+
+
+def test_integers_whose_sums_are_not_exact_are_refused(bed: Bed) -> None:
+    path = bed.folder / "operator.py"
+    text = path.read_text().replace('name="axpb",', 'name="axpb",\n    exact=IntegerSums(1, thinned="x"),')
+    text = text.replace("import Attribute, ", "import Attribute, IntegerSums, ")
+    for factor, why in (("200 * call.x", "has sums of up to 1"), ("0.125 * call.x", "has fractions")):
+        path.write_text(text.replace("2 * call.x", factor))
+        bed.session._operators.clear()
+        with pytest.raises(ValueError, match=f"'y' {why}"):
+            bed.name(problem(R=13, D=37, dtypes={"T": "bf16"}), integers=True)
 
 
 def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:

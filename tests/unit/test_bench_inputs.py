@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from aot_tune.bench.inputs import draw
+from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.inputs import draw, storage_extent
 from aot_tune.bench.records import Check
-from aot_tune.spec import Kernel, Operator, Tensor, dims, problem, uniform
+from aot_tune.bench.reference import logical_inputs
+from aot_tune.database import operator_digest
+from aot_tune.errors import SpecError
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.spec import (
+    IntegerSums,
+    Kernel,
+    Operator,
+    Probabilities,
+    Tensor,
+    all_of,
+    attribute,
+    dims,
+    dtype_index,
+    integers,
+    permutation,
+    probabilities,
+    problem,
+    sorted_offsets,
+    sparse,
+    uniform,
+)
 
 N = dims("N")[0]
+R, D, M, K = dims("R D M K")
 
 
 @pytest.mark.parametrize(
@@ -30,3 +60,219 @@ def test_integers_are_in_their_range_and_reach_both_ends(dtype: str, values: obj
     drawn = draw(op, Check(problem=problem(N=4)), op.tensor("x"), 2000, seed=1)
     assert (drawn.min(), drawn.max()) == (low, high)
     assert len(np.unique(drawn)) == high - low + 1
+
+
+def with_values(values: Any, dtype: str = "f32", **fields: Any) -> Operator:
+    """out[R, D] of an input x[R, D] with these values."""
+    return Operator(
+        **{
+            "name": "pick",
+            "dims": ("R", "D"),
+            "tensors": (Tensor("x", (R, D), dtype, values=values), Tensor("out", (R, D), output=True)),
+            "reference": lambda _xp, call: {"out": call.x},
+            "flops": R * D,
+            "workload": (problem(R=2, D=4),),
+            "kernels": (Kernel("generic", "pick/generic.cpp.j2", generic=True),),
+            **fields,
+        }
+    )
+
+
+def values_of(op: Operator, check: Check | None = None, seed: int = 1, **dims: Any) -> Any:
+    """What the reference is given."""
+    return logical_inputs(op, check or Check(problem=problem(**dims)), seed)["x"]
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"order": {"x": (1, 0)}},
+    {"strides": {"x": (40, 1)}},
+    {"strides": {"x": (60, 2)}},
+    {"strides": {"x": (29, -1)}},
+    {"strides": {"x": (-29, 1)}},
+    {"strides": {"x": (0, 1)}},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_rows_keep_their_promise_in_every_layout(layout: dict[str, Any]) -> None:
+    ranks = values_of(with_values(permutation(), "i32"), R=5, D=29, **layout)
+    assert (np.sort(ranks, axis=1) == np.arange(29)).all()
+    offsets = values_of(with_values(sorted_offsets(10 * R), "i64"), R=5, D=29, **layout)
+    assert (offsets[:, 0] == 0).all()
+    assert (offsets[:, -1] == 50).all()
+    assert (np.diff(offsets, axis=1) >= 0).all()
+    assert len(np.unique(offsets)) > 10
+    shares = values_of(with_values(probabilities()), R=5, D=29, **layout)
+    assert shares.min() >= 0
+    assert np.abs(shares.sum(axis=1, dtype=np.float64) - 1).max() < 1e-6
+    same = layout.get("strides", {}).get("x") == (0, 1)
+    for found in (ranks, offsets, shares):
+        assert (len(np.unique(found, axis=0)) == 1) == same  # each row has values of its own
+
+
+def test_integers_depend_on_dims_and_are_whole_in_every_dtype() -> None:
+    for dtype in ("i32", "u8", "f16", "f32"):
+        drawn = values_of(with_values(integers(0, D), dtype), R=300, D=9)
+        assert set(np.unique(drawn)) == set(range(9)), dtype
+    wide = values_of(with_values(integers(-(1 << 40), 1 << 40), "i64"), R=30, D=9)
+    assert np.abs(wide).max() > 1 << 38
+    with pytest.raises(ValueError, match=r"'x': \[0, 300\) is empty, or beyond 255, where u8 ends"):
+        values_of(with_values(integers(0, D), "u8"), R=1, D=300)
+    with pytest.raises(ValueError, match="is empty"):
+        values_of(with_values(integers(1, D), "i32"), R=4, D=1)
+
+
+def test_sparse_values_are_mostly_0_and_masks_are_true_as_often() -> None:
+    drawn = values_of(with_values(sparse(0.1)), R=100, D=200)
+    assert 0.08 < np.count_nonzero(drawn) / drawn.size < 0.12
+    assert 0.9 < drawn[drawn != 0].std() < 1.1
+    mask = values_of(with_values(sparse(0.25), "bool"), R=100, D=200)
+    assert mask.dtype == np.bool_
+    assert 0.23 < mask.mean() < 0.27
+    few = values_of(with_values(sparse(0.5, integers(3, 6)), "i32"), R=100, D=20)
+    assert set(np.unique(few)) == {0, 3, 4, 5}
+
+
+def test_values_of_a_file_are_found_beside_the_operator(tmp_path: Path) -> None:
+    folder = tmp_path / "pick"
+    folder.mkdir()
+    (folder / "operator.py").write_text(
+        "from aot_tune.spec import Kernel, Operator, Tensor, dims, from_file, problem\n"
+        "R, D = dims('R D')\n"
+        "operator = Operator(name='pick', dims=('R', 'D'), flops=R * D, workload=(problem(R=2, D=4),),\n"
+        "    tensors=(Tensor('x', (R, D), 'i32', values=from_file('data/x.npy')),\n"
+        "             Tensor('out', (R, D), output=True)),\n"
+        "    reference=lambda xp, call: {'out': call.x}, kernels=(Kernel('generic', 'pick/g.j2', generic=True),))\n"
+    )
+    with pytest.raises(SpecError, match=r"(?s)data/x\.npy of tensor 'x' cannot be read.*numpy\.save below"):
+        load_operator(folder)
+    (folder / "data").mkdir()
+    np.save(folder / "data" / "x.npy", np.arange(10).reshape(2, 5))
+    first = load_operator(folder)
+    for layout in LAYOUTS[:-1]:
+        drawn = values_of(first.concrete({}), R=3, D=4, **layout)
+        assert drawn.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+    np.save(folder / "data" / "x.npy", np.arange(10) * 0.5)
+    second = load_operator(folder)
+    assert operator_digest(first) != operator_digest(second)
+    with pytest.raises(ValueError, match="values that int32 does not"):
+        values_of(second, R=3, D=4)
+    moved = tmp_path / "elsewhere" / "pick"
+    shutil.copytree(folder, moved)
+    assert operator_digest(load_operator(moved)) == operator_digest(second)
+    np.save(folder / "data" / "x.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="cannot be read as values"):
+        values_of(load_operator(folder), R=3, D=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (integers(0, 9), "i32"),
+        (permutation(), "i64"),
+        (sorted_offsets(R * D), "i32"),
+        (probabilities(), "f16"),
+        (sparse(0.3), "f32"),
+        (None, "f32"),
+    ],
+    ids=str,
+)
+def test_values_depend_on_the_seed_and_on_nothing_else(values: Any, dtype: str) -> None:
+    op, check = with_values(values, dtype), Check(problem=problem(R=7, D=31))
+    assert np.array_equal(values_of(op, check), values_of(with_values(values, dtype), check))
+    assert not np.array_equal(values_of(op, check), values_of(op, check, seed=2))
+    assert not np.array_equal(values_of(op, check), values_of(op, R=7, D=31, strides={"x": (32, 1)}))
+
+
+@pytest.mark.parametrize("values", [permutation(), probabilities(), sorted_offsets(5)])
+def test_rows_are_not_broadcast_along_themselves_nor_given_nan(values: Any) -> None:
+    op = with_values(values, "f32" if isinstance(values, Probabilities) else "i32")
+    checks = derived_checks(op)
+    assert len(checks) > 10
+    for check in checks:
+        assert not check.special
+        assert op.strides(check.problem, op.tensor("x"))[1] or op.shape(check.problem, op.tensor("x"))[1] == 1
+        values_of(op, check)
+    assert any(op.strides(c.problem, op.tensor("x"))[0] == 0 for c in checks)
+    with pytest.raises(SpecError, match="'x' has stride 0 on its last axis"):
+        dataclasses.replace(op, checks=(problem(R=3, D=4, strides={"x": (4, 0)}),))
+
+
+PRODUCT = Operator(
+    name="product",
+    dims=("M", "N", "K"),
+    dtypes={"T": ("f32", "bf16", "f16")},
+    tensors=(
+        Tensor("a", (M, K), "T"),
+        Tensor("b", (K, N), "T"),
+        Tensor("bias", (N,), "T", optional=True),
+        Tensor("out", (M, N), "T", output=True),
+    ),
+    reference=lambda xp, call: {"out": xp.matmul(call.a, call.b)},
+    exact=IntegerSums(K, thinned="b"),
+    flops=M * N * K,
+    workload=(problem(M=2, N=4, K=3),),
+    kernels=(Kernel("generic", "product/generic.cpp.j2", generic=True),),
+)
+LIMITS = {"f32": 1 << 24, "bf16": 256, "f16": 2048}
+
+
+def integer_inputs(one: Any, seed: int = 1) -> dict[str, Any]:
+    """The inputs of PRODUCT as drawn; bf16 as float32."""
+    found, check = {}, Check(problem=one, integers=True)
+    for tensor in PRODUCT.inputs:
+        if PRODUCT.is_present(one, tensor):
+            shape, strides = PRODUCT.shape(one, tensor), PRODUCT.strides(one, tensor)
+            count, first = storage_extent(shape, strides)
+            flat = draw(PRODUCT, check, tensor, count, seed, period=101).astype(np.float64)
+            steps = tuple(8 * s for s in strides)
+            found[tensor.name] = np.ndarray(shape, np.float64, flat, 8 * first, steps).copy()
+    return found
+
+
+@given(
+    st.sampled_from(sorted(LIMITS)),
+    st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6000)),
+    st.sampled_from([{}, {"order": {"b": (1, 0)}}, {"order": {"a": (1, 0)}}]),
+)
+@settings(deadline=None, max_examples=60)
+def test_no_sum_of_small_integers_is_rounded_and_the_last_term_counts(
+    dtype: str, extents: tuple[int, int, int], layout: dict[str, Any]
+) -> None:
+    m, n, k = extents
+    one = problem(M=m, N=n, K=k, present=("bias",), dtypes={"T": dtype}, **layout)
+    inputs = integer_inputs(one)
+    for values in inputs.values():
+        assert (values == np.rint(values)).all()
+        assert np.abs(values).max() <= 8
+    largest = (np.abs(inputs["a"]) @ np.abs(inputs["b"]) + np.abs(inputs["bias"])).max()
+    assert largest <= LIMITS[dtype]
+    used = inputs["a"].any(axis=0) & inputs["b"].any(axis=1)
+    assert used[-1]
+    if n >= -(-k // (LIMITS[dtype] // 2)):
+        assert used.all()  # no term of a sum is 0 in all elements of the output
+
+
+@pytest.mark.parametrize("name", ["gemm", "batched_gemm"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_every_bundled_product_has_one_check_on_integers_that_is_long_and_odd(name: str, dtype: str) -> None:
+    op = load_operator(bundled_templates() / name)
+    for kernel in op.kernels:
+        if dtype not in kernel.dtypes.get("T", op.dtypes["T"]):
+            continue
+        requires = (*kernel.requires, dtype_index("T") == op.dtypes["T"].index(dtype))
+        for most in (None, 24):
+            (check,) = (c for c in derived_checks(op, requires, most=most) if c.integers)
+            assert all_of((*requires, *op.exact.requires), op.facts(check.problem))  # type: ignore[union-attr]
+            assert op.dtype(check.problem, op.tensor("a")).name == dtype
+            depth = check.problem.dims["K"]
+            assert depth > 1000
+            assert depth % 16, "a multiple of what blocks are made of"
+
+
+def test_what_is_not_exact_is_not_checked_on_integers() -> None:
+    op = load_operator(bundled_templates() / "gemm")
+    assert not any(c.integers for c in derived_checks(op, (attribute("activation") == 2,)))
+    assert any(c.integers for c in derived_checks(op, (attribute("activation") == 1,)))
+    assert not any(c.integers for c in derived_checks(with_values(None)))
