@@ -10,7 +10,7 @@ from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr, all_of
-from aot_tune.spec.generators import ROWWISE, Generator, check_values
+from aot_tune.spec.generators import ROWWISE, Generator, IntegerSums, check_values
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 
@@ -138,8 +138,15 @@ def _check_inputs(op: Operator, where: str) -> None:
 
 
 def _check_exact(op: Operator, where: str) -> None:
+    if not isinstance(op.deterministic, bool):
+        raise SpecError(f"{where}: deterministic {op.deterministic!r} is no boolean", fix="write True or False")
     if op.exact is None:
         return
+    if not isinstance(op.exact, IntegerSums) or not all(isinstance(e, Expr) for e in op.exact.requires):
+        raise SpecError(
+            f"{where}: exact is no IntegerSums, or what that requires is no expression",
+            fix='write exact=IntegerSums(K, thinned="b"), with requires=(attribute("activation") == 0,)',
+        )
     thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
     if thinned is None or thinned.optional or not isinstance(thinned.values, Generator):
         raise SpecError(

@@ -50,6 +50,12 @@ class Tensor:
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
         self.output, self.optional, self.cold = output, optional, cold
+        if values is not None and (output or not isinstance(values, Values)):
+            raise SpecError(
+                f"tensor {name!r}: its values cannot be {str(values)[:80]}",
+                why="an output is written, not drawn" if output else "they are drawn anew for each problem",
+                fix="leave them out" if output else "use normal, integers, from_file or another of aot_tune.spec",
+            )
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")

@@ -1,0 +1,123 @@
+"""How test values are declared: what cannot be drawn is told where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aot_tune.database import operator_digest
+from aot_tune.errors import SpecError
+from aot_tune.spec import (
+    IntegerSums,
+    Kernel,
+    Operator,
+    Tensor,
+    Values,
+    attribute,
+    dim,
+    dims,
+    from_file,
+    integers,
+    normal,
+    permutation,
+    probabilities,
+    problem,
+    sorted_offsets,
+    sparse,
+)
+
+M, N = dims("M N")
+
+
+def operator(values: Values | None = None, dtype: str = "i32", **changes: Any) -> Operator:
+    fields: dict[str, Any] = {
+        "name": "pick",
+        "dims": ("M", "N"),
+        "tensors": (
+            Tensor("w", (M, N)),
+            Tensor("x", (M, N), dtype, values=values),
+            Tensor("y", (N,), optional=True),
+            Tensor("out", (M, N), output=True),
+        ),
+        "reference": lambda xp, call: {"out": call.x},
+        "flops": M * N,
+        "workload": (problem(M=3, N=5),),
+        "kernels": (Kernel("generic", "pick/generic.j2", generic=True),),
+    }
+    return Operator(**{**fields, **changes})
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: integers(4, 4), r"integers\(4, 4\) is empty\n  why: high is not drawn\n  fix: give low < high"),
+    (lambda: integers(0.5, 4), r"integers: low cannot be 0\.5"),  # type: ignore[arg-type]
+    (lambda: sorted_offsets(-1), r"sorted_offsets\(-1\) ends below its begin"),
+    (lambda: sparse(0), "density 0 is not a share"),
+    (lambda: sparse(1.5), r"density 1\.5 is not a share"),
+    (lambda: sparse(True), "density True is not a share"),
+    (lambda: sparse(0.5, permutation()), "(?s)values cannot be Permutation.*set to 0"),  # type: ignore[arg-type]
+    (lambda: from_file("/tmp/x.npy"), "names no .npy file below the operator's folder"),
+    (lambda: from_file("../x.npy"), "names no .npy file below"),
+    (lambda: from_file("x.npz"), "names no .npy file below"),
+    (lambda: Tensor("x", (M,), values=3.0), r"tensor 'x': its values cannot be 3\.0"),  # type: ignore[arg-type]
+    (lambda: Tensor("x", (M,), output=True, values=normal()), "(?s)'x': its values .*an output is written, not drawn"),
+    (lambda: operator(integers(0, dim("Q"))), "(?s)values of tensor 'x': Q uses 'Q', which is no dim.*fix"),
+    (lambda: operator(sorted_offsets(attribute("a"))), "uses 'attribute.a', which is no dim"),
+    (lambda: operator(sparse(0.5, integers(0, dim("Q")))), "uses 'Q', which is no dim"),
+    (lambda: operator(integers(0, 300), "u8"), "(?s)'x': 300 is out of the range of u8.*from 0 to 255.*wider"),
+    (lambda: operator(integers(-1, 3), "u8"), "-1 is out of the range of u8"),
+    (lambda: operator(integers(-129, 3), "i8"), "-129 is out of the range of i8"),
+    (lambda: operator(integers(0, 2050), "f16"), "2050 is out of the range of f16"),
+    (lambda: operator(integers(0, 3), "bool"), "3 is out of the range of bool"),
+    (lambda: operator(sorted_offsets(200), "i8"), "200 is out of the range of i8"),
+    (lambda: operator(permutation(), "f32"), "(?s)f32 does not count.*these are indices"),
+    (lambda: operator(sorted_offsets(3), "bool"), "bool does not count"),
+    (lambda: operator(probabilities(), "i32"), "(?s)i32 has no fractions.*use f32"),
+    (lambda: operator(probabilities(), "T", dtypes={"T": ("f16", "i8")}), "i8 has no fractions"),
+    (lambda: operator(exact=IntegerSums(N, thinned="v")), "(?s)exact thins 'v' out, which is no input.*use one of: w, x"),
+    (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins 'y' out"),
+    (lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")), "exact thins 'x' out"),
+    (lambda: operator(exact=IntegerSums(dim("Q"), thinned="w")), "exact: terms uses 'Q', which is not bound"),
+    (lambda: operator(exact=IntegerSums(N, "w", (attribute("a") == 0,))), "exact: requires uses 'attribute.a'"),
+    (lambda: operator(exact=IntegerSums(N, "w", (True,))), "exact is no IntegerSums"),  # type: ignore[arg-type]
+    (lambda: operator(exact=True), r"exact is no IntegerSums.*\n  fix: write exact=IntegerSums\("),
+    (lambda: operator(deterministic=1), "deterministic 1 is no boolean"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD, ids=[m for _, m in BAD])
+def test_what_cannot_be_drawn_is_told(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+def test_bounds_are_those_of_the_dtype() -> None:
+    for low, high, dtype in (
+        (0, 256, "u8"),
+        (-128, 128, "i8"),
+        (-2048, 2049, "f16"),
+        (-256, 257, "bf16"),
+        (0, 2, "bool"),
+    ):
+        operator(integers(low, high), dtype)
+
+
+def test_values_are_part_of_what_is_promised_and_ways_to_verify_are_not() -> None:
+    """Records stay valid when an operator comes to be verified on integers, not when its inputs become others."""
+    different = [
+        operator(),
+        operator(integers(0, N)),
+        operator(integers(1, N)),
+        operator(integers(0, M)),
+        operator(permutation()),
+        operator(sorted_offsets(N)),
+        operator(sparse(0.5)),
+        operator(sparse(0.25)),
+        operator(sparse(0.5, integers(0, 2))),
+        operator(from_file("x.npy")),
+        operator(deterministic=True),
+    ]
+    assert len({operator_digest(op) for op in different}) == len(different)
+    assert operator_digest(operator()) == operator_digest(operator(exact=IntegerSums(N, thinned="w")))
+    assert operator_digest(operator()) == operator_digest(operator(folder="/somewhere"))
