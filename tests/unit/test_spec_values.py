@@ -75,7 +75,10 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: operator(sorted_offsets(3), "bool"), "bool does not count"),
     (lambda: operator(probabilities(), "i32"), "(?s)i32 has no fractions.*use f32"),
     (lambda: operator(probabilities(), "T", dtypes={"T": ("f16", "i8")}), "i8 has no fractions"),
-    (lambda: operator(exact=IntegerSums(N, thinned="v")), "(?s)exact thins 'v' out, which is no input.*use one of: w, x"),
+    (
+        lambda: operator(exact=IntegerSums(N, thinned="v")),
+        "(?s)exact thins 'v' out, which is no input.*use one of: w, x",
+    ),
     (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins 'y' out"),
     (lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")), "exact thins 'x' out"),
     (lambda: operator(exact=IntegerSums(dim("Q"), thinned="w")), "exact: terms uses 'Q', which is not bound"),
