@@ -123,8 +123,8 @@ inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
 }
 
-// The least power of two that is not below a value; 1 for 0 and below, 2^62 above 2^62: never 0, so that guards
-// divide by it.
+// The least power of two that is not below a value; 1 for 0 and below, 2^62 above 2^62: never 0, so that
+// guards divide by it.
 inline int64_t next_power_of_2(int64_t value) noexcept {
   if (value <= 1) return 1;
   const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(value) - 1);
