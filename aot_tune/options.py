@@ -43,8 +43,8 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_EFFORT",
         "default",
         "how many configs of each kernel are tried: `quick` 4, `default` its author's guesses and at least 8, "
-        "`exhaustive` all",
-        ("quick", "default", "exhaustive"),
+        "`thorough` 100 that a search picks step by step, `exhaustive` all",
+        ("quick", "default", "thorough", "exhaustive"),
     ),
     Option(
         "AOT_TUNE_CACHE",
@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
 
 def effort_limit(effort: str, guesses: int) -> int | None:
     """Configs to try of a kernel for a target whose author gave that many guesses; None is all."""
-    limits = {"quick": 4, "default": max(8, guesses), "exhaustive": None}
+    limits = {"quick": 4, "default": max(8, guesses), "thorough": max(100, guesses), "exhaustive": None}
     return limits[effort]
 
 

@@ -46,8 +46,8 @@ _AT_ONCE = 1 << 20
 """Configs asked for at once, if the strategy gives them: nothing is compiled while a CPU candidate is timed, so large
 steps waste least."""
 _STEP = 16
-"""Configs of a kernel asked for at once where nothing but the end of a budget ends the search: the most promising ones
-are measured by then."""
+"""Configs of a kernel asked for at once where a search learns from those before, or where nothing but the end of a
+budget ends it: the most promising ones are measured by then."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,8 @@ class Session:
     @property
     def step(self) -> int:
         """Configs of a kernel to ask for at once."""
-        return _STEP if self.turn.seconds is not None and self.options.effort == "exhaustive" else _AT_ONCE
+        endless = self.turn.seconds is not None and self.options.effort == "exhaustive"
+        return _STEP if endless or self.options.effort == "thorough" else _AT_ONCE
 
     def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Entry]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target.

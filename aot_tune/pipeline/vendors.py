@@ -26,7 +26,7 @@ from aot_tune.storage import scratch_folder
 __all__ = ["vendor_entries"]
 
 _SECONDS = 180.0
-_PER_PROBLEM = {"quick": 4, "default": 16, "exhaustive": 48}
+_PER_PROBLEM = {"quick": 4, "default": 16, "thorough": 32, "exhaustive": 48}
 _HEURISTIC_SHARE = 0.6
 """Of the algorithms tried on a problem, so many are the first of the library's own list; the rest is enumerated."""
 

@@ -172,3 +172,13 @@ def test_without_a_budget_all_are_asked_for_at_once(tmp_path: Path, monkeypatch:
     for effort, filtered in (("exhaustive", "gemm/skinny_kn"), ("quick", "gemm/packed")):
         bench, _ = tuned(tmp_path, monkeypatch, AOT_TUNE_EFFORT=effort, AOT_TUNE_FILTER=filtered)
         assert len(bench.steps) == 1
+
+
+def test_a_thorough_search_goes_step_by_step_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, (found,) = tuned(tmp_path, monkeypatch, AOT_TUNE_EFFORT="thorough", AOT_TUNE_FILTER="gemm/packed")
+    sizes = [len({str(c.config) for c in step}) for step in bench.steps]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 16
+    costs = [packed(c.config) for step in bench.steps for c in step]
+    space = resolved(found.operator.kernel("packed"), found.target.name).configs(found.target.facts)
+    assert min(costs) < 1.01 * min(map(packed, space))
