@@ -123,6 +123,35 @@ def test_an_object_with_a_symbol_that_others_could_use(spec: LibrarySpec, tmp_pa
         generate(with_gemm(spec, variants=(leaky, *spec.operators[0].variants[1:])), tmp_path)
 
 
+GPU = """
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_preload() { return 0; }
+namespace { int registered() { volatile int x = 3; return x; } }
+__attribute__((constructor)) static void register_kernels() { registered(); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        (GPU, True),
+        (GPU + "#include <iostream>\nnamespace { std::ostream& out = std::cout; }\n", True),
+        (GPU + "namespace { [[gnu::used]] int g = registered(); }\n", False),
+    ],
+    ids=["registration", "iostream", "another"],
+)
+def test_what_an_object_for_a_gpu_may_run_at_load(
+    spec: LibrarySpec, source: str, allowed: bool, tmp_path: Path
+) -> None:
+    """nvcc registers kernels by an initialiser, and <iostream> has one before GCC 13."""
+    made = linked.variant(tmp_path, linked.GEMM + source, "gpu", target="cuda-ptx_80", level=80, generic=True)
+    changed = with_gemm(spec, variants=(*spec.operators[0].variants, made))
+    if allowed:
+        generate(changed, tmp_path)
+    else:
+        with pytest.raises(ManifestError, match="'gpu': its object has code that runs when the library is loaded"):
+            generate(changed, tmp_path)
+
+
 def test_an_object_that_runs_at_load(spec: LibrarySpec, tmp_path: Path) -> None:
     source = linked.GEMM + "namespace { int f() { volatile int x = 3; return x; }\n[[gnu::used]] int g = f(); }\n"
     eager = linked.variant(tmp_path, source, "eager", generic=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -105,9 +106,11 @@ def test_a_guard_is_there_for_the_dtype_of_every_variant(cuda_spec: LibrarySpec)
 
     text = render_dispatch(cuda_spec, "")
     for index, variant in enumerate(cuda_spec.operators[0].variants):
-        body = text[text.index(f"bool accepts_{index}(") :]
+        asked = re.search(rf" case {index}:\n(?:    case \d+:\n)*      return (refusal_\d+)\(c\);", text)
+        assert asked is not None
+        body = text[text.index(f"const char* {asked.group(1)}(") :]
         choice = ("f32", "bf16").index(variant.dtypes["T"])
-        assert f"c.y_T}} == INT64_C({choice}))" in body[: body.index("}\n")]
+        assert f"c.y_T}} == INT64_C({choice}))" in body[: body.index("\n}\n")]
 
 
 def test_tensors_of_a_variable_agree(cuda: ModuleType) -> None:
