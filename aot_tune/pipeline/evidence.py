@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aot_tune.bench import Measurement
 from aot_tune.compile import Object
 from aot_tune.database import Code
+from aot_tune.pipeline.guards import Conditions
 from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
@@ -70,6 +71,9 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     note: str = ""
 
+    def __post_init__(self) -> None:
+        self._conditions = Conditions(self.operator)
+
     @property
     def workload(self) -> tuple[Problem, ...]:
         """The problems worth tuning on the target."""
@@ -79,13 +83,13 @@ class Evidence:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         if entry.only is not None and problem.id not in entry.only:
             return False
-        facts = self.operator.facts(problem)
-        worthwhile = self.operator.kernel(entry.candidate.kernel).worthwhile
-        return all_of(entry.requires, facts) and all_of(worthwhile, facts)
+        candidate, kernel = entry.candidate, self.operator.kernel(entry.candidate.kernel)
+        return self._conditions.hold(candidate.id, (*entry.requires, *kernel.worthwhile), problem)
 
-    def tried(self, problem: Problem) -> list[Entry]:
-        """Candidates that have an object and are meant for a problem."""
-        return [e for e in self.entries.values() if e.digest and self.meant_for(e, problem)]
+    def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
+        """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""
+        entries = self.entries.values() if among is None else among
+        return [e for e in entries if e.digest and self.meant_for(e, problem)]
 
     def has(self, entry: Entry, problem: Problem) -> bool:
         """Whether there is a measurement of a candidate on a problem."""

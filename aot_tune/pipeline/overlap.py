@@ -86,10 +86,13 @@ def _problems(pairs: Pairs) -> Iterator[tuple[int, LoadedOperator, Evidence, Pro
 
 
 def _screen(crew: Crew, pairs: Pairs, ready: Sequence[Entry], tick: Callable[[str], None]) -> None:
-    new = {id(e) for e in ready}
+    by_operator: dict[str, list[Entry]] = {}
+    for entry in ready:
+        by_operator.setdefault(entry.candidate.operator, []).append(entry)
     jobs: list[tuple[int, Job]] = []
     for number, loaded, evidence, problem in _problems(pairs):
-        tried = [e for e in evidence.tried(problem) if id(e) in new and not evidence.has(e, problem)]
+        mine = by_operator.get(evidence.operator.name, [])
+        tried = [e for e in evidence.tried(problem, mine) if not evidence.has(e, problem)]
         if tried:
             jobs.append((number, partial(_screen_one, loaded, evidence, problem, tried, tick)))
     crew.each(jobs)

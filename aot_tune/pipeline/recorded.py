@@ -27,7 +27,10 @@ class Known:
 
     def __init__(self, measurements: tuple[Measurement, ...] = ()) -> None:
         self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
-        self._baselines = [m for m in measurements if m.candidate.startswith("baseline:")]
+        self._baselines: dict[str, list[Measurement]] = {}
+        for m in measurements:
+            if m.candidate.startswith("baseline:"):
+                self._baselines.setdefault(problem_key(m.problem), []).append(m)
 
     def find(self, candidate: str, problem: Problem) -> Measurement | None:
         """The measurement of a candidate on a problem."""
@@ -35,7 +38,7 @@ class Known:
 
     def baselines(self, problem: Problem) -> list[Measurement]:
         """The measurements of baselines on a problem."""
-        return [m for m in self._baselines if problem_key(m.problem) == problem_key(problem)]
+        return self._baselines.get(problem_key(problem), [])
 
     def give(self, evidence: Evidence) -> int:
         """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -14,7 +15,7 @@ DEFAULT_ALIGNMENT = 64
 """Bytes that an address of a problem's tensors is a multiple of, unless the problem says less."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """Plain data; what is not stated is the default.
 
     That is row-major, aligned to 64 bytes, no optional tensor, and the first choice of each dtype variable.
@@ -30,7 +31,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     alignment: dict[str, int] = {}
     dtypes: dict[str, str] = {}
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A canonical one-line text: equal for equal problems, readable in tables and files."""
         parts = [f"{k}={v}" for k, v in self.dims.items()]

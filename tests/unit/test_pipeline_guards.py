@@ -1,0 +1,34 @@
+"""Conditions on problems are evaluated once, whoever asks."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_pipeline import OPERATOR
+
+from aot_tune.pipeline.guards import Conditions
+from aot_tune.spec import Expr, alignment, all_of, dims, problem
+
+(N,) = dims("N")
+PROBLEMS = [problem(M=1, N=n, alignment=a) for n in (1, 6, 64) for a in ({}, {"x": 4})]
+CONDITIONS = (N > 1, N % 4 == 0, N != 6, alignment("x") >= 16, (N > 3) | (alignment("x") < 16))
+
+
+@given(st.lists(st.tuples(st.lists(st.sampled_from(range(len(CONDITIONS)))), st.sampled_from(PROBLEMS)), max_size=30))
+def test_they_hold_where_all_of_them_do(asked: list[tuple[list[int], object]]) -> None:
+    conditions = Conditions(OPERATOR)
+    for which, one in asked:
+        some = tuple(CONDITIONS[i] for i in which)
+        assert conditions.hold(tuple(which), some, one) == all_of(some, OPERATOR.facts(one))
+
+
+def test_a_condition_that_candidates_share_is_evaluated_once_per_problem() -> None:
+    conditions, shared = Conditions(OPERATOR), N % 4 == 0
+    with patch.object(Expr, "evaluate", autospec=True, side_effect=Expr.evaluate) as evaluate:
+        for owner in "abc":
+            for one in PROBLEMS:
+                conditions.hold(owner, (N % 4 == 0,), one)
+    asked = [call for call in evaluate.call_args_list if call.args[0].key() == shared.key()]
+    assert len(asked) == len(PROBLEMS)
