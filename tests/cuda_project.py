@@ -117,9 +117,13 @@ def build(
     operators: Sequence[str],
     database: Path | None = None,
     status: int | None = 0,
+    first: str = "",
     **options: str,
 ) -> Made:
-    """Configure and build a project in `folder` with the source tree's CMake functions; options are AOT_TUNE_*."""
+    """Configure and build a project in `folder` with the source tree's CMake functions; options are AOT_TUNE_*.
+
+    What is in the folder `first` is imported from there, such as another version of Triton.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "CMakeLists.txt").write_text(
         _LISTS.format(
@@ -131,7 +135,7 @@ def build(
     )
     settings = {f"AOT_TUNE_{name}": text for name, text in options.items() if name.isupper() and name != "CXX"}
     settings |= {"CXX": options["CXX"]} if "CXX" in options else {}
-    env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": _import_path(), **settings})
+    env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": _import_path(first), **settings})
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
     log = run(argv, env=env, status=status)
     if (folder / "build" / "build.ninja").is_file():
@@ -139,9 +143,9 @@ def build(
     return Made(folder / "build", log)
 
 
-def _import_path() -> str:
+def _import_path(first: str) -> str:
     """What the tests import from, so that a build finds its requirements."""
-    return os.pathsep.join(p for p in sys.path if p)
+    return os.pathsep.join(p for p in (first, *sys.path) if p)
 
 
 def author_templates(folder: Path) -> Path:

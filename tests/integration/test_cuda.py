@@ -13,20 +13,24 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, record
 from environments import ROOT, environment, run
 
-from aot_tune.compile import target_by_name, toolchain_for
+from aot_tune.compile import generic_targets, target_by_name, toolchain_for
+from aot_tune.compile.triton import TritonToolchain
 from aot_tune.database import OperatorDatabase, load_databases, problem_key
 from aot_tune.errors import ToolchainError
+from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operator
-from aot_tune.pipeline.evidence import Entry, Evidence, serves
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.story import variant_name
 from aot_tune.render import Renderer
-from aot_tune.select import select
+from aot_tune.triton.installed import find_triton
 
 
 def _why_not() -> str:
@@ -178,7 +182,7 @@ def test_a_record_gives_variants_for_three_architectures(replayed: Made, tuning:
         (database,) = (d for d in databases if target in d.targets)
         kept = {n: v for n, v in replayed.variants("twice", target).items() if not v["generic"]}
         assert [v["config"]["THREADS"] for v in kept.values()] == [256]
-        _same_code(kept, database)
+        _same_code(kept, database, _alike(database, recorded))
     code = "import json, ops; print([r for r in ops.manifest()['operators'][0]['tables']])"
     tables = replayed.run(code)
     assert all(target in tables for target in TARGETS)
@@ -255,8 +259,20 @@ def _replay_subset(folder: Path, recorded: Path, **options: str) -> Made:
         templates=["bundled"],
         operators=SUBSET,
         database=recorded,
+        first=_recorded_triton(recorded),
         **{"MODE": "replay", "TARGETS": "cuda-sm_90a", **options},
     )
+
+
+def _of_subset(recorded: Path) -> list[OperatorDatabase]:
+    return [d for d in load_databases(recorded) if d.operator in SUBSET and d.device.name == "NVIDIA H200"]
+
+
+def _recorded_triton(recorded: Path) -> str:
+    """The folder of the Triton that the record was made with; empty where AOT_TUNE_TEST_TRITON has none."""
+    wanted = {d.toolchains["triton"]["version"] for d in _of_subset(recorded) if "triton" in d.toolchains}
+    folders = filter(None, os.environ.get("AOT_TUNE_TEST_TRITON", "").split(os.pathsep))
+    return next((f for f in folders if {find_triton([f]).version} == wanted), "")
 
 
 @pytest.mark.parametrize("operator", SUBSET)
@@ -265,15 +281,15 @@ def test_the_record_of_the_h200_gives_its_own_variants(subset: Made, recorded: P
     assert all(c.device for c in database.candidates if c.status == "ok")
     kept = subset.variants(operator, "cuda-sm_90a")
     assert set(kept) == _selected(operator, database)
-    _same_code(kept, database)
+    _same_code(kept, database, _alike(database, recorded))
     (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
     assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
     assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
 
 
 def test_a_replay_of_the_h200_is_the_same_bit_for_bit(subset: Made, recorded: Path, tmp_path: Path) -> None:
-    """In another folder, with another cache; strict, where the CUDA compiler is the recorded one."""
-    alike = all(_alike(d) for d in load_databases(recorded) if d.operator in SUBSET and d.device.name == "NVIDIA H200")
+    """In another folder, with another cache; strict, where the compilers are the recorded ones."""
+    alike = all(all(_alike(d, recorded).values()) for d in _of_subset(recorded))
     again = _replay_subset(tmp_path / "project", recorded, STRICT="1" if alike else "0")
     assert again.library.read_bytes() == subset.library.read_bytes()
     assert again.module.read_bytes() == subset.module.read_bytes()
@@ -299,8 +315,12 @@ def test_a_changed_template_of_the_h200_is_named(recorded: Path, tmp_path: Path)
 
 def _selected(operator: str, database: OperatorDatabase) -> set[str]:
     """Names of the variants that selection keeps on the measurements of a database, the generic ones aside."""
-    spec, renderer = load_operator(ROOT / "templates" / operator), Renderer([ROOT / "templates"])
-    target = target_by_name("cuda-sm_90a")
+    roots, target = [ROOT / "templates"], target_by_name("cuda-sm_90a")
+    plain, renderer = load_operator(roots[0] / operator), Renderer(roots)
+    environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(roots[0])}
+    known, note = inspect_functions({operator: plain}, [target], generic_targets([target]), roots, environ)
+    assert not note
+    spec = with_inspections(plain, known, ["cpu", target.family])
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     entries = {}
     for c in (r.candidate for r in database.candidates if r.id in measured):
@@ -314,25 +334,26 @@ def _selected(operator: str, database: OperatorDatabase) -> set[str]:
         fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
         if fits and problem_key(m.problem) in workload:
             evidence.add(m)
-    facts = {p.id: spec.facts(p) for p in evidence.workload}
-    chosen = select(evidence.costs(), facts, lambda c, f: serves(evidence, c, f))
-    return {variant_name(entries[c]) for c in chosen.kept if not entries[c].candidate.generic}
+    session: Any = SimpleNamespace(options=SimpleNamespace(no_survivor="fail"))
+    kept = choose(session, evidence).selection.kept
+    return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}
 
 
-def _alike(database: OperatorDatabase) -> bool:
-    """Whether the CUDA compiler here is the recorded one, whatever the host compiler."""
-    chain = toolchain_for("nvcc")
-    return chain.device_identity(database.toolchains["nvcc"]) == chain.device_identity(chain.identity())
+def _alike(database: OperatorDatabase, recorded: Path) -> dict[str, bool]:
+    """By backend, whether its compiler here is the recorded one, whatever the host compiler."""
+    search = [f for f in (_recorded_triton(recorded), *sys.path) if f]
+    chains = {"nvcc": toolchain_for("nvcc"), "triton": TritonToolchain(dict(os.environ), search)}
+    there = {b: chain for b, chain in chains.items() if b in database.toolchains}
+    return {b: c.device_identity(database.toolchains[b]) == c.device_identity(c.identity()) for b, c in there.items()}
 
 
-def _same_code(kept: Mapping[str, Mapping[str, Any]], database: OperatorDatabase) -> None:
-    """Check that a manifest's variants have the recorded device code, where this CUDA compiler is the recorded one."""
+def _same_code(kept: Mapping[str, Mapping[str, Any]], database: OperatorDatabase, alike: Mapping[str, bool]) -> None:
+    """Check that a manifest's variants have the recorded device code, where the compiler here is the recorded one."""
     records = {f"{r.candidate.kernel}_{r.id[:8]}": r for r in database.candidates}
-    alike = _alike(database)
     for name, variant in kept.items():
         recorded = records[name]
         assert recorded.candidate.config == variant["config"]
         assert recorded.candidate.dtypes == variant["dtypes"]
-        if alike:
+        if alike[recorded.candidate.backend]:
             assert recorded.device == variant["device"]
             assert not variant["rebuilt"]
