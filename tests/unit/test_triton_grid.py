@@ -198,14 +198,14 @@ def test_expressions_are_those_of_python_for_negative_numbers_too(tmp_path: Path
 
 
 def test_powers_of_two_at_the_end_of_the_range(tmp_path: Path) -> None:
-    """The launcher's function and that of dispatch."""
+    """The launcher's function, which gives 0 beyond the range, and that of dispatch, by which guards may divide."""
     values = [0, 1, 2, 3, 2**31, 2**31 + 1, 2**62, 2**62 + 1, -5, 2**63 - 1]
     calls = "\n".join(f'  std::printf("%lld\\n", (long long)next_power_of_2(INT64_C({v})));' for v in values)
     launcher = '#include <cstdio>\n#include "launch.h"\nusing namespace launcher;\n'
     dispatch = '#include <cstdio>\n#include "runtime.h"\nusing namespace aot_tune;\n'
-    wanted = [1, 1, 2, 4, 2**31, 2**32, 2**62, 0, 1, 0]
     runtime = tl.LAUNCHER.parent
-    for text in (launcher, dispatch):
+    for text, beyond in ((launcher, 0), (dispatch, 2**62)):
+        wanted = [1, 1, 2, 4, 2**31, 2**32, 2**62, beyond, 1, beyond]
         (tmp_path / "power.cpp").write_text(f"{text}int main() {{\n{calls}\n}}\n")
         run = ["g++", "-std=c++17", "-I.", f"-I{tl.LAUNCHER}", f"-I{runtime}", f"-I{runtime / 'include'}"]
         subprocess.run([*run, "power.cpp", "-o", "power"], cwd=tmp_path, check=True)
