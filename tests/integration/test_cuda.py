@@ -182,7 +182,7 @@ def test_a_record_gives_variants_for_three_architectures(replayed: Made, tuning:
         (database,) = (d for d in databases if target in d.targets)
         kept = {n: v for n, v in replayed.variants("twice", target).items() if not v["generic"]}
         assert [v["config"]["THREADS"] for v in kept.values()] == [256]
-        _same_code(kept, database, _alike(database, recorded))
+        _same_code(kept, database, _alike(database))
     code = "import json, ops; print([r for r in ops.manifest()['operators'][0]['tables']])"
     tables = replayed.run(code)
     assert all(target in tables for target in TARGETS)
@@ -281,7 +281,7 @@ def test_the_record_of_the_h200_gives_its_own_variants(subset: Made, recorded: P
     assert all(c.device for c in database.candidates if c.status == "ok")
     kept = subset.variants(operator, "cuda-sm_90a")
     assert set(kept) == _selected(operator, database)
-    _same_code(kept, database, _alike(database, recorded))
+    _same_code(kept, database, _alike(database, _recorded_triton(recorded)))
     (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
     assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
     assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
@@ -289,7 +289,8 @@ def test_the_record_of_the_h200_gives_its_own_variants(subset: Made, recorded: P
 
 def test_a_replay_of_the_h200_is_the_same_bit_for_bit(subset: Made, recorded: Path, tmp_path: Path) -> None:
     """In another folder, with another cache; strict, where the compilers are the recorded ones."""
-    alike = all(all(_alike(d, recorded).values()) for d in _of_subset(recorded))
+    triton = _recorded_triton(recorded)
+    alike = all(all(_alike(d, triton).values()) for d in _of_subset(recorded))
     again = _replay_subset(tmp_path / "project", recorded, STRICT="1" if alike else "0")
     assert again.library.read_bytes() == subset.library.read_bytes()
     assert again.module.read_bytes() == subset.module.read_bytes()
@@ -339,9 +340,9 @@ def _selected(operator: str, database: OperatorDatabase) -> set[str]:
     return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}
 
 
-def _alike(database: OperatorDatabase, recorded: Path) -> dict[str, bool]:
-    """By backend, whether its compiler here is the recorded one, whatever the host compiler."""
-    search = [f for f in (_recorded_triton(recorded), *sys.path) if f]
+def _alike(database: OperatorDatabase, triton: str = "") -> dict[str, bool]:
+    """By backend, whether its compiler here is the recorded one, whatever the host compiler; Triton from a folder."""
+    search = [f for f in (triton, *sys.path) if f]
     chains = {"nvcc": toolchain_for("nvcc"), "triton": TritonToolchain(dict(os.environ), search)}
     there = {b: chain for b, chain in chains.items() if b in database.toolchains}
     return {b: c.device_identity(database.toolchains[b]) == c.device_identity(c.identity()) for b, c in there.items()}
