@@ -1,0 +1,230 @@
+"""What isolation costs: the same measurements in sandboxed workers and in this very process.
+
+    python benchmarks/isolation.py --problems 6 --rounds 5 --json isolation.json
+
+Candidates of the bundled operators are screened (verified, then timed) on a few problems and the best of them raced, by
+the bench of a build: once with its worker processes, once with a pool that carries every request out in this process,
+in rounds of changing order. Candidates that are not right in a first pass with workers are left out, as one that
+crashes would end this process. The start of the workers, or of what takes their place, is counted by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from projects import plan, write_templates
+
+from aot_tune.bench import Bench, Device, messages
+from aot_tune.bench import Entry as Entrant
+from aot_tune.bench.family import Role, family
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.plan import read_plan
+from aot_tune.progress import Progress
+from aot_tune.spec import Problem, all_of
+
+__all__ = ["Here", "main"]
+
+_FINALISTS = 4
+
+
+@dataclass
+class _Worker:
+    """Stands in for a worker: its session is in this process."""
+
+    session: Any
+    role: Role
+    state: str = "READY"
+    pid: int = field(default_factory=os.getpid)
+    known: set[str] = field(default_factory=set)
+    hosted: set[str] = field(default_factory=set)
+    loaded: dict[str, None] = field(default_factory=dict)
+
+
+class Here:
+    """A pool without processes: no sandbox, no deadlines."""
+
+    def __init__(self, bench: Bench, scratch: Path) -> None:
+        sessions = family(bench.device.family).session
+        self.references = scratch / "references"
+        self.references.mkdir(parents=True, exist_ok=True)
+        self.deaths = 0
+        self._workers = {r: _Worker(sessions(bench.policy, r, bench.device), r) for r in ("candidate", "framework")}
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_failure: object) -> None: ...
+
+    def candidates(self) -> _Worker:
+        """For candidates."""
+        return self._workers["candidate"]
+
+    def frameworks(self) -> _Worker:
+        """For references and baselines."""
+        return self._workers["framework"]
+
+    def workers(self) -> list[_Worker]:
+        """Both."""
+        return list(self._workers.values())
+
+    def request(self, worker: _Worker, request: messages.Request, _seconds: float) -> messages.Reply:
+        """Carry a request out, now."""
+        reply: messages.Reply = worker.session.handle(request, lambda _progress: None)
+        return reply
+
+    def settle(self) -> None:
+        """Nothing runs beside what is timed."""
+
+    def quiet(self, _worker: _Worker) -> None:
+        """Nothing runs beside what is timed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One problem and the linked candidates that are measured on it."""
+
+    loaded: LoadedOperator
+    problem: Problem
+    entries: tuple[tuple[Entry, Path], ...]
+
+
+def measure(bench: Bench, jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
+    """Screen and race everything; the status of each problem and candidate."""
+    found: dict[tuple[str, str], str] = {}
+    for job in jobs:
+        prepared = bench.prepare(job.loaded.folder, job.loaded.operator, job.problem)
+        times: dict[str, float] = {}
+        for e, path in job.entries:
+            best = min(times.values(), default=None)
+            symbol = e.rendered.symbol
+            screened = bench.screen(prepared, path, symbol, e.candidate, e.digest, e.requires, best)
+            found[job.problem.id, e.candidate.id] = screened.status
+            if screened.ns is not None:
+                times[e.candidate.id] = screened.ns
+        fastest = sorted(times, key=lambda c: times[c])[:_FINALISTS]
+        entrants = [
+            Entrant(candidate=e.candidate, shared_object=path, symbol=e.rendered.symbol, object_digest=e.digest)
+            for e, path in job.entries
+            if e.candidate.id in fastest
+        ]
+        if entrants:
+            bench.race(prepared, entrants)
+    return found
+
+
+def _timed(make: Callable[[], Bench], jobs: Sequence[Job]) -> tuple[float, float, dict[tuple[str, str], str]]:
+    """Seconds until the bench is ready, seconds of measuring, and statuses."""
+    begin = time.monotonic()
+    with make() as bench:
+        for worker in (bench.pool.candidates(), bench.pool.frameworks()):
+            bench.pool.request(worker, messages.Ping(), 60.0)
+        ready = time.monotonic()
+        statuses = measure(bench, jobs)
+        return ready - begin, time.monotonic() - ready, statuses
+
+
+def _jobs(session: Session, lazy: LazyBench, device: Device) -> list[Job]:
+    target = next(t for t in session.targets if t.family == device.family)
+    jobs = []
+    for loaded in session.operators.values():
+        entries = session.ask(loaded.operator, target)
+        session.compile(entries, loaded.operator.name)
+        usable = [(e, lazy.shared_object(e)) for e in entries if e.compiled]
+        for problem in loaded.operator.workload_for(device.family):
+            facts = loaded.operator.facts(problem)
+            kernel = loaded.operator.kernel
+            mine = [u for u in usable if all_of((*u[0].requires, *kernel(u[0].candidate.kernel).worthwhile), facts)]
+            if mine:
+                jobs.append(Job(loaded, problem, tuple(mine)))
+    return jobs
+
+
+def _without(jobs: Sequence[Job], statuses: dict[tuple[str, str], str]) -> list[Job]:
+    """The jobs without what is not right."""
+    kept = [
+        Job(j.loaded, j.problem, tuple(u for u in j.entries if statuses[j.problem.id, u[0].candidate.id] == "ok"))
+        for j in jobs
+    ]
+    return [j for j in kept if j.entries]
+
+
+def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str, dict[str, list[float]]]:
+    """Seconds of starting and measuring, by way and round."""
+    write_templates(folder / "templates", options.family, options.problems, options.operators)
+    cache = options.cache or folder / "cache"
+    plan(folder / "plan", folder / "templates", options.family, cache)
+    session = Session(*read_plan(folder / "plan"), Progress(say))
+    device = next(d for d in session.devices if d.family == options.family)
+    threads, made = session.threads, 0
+
+    def workers() -> Bench:
+        nonlocal made
+        made += 1
+        return Bench(device, session.policy_of(device.family), scratch=folder / str(made), threads=threads)
+
+    def here() -> Bench:
+        bench = workers()
+        bench.pool = Here(bench, folder / str(made))  # type: ignore[assignment]
+        return bench
+
+    found: dict[str, dict[str, list[float]]] = {w: {"start": [], "measuring": []} for w in ("workers", "here")}
+    try:
+        with LazyBench(session, device) as lazy:
+            jobs = _jobs(session, lazy, device)
+            jobs = _without(jobs, _timed(workers, jobs)[2])
+            print(f"{sum(len(j.entries) for j in jobs)} screens and {len(jobs)} races in a round", file=say)
+            order = random.Random(0)
+            for number in range(options.rounds):
+                ways = [("workers", workers), ("here", here)]
+                order.shuffle(ways)
+                for name, make in ways:
+                    start, measuring, _ = _timed(make, jobs)
+                    found[name]["start"].append(start)
+                    found[name]["measuring"].append(measuring)
+                    print(f"round {number}: {name} start {start:.2f} s, measuring {measuring:.2f} s", file=say)
+    finally:
+        session.close()
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=6, help="problems in all; default 6")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of both ways; default 5")
+    parser.add_argument("--family", default="cuda", help="of the device to measure on: cuda (default) or cpu")
+    parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
+    parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects")
+    parser.add_argument("--json", type=Path, help="write the seconds there")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(options, Path(folder), sys.stderr)
+    ratios = [a / b for a, b in zip(found["workers"]["measuring"], found["here"]["measuring"], strict=True)]
+    for name, rows in found.items():
+        middle = {what: statistics.median(row) for what, row in rows.items()}
+        print(f"{name}: start {middle['start']:.2f} s, measuring {middle['measuring']:.2f} s")
+    print(f"isolation: {statistics.median(ratios):.3f} x, from {min(ratios):.3f} to {max(ratios):.3f}")
+    if options.json:
+        options.json.write_text(json.dumps({**found, "ratios": ratios}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Whether repeated tunes choose the same kernels, or ones as fast: each tune's choices under one long measurement.
+
+    python benchmarks/repeated.py --tunes 5 --problems 12 --budget 60 --json repeated.json
+
+A library of the bundled operators with a few problems is tuned several times, each time without any measurement from
+before (compiled objects are kept between the tunes: what is repeated is the measuring and the choosing). Then, for each
+problem, the variants that the tunes' dispatch would call race each other in many rounds, as those of a build do. A
+choice is as good as the best when its median is within 1 % of it, or within twice the standard error of the paired
+differences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from projects import Tuned, forget_measurements, tune, write_templates
+from stats import Timing
+
+from aot_tune.bench import Bench
+from aot_tune.bench import Entry as Entrant
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.story import variant_name
+from aot_tune.pipeline.vendors import vendor_entries
+from aot_tune.plan import read_plan
+from aot_tune.progress import Progress
+from aot_tune.spec import Problem, Target
+
+__all__ = ["Row", "judge", "main"]
+
+LONG = {"race_ns": 6_000_000_000, "race_rounds": 151, "race_least": 31}
+"""The policy of the long measurement, where it is not that of a build."""
+
+_TIE = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem: what each tune chose, and of each choice its time over the best one's, and whether that is noise."""
+
+    operator: str
+    problem: str
+    choices: tuple[str, ...]
+    ns: Mapping[str, float]
+    over_best: Mapping[str, float]
+    ties: Mapping[str, bool]
+
+    @property
+    def steady(self) -> bool:
+        """Whether all tunes chose the same, or as good."""
+        return all(self.ties[c] for c in self.choices)
+
+
+def judge(operator: str, problem: str, choices: Sequence[str], timings: Mapping[str, Timing]) -> Row:
+    """Compare the choices on one problem by the paired times of one race."""
+    best = min(timings.values(), key=lambda t: t.median)
+    over = {name: t.median / best.median - 1 for name, t in timings.items()}
+    ties = {name: over[name] <= max(_TIE, 2 * _error(t, best)) for name, t in timings.items()}
+    return Row(operator, problem, tuple(choices), {n: t.median for n, t in timings.items()}, over, ties)
+
+
+def _error(one: Timing, other: Timing) -> float:
+    """Standard error of the mean of the relative differences within rounds."""
+    apart = [a / b - 1 for a, b in zip(one.rounds, other.rounds, strict=True)]
+    return statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
+
+
+def _choices(tunes: Sequence[Tuned], target: str) -> dict[tuple[str, str], list[str]]:
+    """What each tune's dispatch picks, by operator and problem."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for tuned in tunes:
+        for one in tuned.report.operators:
+            for row in one.problems if one.target == target else ():
+                found.setdefault((one.operator, row.problem), []).append(row.picked)
+    return found
+
+
+class _Long:
+    """Races chosen variants for longer than a build does; a context manager."""
+
+    def __init__(self, folder: Path, family: str, say: TextIO) -> None:
+        plan, paths = read_plan(folder)
+        self._session = Session(plan, paths, Progress(say))
+        self.target = next(t for t in self._session.targets if t.family == family)
+        device = self._session.device_for(self.target)
+        assert device is not None
+        self._device, self._lazy = device, LazyBench(self._session, device)
+        self._entries: dict[str, dict[str, Entry]] = {}
+
+    def __enter__(self) -> _Long:
+        self._lazy.__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._lazy.__exit__(*failure)
+        self._session.close()
+
+    def _found(self, loaded: LoadedOperator, target: Target) -> dict[str, Entry]:
+        name = loaded.operator.name
+        if name not in self._entries:
+            entries = self._session.ask(loaded.operator, target)
+            entries += vendor_entries(self._session, loaded.operator, target, self._device)
+            entries += self._session.generic_entries(loaded.operator, target)
+            self._entries[name] = {variant_name(e): e for e in entries}
+        return self._entries[name]
+
+    def race(self, operator: str, problem: str, names: Sequence[str]) -> dict[str, Timing]:
+        """Times of variants on a problem, round by round.
+
+        Raises:
+            SystemExit: when one of them has no times.
+        """
+        loaded = self._session.operators[operator]
+        wanted = {n: self._found(loaded, self.target)[n] for n in names}
+        self._session.compile(wanted.values(), operator)
+        entrants = [
+            Entrant(
+                candidate=e.candidate,
+                shared_object=self._lazy.shared_object(e),
+                symbol=e.rendered.symbol,
+                object_digest=e.digest,
+            )
+            for e in wanted.values()
+        ]
+        bench = self._bench()
+        prepared = bench.prepare(loaded.folder, loaded.operator, self._problem(loaded, problem))
+        by_id = {m.candidate: m for m in bench.race(prepared, entrants)}
+        found = {n: Timing(n, by_id[e.candidate.id].final or ()) for n, e in wanted.items()}
+        for name, timing in found.items():
+            if not timing.rounds:
+                raise SystemExit(f"benchmarks: {name} on {problem}: {by_id[wanted[name].candidate.id].reason}")
+        return found
+
+    def _bench(self) -> Bench:
+        bench = self._lazy.get()
+        bench.policy = msgspec.structs.replace(self._session.policy_of(self.target.family), **LONG)
+        return bench
+
+    def _problem(self, loaded: LoadedOperator, name: str) -> Problem:
+        return next(p for p in loaded.operator.workload_for(self.target.family) if p.id == name)
+
+
+def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list[Tuned], list[Row]]:
+    """Tune, then measure what was chosen."""
+    kept = write_templates(folder / "templates", options.family, options.problems, options.operators)
+    print(f"{sum(map(len, kept.values()))} problems of {len(kept)} operators", file=say)
+    cache = options.cache or folder / "cache"
+    tunes: list[Tuned] = []
+    for number in range(options.tunes + options.warm):
+        forget_measurements(cache)
+        extra = {} if number < options.warm else {"BUDGET": str(options.budget)}
+        tuned = tune(folder / f"tune-{number}", folder / "templates", options.family, cache, **extra)
+        print(f"tune {number}: {tuned.seconds:.1f} s", file=say)
+        if number >= options.warm:
+            tunes.append(tuned)
+    rows = []
+    with _Long(tunes[-1].folder, options.family, say) as long:
+        for (operator, problem), choices in _choices(tunes, long.target.name).items():
+            distinct = list(dict.fromkeys(choices))
+            timings = long.race(operator, problem, distinct)
+            rows.append(judge(operator, problem, choices, timings))
+    return tunes, rows
+
+
+def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float) -> list[str]:
+    """Markdown: a line per problem, and what it comes to."""
+    lines = [
+        "| problem | choices of the tunes | best µs | worst choice | same or tie |",
+        "| :-- | :-- | --: | --: | :-- |",
+    ]
+    for row in rows:
+        names = ", ".join(f"{row.choices.count(n)} x {n}" for n in dict.fromkeys(row.choices))
+        worst = max(row.over_best[c] for c in row.choices)
+        verdict = "yes" if row.steady else "**no**"
+        best = min(row.ns.values()) / 1e3
+        lines.append(f"| {row.operator} {row.problem} | {names} | {best:.2f} | +{100 * worst:.2f} % | {verdict} |")
+    regrets = [row.over_best[c] for row in rows for c in row.choices]
+    took = ", ".join(f"{t.seconds:.1f}" for t in tunes)
+    missing = [f"{len(row.choices)} of {len(tunes)} at {row.problem}" for row in rows if len(row.choices) < len(tunes)]
+    mean, most = 100 * statistics.fmean(regrets), 100 * max(regrets)
+    lines += [
+        "",
+        f"* {sum(r.steady for r in rows)} of {len(rows)} problems: the same choice in all {len(tunes)} tunes, or ties",
+        f"* choices are {mean:.2f} % slower than the best one of their problem in the mean, {most:.2f} % at most",
+        f"* tunes took {took} s of a budget of {budget:g} s each",
+        *([f"* not chosen by every tune: {'; '.join(missing)}"] if missing else []),
+    ]
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tunes", type=int, default=5, help="how often to tune; default 5")
+    parser.add_argument("--problems", type=int, default=12, help="problems in all; default 12")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each tune; default 60")
+    parser.add_argument("--family", default="cuda", help="of the device to tune for: cuda (default) or cpu")
+    parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
+    parser.add_argument("--warm", action="store_true", help="tune once without a budget before, to compile everything")
+    parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects; ITS MEASUREMENTS ARE DELETED")
+    parser.add_argument("--json", type=Path, help="write rows and times there")
+    parser.add_argument("--markdown", type=Path, help="write the table there too")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        tunes, rows = repeat(Path(folder), options, sys.stderr)
+        lines = table(rows, tunes, options.budget)
+    print("\n".join(lines))
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines) + "\n")
+    if options.json:
+        told = {"seconds": [t.seconds for t in tunes], "rows": [asdict(r) for r in rows]}
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
