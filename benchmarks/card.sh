@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton ...]     all steps by default, in this order
+#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|repeat|isolation ...]     all steps by default
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/), a log of each step, tables and figures;
 # summary.txt has a line for each step with its seconds and status. Work that later steps build on is kept in WORK
@@ -56,12 +56,18 @@ step() {
     triton)
       PYTHONPATH=$work/tuned/installed python -m pip install -q --no-index --no-deps --no-build-isolation --target "$work/tuned/installed" examples/triton_package &&
         PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" ;;
+    repeat) # without measurements, with what is compiled
+      rm -rf "$work/repeated" && mkdir "$work/repeated" && cp -al "$AOT_TUNE_CACHE_DIR/objects" "$work/repeated/objects" &&
+        PYTHONPATH=$work/tuned/installed python benchmarks/repeated.py --cache "$work/repeated" --budget "${BUDGET:-60}" \
+          --json "$out/repeated.json" --markdown "$out/repeated.md"
+      ;;
+    isolation) PYTHONPATH=$work/tuned/installed python benchmarks/isolation.py --cache "$AOT_TUNE_CACHE_DIR" --json "$out/isolation.json" ;;
     *) echo "no step $1" && return 2 ;;
   esac
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton)
+[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton repeat isolation)
 failed=0
 for one in "${steps[@]}"; do
   began=$(date +%s)

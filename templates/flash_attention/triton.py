@@ -200,3 +200,124 @@ def attention(
         )
     result = finish(sums, total, last, CAUSAL).to(out.dtype.element_ty)
     tl.store(out + batch * out_batch + head * out_head + rows * out_row + d[None, :], result, mask=own)
+
+
+@triton.jit
+def attention_split(
+    q,
+    k,
+    v,
+    out,
+    partial,
+    arrived,
+    scale,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    H,
+    HK,
+    M,
+    N,
+    D,
+    CAUSAL: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Few queries, many keys: SPLIT programs share the keys of a block, and the last to arrive adds what they found.
+
+    A block has queries of all heads that share a key head, head after head, so that keys are read once for them.
+    `partial` has, for each block and program, BLOCK_M x BLOCK_D sums, then BLOCK_M sums of powers and as many greatest
+    scores, in float32; `arrived` a counter for each block that is 0. Pointers and strides are those of `attention`.
+    """
+    group = H // HK
+    blocks = tl.cdiv(M * group, BLOCK_M)
+    tile, part = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT
+    key_head = tile // blocks % HK
+    batch = (tile // blocks // HK).to(tl.int64)
+    packed = tile % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = packed < M * group
+    rows = packed % M
+    heads = (key_head * group + packed // M).to(tl.int64)
+    last = rows + (N - M if CAUSAL == 2 else 0)
+    full, end = N, N
+    if CAUSAL != 0:
+        full = tl.minimum(tl.maximum(tl.min(tl.where(inside, last, N), 0) + 1, 0), N)
+        end = tl.minimum(tl.maximum(tl.max(tl.where(inside, last, -1), 0) + 1, 0), N)
+    steps = tl.cdiv(end, BLOCK_N)
+    begin, stop = part * steps // SPLIT * BLOCK_N, tl.minimum((part + 1) * steps // SPLIT * BLOCK_N, end)
+    full = tl.minimum(tl.maximum(full // BLOCK_N * BLOCK_N, begin), stop)
+    scale = exponent(scale, D)
+    columns = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    k += batch * k_batch + key_head.to(tl.int64) * k_head
+    v += batch * v_batch + key_head.to(tl.int64) * v_head
+    key_offsets = columns[None, :] * tl.cast(k_row, tl.int32) + d[:, None]
+    value_offsets = columns[:, None] * tl.cast(v_row, tl.int32) + d[None, :]
+    own = inside[:, None] & (d[None, :] < D)
+    place = rows.to(tl.int64)
+    at = (batch * q_batch + heads * q_head + place * q_row)[:, None] + d[None, :]
+    queries = tl.load(q + at, mask=own, other=0.0)
+    sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    for n in tl.range(begin, full, BLOCK_N):
+        keys = read(k + tl.cast(n, tl.int64) * k_row + key_offsets, d[:, None] < D, WHOLE, MASKED=False)
+        values = read(v + tl.cast(n, tl.int64) * v_row + value_offsets, d[None, :] < D, WHOLE, MASKED=False)
+        sums, total, top = fold(
+            queries, keys, values, sums, total, top, scale, last, n + columns, N, CAUSAL, MASKED=False
+        )
+    for n in tl.range(full, stop, BLOCK_N):
+        left = N - n
+        keys = read(
+            k + tl.cast(n, tl.int64) * k_row + key_offsets,
+            (d[:, None] < D) & (columns[None, :] < left),
+            WHOLE,
+            MASKED=True,
+        )
+        values = read(
+            v + tl.cast(n, tl.int64) * v_row + value_offsets,
+            (d[None, :] < D) & (columns[:, None] < left),
+            WHOLE,
+            MASKED=True,
+        )
+        sums, total, top = fold(
+            queries, keys, values, sums, total, top, scale, last, n + columns, N, CAUSAL, MASKED=True
+        )
+    each = tl.arange(0, BLOCK_M)
+    square = each[:, None] * BLOCK_D + d[None, :]
+    SIZE: tl.constexpr = BLOCK_M * (BLOCK_D + 2)
+    found = partial + tile.to(tl.int64) * (SPLIT * SIZE)
+    mine = found + part * SIZE
+    tl.store(mine + square, sums, cache_modifier=".cg")
+    tl.store(mine + BLOCK_M * BLOCK_D + each, total, cache_modifier=".cg")
+    tl.store(mine + BLOCK_M * (BLOCK_D + 1) + each, top, cache_modifier=".cg")
+    tl.debug_barrier()  # all of it is on its way before the counter says so
+    before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
+    if before == SPLIT - 1:
+        highest = tl.full([BLOCK_M], LOWEST, tl.float32)
+        for other in tl.static_range(SPLIT):
+            theirs = found + other * SIZE + BLOCK_M * (BLOCK_D + 1) + each
+            highest = tl.maximum(highest, tl.load(theirs, cache_modifier=".cg"))
+        level = tl.where(highest == LOWEST, 0.0, highest)
+        sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        for other in tl.static_range(SPLIT):
+            theirs = found + other * SIZE
+            fade = tl.exp2(tl.load(theirs + BLOCK_M * (BLOCK_D + 1) + each, cache_modifier=".cg") - level)
+            total += fade * tl.load(theirs + BLOCK_M * BLOCK_D + each, cache_modifier=".cg")
+            sums += fade[:, None] * tl.load(theirs + square, cache_modifier=".cg")
+        result = finish(sums, total, last, CAUSAL).to(out.dtype.element_ty)
+        at = (batch * out_batch + heads * out_head + place * out_row)[:, None] + d[None, :]
+        tl.store(out + at, result, mask=own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot_tune.spec import (
+    Buffer,
     Config,
     Descriptor,
     Expr,
@@ -23,7 +24,7 @@ from aot_tune.spec import (
 
 B, H, HK, M, N, D = dims("B H HK M N D")
 CAUSAL = attribute("causal")
-BLOCK_M, BLOCK_N = parameter("BLOCK_M"), parameter("BLOCK_N")
+BLOCK_M, BLOCK_N, SPLIT = (parameter(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
 GRID = (ceildiv(M, BLOCK_M) * B * H,)
 
 _TENSORS = ("q", "k", "v", "out")
@@ -93,6 +94,30 @@ def _pointers(width: int, configs: tuple[Config, ...]) -> Kernel:
     )
 
 
+def _split(width: int, configs: tuple[Config, ...]) -> Kernel:
+    """For few queries: the keys of a block of them are shared among SPLIT programs."""
+    tiles = ceildiv(M * (H // HK), BLOCK_M) * B * HK
+    return Kernel(
+        f"triton_split_{width}",
+        triton=TritonFunction(
+            "flash_attention/triton.py:attention_split",
+            arguments={
+                **_STRIDES,
+                "CAUSAL": CAUSAL,
+                "WHOLE": width == D,
+                "BLOCK_D": width,
+                "partial": Buffer("f32", tiles * SPLIT * BLOCK_M * (width + 2)),
+                "arrived": Buffer("i32", tiles, zero=True),
+            },
+            grid=(tiles * SPLIT,),
+        ),
+        listed=configs,
+        requires=(*NEAR, *_of_width(width), H % HK == 0, M <= 1024),
+        worthwhile=(M <= 256, N >= 1024),
+        **_SHARED,
+    )
+
+
 TRITON_KERNELS = (
     _tma(64, table(_CONFIG, (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3))),
     _tma(128, table(_CONFIG, (128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (64, 64, 4, 2))),
@@ -104,6 +129,17 @@ TRITON_KERNELS = (
         table(
             _CONFIG,
             (64, 32, 8, 2),
+        ),
+    ),
+    _split(
+        128,
+        table(
+            "BLOCK_M BLOCK_N SPLIT num_warps num_stages",
+            (64, 64, 8, 4, 3),
+            (128, 64, 8, 8, 3),
+            (128, 64, 16, 8, 2),
+            (64, 128, 4, 8, 2),
+            (16, 64, 16, 4, 3),
         ),
     ),
 )

@@ -123,10 +123,11 @@ def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
 
 def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     width = int(kernel.name.rpartition("_")[2])
-    free = kernel.name == f"triton_{width}"
+    free = kernel.name in (f"triton_{width}", f"triton_split_{width}")
     for causal in ("none", "upper_left", "lower_right"):
         chosen = {} if causal == "none" else {"causal": causal}
-        for m, n, h, hk in ((133, 300, 2, 1), (300, 133, 1, 1), (1, 257, 3, 2)):
+        groups = [(1, 700, 8, 2)] if "split" in kernel.name else []
+        for m, n, h, hk in ((133, 300, 2, 1), (300, 133, 1, 1), (1, 257, 3, 2), *groups):
             d = width - (7 if free else 8) if m == 300 else width
             yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
     split = dict.fromkeys(("q", "k", "v", "out"), (7 * 40 * width, width, 7 * width, 1))  # heads between rows
