@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,11 +18,15 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="no Triton here, which compiles the kernels of the example"
 )
 OPERATORS = ("rms_norm", "swiglu")
+PREBUILT = os.environ.get("AOT_TUNE_GPU_TEST_PREBUILT", "")
+"""A folder that `prebuilt.py` made, such as with a newer Triton than is here."""
 
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, import_path: str) -> Library:
-    """The library of the example, tuned on this GPU, with workloads in all dtypes."""
+    """The library of the example, tuned on this GPU, with workloads in all dtypes; or one that was built elsewhere."""
+    if PREBUILT:
+        return Library(Path(PREBUILT), Path(PREBUILT) / "templates", "", import_path)
     folder = tmp_path_factory.mktemp("triton_package")
     templates = folder / "templates"
     shutil.copytree(
