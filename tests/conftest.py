@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from aot_tune.render import Candidate, Rendered
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # for what test modules share
+settings.register_profile("any machine", deadline=None)  # how fast an example is says nothing about the code
+settings.load_profile("any machine")
+
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 

@@ -18,6 +18,7 @@ _PLAIN = (13, 37, 29)
 _LONGEST = 1031
 _LONGEST_PADDED = 1021  # a prime, too; the pitch of rows that are padded by 3 is a multiple of much
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
+_PITCH = 64
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
@@ -185,6 +186,8 @@ def _fits(
     for require in requires:
         if not _allowed(operator, near, (require,)):
             near = _rounded(operator, near, require, pinned)
+        if not _allowed(operator, near, (require,)):
+            near = _pitched(operator, near, require, tensors)
     if _allowed(operator, near, requires):
         yield near
 
@@ -200,6 +203,18 @@ def _rounded(operator: Operator, problem: Problem, require: Expr, pinned: Mappin
         if _allowed(operator, near, (require,)):
             return near
     return problem
+
+
+def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem:
+    """The problem with rows padded to a pitch of much, for the tensors whose strides a requirement is about."""
+    strides = dict(problem.strides)
+    for name in sorted({fact.split(".")[1] for fact in require.facts() if fact.startswith("stride.")}):
+        shape, now = operator.shape(problem, tensors[name]), operator.strides(problem, tensors[name])
+        *slow, fast = sorted(range(len(shape)), key=lambda axis: (-abs(now[axis]), axis))
+        pad = -shape[fast] % _PITCH
+        strides[name] = _padded(operator, problem, tensors[name], pad, 1, (*slow, fast))
+    near = msgspec.structs.replace(problem, strides=strides)
+    return near if _allowed(operator, near, (require,)) else problem
 
 
 def _constants(expr: Expr) -> list[int]:

@@ -133,3 +133,18 @@ def test_a_thinned_list_keeps_its_ends() -> None:
     assert (thin[0], thin[-1]) == (whole[0], whole[-1])
     assert thin[-1].special
     assert derived_checks(GEMM, most=1000) == whole
+
+
+def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> None:
+    """Most problems have odd extents: only their pitch can be what such a kernel needs."""
+    aligned = (stride("a", 0) % 8 == 0, stride("b", 1) % 8 == 0)
+    requires = (stride("a", 1) == 1, stride("b", 0) == 1, *aligned)
+    checks = derived_checks(GEMM, requires)
+    assert_legal(GEMM, requires)
+    problems = [c.problem for c in checks]
+    assert len(problems) > 30
+    assert any(c.special for c in checks)
+    assert sum(p.dims["K"] % 8 != 0 for p in problems) > 30
+    assert {len(p.present) for p in problems} == {0, 1, 2}
+    assert {p.attributes.get("activation", "none") for p in problems} == set(GEMM.attributes[0].choices)
+    assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
