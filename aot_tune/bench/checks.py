@@ -52,7 +52,7 @@ def derived_checks(
     if special and isinstance(operator.inputs[0].values, Generator):  # others are not defined on NaN
         wanted.append(Check(problem=msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes), special=True))
     for check in wanted:
-        fitted = next((p for p in _fits(operator, check.problem, requires, tensors)), None)
+        fitted = _fitted(operator, check.problem, requires, tensors)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
             found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
@@ -121,7 +121,7 @@ def _integer_check(
     orders = {t.name: sorted(range(t.rank), key=lambda a: t.shape[a].facts() <= set(summed)) for t in operator.tensors}
     strides = {t.name: _padded(operator, padded, t, 3, 1, orders[t.name]) for t in operator.tensors}
     for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
-        fitted = next((p for p in _fits(operator, wanted, requires, tensors)), None)
+        fitted = _fitted(operator, wanted, requires, tensors)
         if fitted is not None and (wanted is dense or fitted.strides):
             return Check(problem=fitted, integers=True)
     return None
@@ -174,38 +174,42 @@ def _options(operator: Operator) -> Iterator[Problem]:
             yield msgspec.structs.replace(base, attributes={attribute.name: choice})
 
 
-def _fits(
-    operator: Operator, problem: Problem, requires: Sequence[Expr], tensors: Mapping[str, Tensor]
-) -> Iterator[Problem]:
+def _fitted(
+    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
+) -> Problem | None:
     """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must."""
-    if _allowed(operator, problem, requires):
-        yield problem
-        return
+    if all_of(requires, operator.facts(problem)):
+        return problem
     pinned = dict(p for r in requires for p in r.pinned())
     near = _with_pins(operator, problem, pinned, tensors)
+    facts = operator.facts(near)
     for require in requires:
-        if not _allowed(operator, near, (require,)):
-            near = _rounded(operator, near, require, pinned)
-        if not _allowed(operator, near, (require,)):
-            near = _pitched(operator, near, require, tensors)
-    if _allowed(operator, near, requires):
-        yield near
+        if not all_of((require,), facts):
+            near = (
+                _rounded(operator, near, facts, require, pinned) or _pitched(operator, near, require, tensors) or near
+            )
+            facts = operator.facts(near)
+    return near if all_of(requires, facts) else None
 
 
-def _rounded(operator: Operator, problem: Problem, require: Expr, pinned: Mapping[str, int]) -> Problem:
+def _rounded(
+    operator: Operator, problem: Problem, facts: Mapping[str, int], require: Expr, pinned: Mapping[str, int]
+) -> Problem | None:
     """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut."""
-    names = [n for n in operator.dims if n in require.facts() and n not in pinned]
+    about = require.facts()
+    names = [n for n in operator.dims if n in about and n not in pinned]
     rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
     cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
     near_constants = [dict.fromkeys(names, extent) for c in _constants(require) for extent in (c - 1, c // 2 + 1, c)]
+    moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
     for changed in (*rounded, *cut, *near_constants) if names else ():
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
-        if _allowed(operator, near, (require,)):
+        if all_of((require,), operator.facts(near) if moves else {**facts, **changed}):
             return near
-    return problem
+    return None
 
 
-def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem:
+def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:
     """The problem with rows padded to a pitch of much, for the tensors whose strides a requirement is about."""
     strides = dict(problem.strides)
     for name in sorted({fact.split(".")[1] for fact in require.facts() if fact.startswith("stride.")}):
@@ -213,18 +217,16 @@ def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mappi
         *slow, fast = sorted(range(len(shape)), key=lambda axis: (-abs(now[axis]), axis))
         pad = -shape[fast] % _PITCH
         strides[name] = _padded(operator, problem, tensors[name], pad, 1, (*slow, fast))
+    if strides == problem.strides:
+        return None
     near = msgspec.structs.replace(problem, strides=strides)
-    return near if _allowed(operator, near, (require,)) else problem
+    return near if all_of((require,), operator.facts(near)) else None
 
 
 def _constants(expr: Expr) -> list[int]:
     """The constants of an expression that may be extents; of `next_power_of_2(D) == 4096` those around 4096."""
     own = [int(expr.value)] if expr.kind == "const" and int(expr.value) > 1 else []
     return [*own, *(c for a in expr.args for c in _constants(a))]
-
-
-def _allowed(operator: Operator, problem: Problem, requires: Sequence[Expr]) -> bool:
-    return all_of(tuple(requires), operator.facts(problem))
 
 
 def _with_pins(

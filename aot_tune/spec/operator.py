@@ -190,8 +190,11 @@ class Operator:
         for tensor in self.tensors:
             facts[f"present.{tensor.name}"] = int(self.is_present(problem, tensor))
             facts[f"alignment.{tensor.name}"] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
-            strides = canonical_strides(self.shape(problem, tensor), self.strides(problem, tensor))
-            facts |= {f"stride.{tensor.name}.{i}": s for i, s in enumerate(strides)}
+            shape = self.shape(problem, tensor)
+            given = problem.strides.get(tensor.name)
+            strides = row_major(shape, problem.order.get(tensor.name)) if given is None else given
+            for i, stride in enumerate(canonical_strides(shape, strides)):
+                facts[f"stride.{tensor.name}.{i}"] = stride
         for attribute in self.attributes:
             value = problem.attributes.get(attribute.name, attribute.choices[0])
             facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)
