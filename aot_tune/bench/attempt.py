@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,35 @@ from aot_tune.bench.records import WORKER_FAULT, Measurement, Prepared, Status
 if TYPE_CHECKING:
     from aot_tune.bench.bench import Bench
 
-__all__ = ["Phases", "Run", "failure_of"]
+__all__ = ["Phases", "Remarks", "Run", "failure_of"]
+
+
+class Remarks:
+    """What workers say of problems when they first set them up: it belongs to every time that is taken of one."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._known: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def prepare(self, prepared: Prepared, ask: Callable[[messages.Prepare], messages.Reply]) -> None:
+        """Have a worker make a problem's buffers, and keep and log what the first one to do so says of them."""
+        new = prepared.key not in self._known
+        reply = ask(messages.Prepare(key=prepared.key, probe=new))
+        if new and isinstance(reply, messages.Done):
+            self._known[prepared.key] = reply.remark
+            self.log(f"{prepared.operator} {prepared.problem.id}: {reply.remark}" if reply.remark else "")
+            self.log(reply.log)
+
+    def log(self, line: str) -> None:
+        """Log a line that was not logged before."""
+        if line and line not in self._told:
+            self._told.add(line)
+            self._log(line)
+
+    def on(self, prepared: Prepared, note: str) -> str:
+        """A note on times of a problem with what is to be said of all of them."""
+        return "; ".join(text for text in (note, self._known.get(prepared.key, "")) if text)
 
 
 class Phases(dict[str, float]):
@@ -55,6 +83,8 @@ class Run:
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
         elif status == "ok" and timing.leak > policy.leak_bytes:
             status, reason = "oom", f"grows by {timing.leak} bytes per call"
+        elif status == "ok":
+            reason = self.bench.remarks.on(self.prepared, reason)
         return self.ended(status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts)
 
 

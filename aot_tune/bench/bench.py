@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from aot_tune.bench import messages
-from aot_tune.bench.attempt import Phases, Run, failure_of
+from aot_tune.bench.attempt import Phases, Remarks, Run, failure_of
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.family import Monitor, family
 from aot_tune.bench.pool import Pool
@@ -30,8 +30,6 @@ from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = ["Bench"]
 
-_TRIES = 3
-"""Batches of samples that are spoiled by the device's state are taken again, at most so often in all."""
 _MOST_LOADED = 256
 """Objects that stay loaded in a worker whose device keeps them."""
 _MOST_CHECKS = 24
@@ -62,8 +60,9 @@ class Bench:
     ) -> None:
         self.device, self.policy, self.log = device, policy, log
         self.family = family(device.family)
-        self.monitor: Monitor = self.family.monitor(device, log)
+        self.monitor: Monitor = self.family.monitor(device, policy, log)
         self.pool = Pool(device, policy, scratch.resolve(), threads, log)
+        self.remarks = Remarks(log)
         self._prepared: dict[str, Prepared] = {}
         self._operators: dict[str, Operator] = {}
         self._sources: dict[str, str] = {}
@@ -320,7 +319,7 @@ class Bench:
         new = prepared.key not in worker.known
         self.introduce(worker, prepared, *checks)
         if new:
-            self.pool.request(worker, messages.Prepare(key=prepared.key), self.policy.deadlines.prepare)
+            self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, self.policy.deadlines.prepare))
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
@@ -365,13 +364,14 @@ class Bench:
         with run.phases("settle"):
             self.pool.settle()
         bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
-        for tries in range(1, _TRIES + 1):
+        most = self.policy.on_gpu.tries
+        for tries in range(1, most + 1):
             before = self.conditions()
             with run.phases("bench"):
                 timing = self.pool.request(worker, bench, limits.bench)
             after = self.conditions()
             facts["conditions"] = tuple(s for s in (before, after) if s is not None)
-            if tries == _TRIES or not self.monitor.spoiled(after):
+            if tries == most or not self.monitor.spoiled(after):
                 break
             self.monitor.recover()
         if not isinstance(timing, messages.Timed):

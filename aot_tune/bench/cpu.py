@@ -79,7 +79,7 @@ class Cpu:
         """Every framework does."""
         return True
 
-    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
         """Nothing to watch: what disturbs a sample is seen in the worker."""
         return _Unwatched()
 
@@ -103,6 +103,10 @@ class _Unwatched:
     def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
         """Never."""
         return ""
+
+    def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
+        """Nothing tells."""
+        return False
 
     def recover(self) -> None:
         """At once."""

@@ -46,6 +46,9 @@ class Monitor(Protocol):
     def spoiled(self, state: DeviceState | None) -> str:
         """Why samples that were just taken are not to be kept; empty when they are, or no more can be done about it."""
 
+    def capped(self, state: DeviceState) -> bool:
+        """Whether the device held its clock down to keep within its power, which is how it runs."""
+
     def recover(self) -> None:
         """Wait until samples can be taken again."""
 
@@ -91,7 +94,7 @@ class Family(Protocol):
     def runs(self, module: str) -> bool:
         """Whether a framework's module computes on this family's devices."""
 
-    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
         """What watches the device while it is measured on."""
 
     def session(self, policy: Policy, role: Role, device: Device) -> Session:

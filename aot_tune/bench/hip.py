@@ -51,7 +51,7 @@ class Hip:
         """What computes on the host alone does not."""
         return module.partition(".")[0] not in ("numpy", "scipy")
 
-    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
         """There is nothing to watch."""
         _refuse()
 

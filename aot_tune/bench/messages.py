@@ -58,9 +58,13 @@ class Work(_Message):
 
 
 class Prepare(_Message):
-    """Make buffers and inputs of a named problem now, so that their cost is not a candidate's."""
+    """Make buffers and inputs of a named problem now, so that their cost is not a candidate's.
+
+    With `probe`, see whether timed calls will find cold what shall be cold.
+    """
 
     key: str
+    probe: bool = False
 
 
 class Reference(_Message):
@@ -110,13 +114,17 @@ class Baseline(_Message):
 
 
 class Turn(_Message):
-    """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first."""
+    """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first.
+
+    With `clock`, the device's clock is probed after it.
+    """
 
     handle: str
     key: str
     calls: int
     warm: int
     fresh: bool = False
+    clock: bool = False
 
 
 Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Bench | Baseline | Turn
@@ -147,7 +155,13 @@ class Progress(_Message):
 
 
 class Done(_Message):
-    """A request without a result was carried out."""
+    """A request without a result was carried out.
+
+    `remark` is to be said of all times that are taken of the problem, `log` is a line that is said once.
+    """
+
+    remark: str = ""
+    log: str = ""
 
 
 class Empty(_Message):
@@ -174,10 +188,10 @@ class Checked(_Message):
 
 
 class Timed(_Message):
-    """Samples in ns per call, the overhead that was taken off them, and growth of the process in bytes per call.
+    """Samples in ns per call, the overhead (see `Measurement`), and growth of the process in bytes per call.
 
     `status` is not ok when the outputs of the timed calls were wrong, or a call failed; `reason` may be a note
-    otherwise.
+    otherwise. `mhz` is the device's clock, where it was asked for and can be told.
     """
 
     samples: tuple[float, ...]
@@ -185,6 +199,7 @@ class Timed(_Message):
     leak: int = 0
     status: Status = "ok"
     reason: str = ""
+    mhz: float = 0.0
 
 
 class Failure(_Message):
@@ -201,7 +216,7 @@ class Failure(_Message):
 
 Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Race"]
 
-_RECOVERIES = 3
-"""How often a race waits for a device that slowed down, and takes the sample again."""
-
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate in a race."""
@@ -63,8 +60,10 @@ class Race:
         self._entries = [_Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
         self._baselines = [_Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
-        self._recoveries = _RECOVERIES
+        self._recoveries = bench.policy.on_gpu.waits
         self._states: list[DeviceState] = []
+        self._clocks: list[float] = []
+        self._capped: set[int] = set()
 
     def run(self) -> list[Measurement]:
         """Hold the race; always one measurement per entry."""
@@ -88,7 +87,8 @@ class Race:
         worker = self._pool.candidates()
         if worker is not self._loaded_in:
             self._bench.introduce(worker, self._prepared)
-            self._pool.request(worker, messages.Prepare(key=self._prepared.key), self._policy.deadlines.prepare)
+            limit = self._policy.deadlines.prepare
+            self._bench.remarks.prepare(self._prepared, lambda r: self._pool.request(worker, r, limit))
             self._loaded_in = worker
             for other in self._entries:
                 if other.status == "ok":
@@ -192,37 +192,84 @@ class Race:
         for runner in runners:
             runner.samples.clear()
         for number in range(rounds):
-            turns = [r for r in runners if r.status == "ok"]
-            order.shuffle(turns)
-            for runner in turns:
-                self._turn(runner, fresh=number == rounds - 1)
+            self._round(runners, order, fresh=number == rounds - 1)
+        self._repeat(runners, order)
+
+    def _round(self, runners: Sequence[_Runner], order: random.Random, *, fresh: bool) -> None:
+        """A turn of each that is still in the race, and after the last one the device's clock."""
+        turns = [r for r in runners if r.status == "ok"]
+        order.shuffle(turns)
+        seen, mhz = len(self._states), 0.0
+        for runner in turns:
+            mhz = self._turn(runner, fresh=fresh, clock=self._probes and runner is turns[-1])
+        if any(self._bench.monitor.capped(s) for s in self._states[seen:]):
+            self._capped.add(len(self._clocks))
+        self._clocks.append(mhz)
+
+    @property
+    def _probes(self) -> bool:
+        return bool(self._policy.gpu and self._policy.gpu.probe_cycles)
+
+    def _steady(self, least: int) -> list[int]:
+        """Which rounds to keep; a clock that the power cap holds down is as good as any."""
+        clocks = [0.0 if number in self._capped else mhz for number, mhz in enumerate(self._clocks)]
+        return timing.steady_rounds(clocks, self._policy.on_gpu.clock_change, least)
+
+    def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
+        """Take rounds under a changed clock again, and drop them as far as enough others are there."""
+        if not self._probes:
+            return
+        if not any(self._clocks) and any(r.status == "ok" for r in runners):
+            self._bench.remarks.log("the clock of multiprocessors cannot be probed: what NVML tells of it has to do")
+        rounds = len(self._clocks)
+        for _ in range(min(self._policy.on_gpu.repeats, rounds)):
+            if len(self._steady(0)) >= rounds:
+                break
+            self._round(runners, order, fresh=True)
+        kept = self._steady(self._policy.race_least)
+        if len(kept) < len(self._clocks):
+            what = f"{self._prepared.operator} {self._prepared.problem.id}"
+            self._bench.log(f"{what}: {len(self._clocks) - len(kept)} rounds of its race were under a changed clock")
+        for runner in runners:
+            if runner.status == "ok":
+                runner.samples = [runner.samples[i] for i in kept]
+        self._clocks = [self._clocks[i] for i in kept]
 
     def _size(self, runner: _Runner) -> None:
         """Find how many calls a sample takes; a long call needs no call to warm up."""
         if runner.status != "ok":
             return
-        self._turn(runner, fresh=False)
+        self._turn(runner, fresh=False, clock=False)
         if runner.samples:
             call = runner.samples[-1] + runner.overhead
             runner.calls = timing.group_size(call, 4 * self._policy.sample_ns)
             runner.warm = 0 if call > self._policy.long_ns else 1
 
-    def _turn(self, runner: _Runner, *, fresh: bool) -> None:
+    def _turn(self, runner: _Runner, *, fresh: bool, clock: bool) -> float:
+        """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
         self._hush(runner)
         request = messages.Turn(
-            handle=runner.handle, key=self._prepared.key, calls=runner.calls, warm=runner.warm, fresh=fresh
+            handle=runner.handle,
+            key=self._prepared.key,
+            calls=runner.calls,
+            warm=runner.warm,
+            fresh=fresh,
+            clock=clock,
         )
         while True:
             reply = self._ask(runner, request, self._policy.deadlines.bench)
             if not isinstance(reply, messages.Timed):
-                return
+                if runner.status == "ok":
+                    runner.out("no-result", "no worker could time it")
+                return 0.0
             if reply.status != "ok":
                 runner.out(reply.status, reply.reason)
-                return
+                return 0.0
             if not self._spoiled():
                 break
         runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
         runner.samples.append(reply.samples[0])
+        return reply.mhz
 
     def _hush(self, runner: _Runner) -> None:
         """Before a turn: wait until nothing else runs on the cores, where that matters."""
@@ -268,6 +315,8 @@ class Race:
             # Its screen was not below it, or it would not be here: the clock slipped, and the screen's time stands.
             status, reason = "skipped", f"{statistics.median(final):.1f} ns per call is below the device's floor"
             final = None
+        elif status == "ok":
+            reason = self._bench.remarks.on(self._prepared, reason)
         return self._bench.measurement(
             self._prepared,
             runner.name,
@@ -279,5 +328,13 @@ class Race:
             error=runner.error,
             bitwise=runner.bitwise,
             overhead=runner.overhead,
-            conditions=(self._states[0], self._states[-1]) if self._states else (),
+            conditions=self._conditions(),
+            clocks=tuple(round(c) for c in self._clocks) if final and self._probes else (),
         )
+
+    def _conditions(self) -> tuple[DeviceState, ...]:
+        """The device before and after, and whoever was beside the race on it at any time."""
+        if not self._states:
+            return ()
+        others = max(s.others for s in self._states)
+        return self._states[0], msgspec.structs.replace(self._states[-1], others=others)

@@ -19,6 +19,7 @@ __all__ = [
     "Deadlines",
     "Device",
     "DeviceState",
+    "GpuTiming",
     "Measurement",
     "Policy",
     "Prepared",
@@ -87,7 +88,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         sm_mhz, memory_mhz: clocks.
         celsius: temperature; watts: power.
         reasons: bits of NVML's clock event (throttle) reasons.
-        others: processes on the device that are not the bench's.
+        others: processes on the device that are not the bench's; the most that were seen since the state before.
     """
 
     sm_mhz: int = 0
@@ -113,6 +114,57 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     terminate: float = 0.0
 
 
+class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy says beside the rest where a GPU's own clock takes the times.
+
+    Args:
+        launch: calls are played from a CUDA graph, where they can be captured in one, or are made on a stream.
+        statistic: what counts of the rounds of a race and of the samples of a screen.
+        short_ns: shorter calls are short; a graph holds at least `short_calls` of them.
+        most_calls: a graph holds at most so many calls, unless there are more copies of the tensors than that.
+        plays: a sample is at most so many plays of its graph.
+        empty_calls: nodes of the graph of empty kernels whose time is recorded as the overhead.
+        idle_seconds: a device without work for so long is heated up before a sample, for `heat_seconds` and on until
+            its clock is steady, `heat_most` seconds at most.
+        probe_cycles: of its clock a multiprocessor spins for so many, in each round, to tell what its clock is; 0 is
+            for no probe.
+        clock_change: a clock is steady while it changes by no more than this share of it. A round of a race in which
+            it is farther from the race's median is taken again, unless the power cap was at work.
+        repeats: at most so many rounds of a race are taken again for that.
+        read_limit: a rotation does not keep its tensors cold where they are read this many times as fast as memory is.
+        dropped: bits of NVML's clock event reasons under which samples are taken again.
+        kept: bits of reasons that excuse a clock below `least_clock` of the highest; without one it counts as dropped.
+        tries: a screen's samples are taken at most so often in all; waits: a race waits so often for a slowed device.
+        recoveries, recovery_seconds: pauses for a slowed device in a whole bench, and the length of one.
+        busy_percent, busy_seconds: a bench begins when kernels run for less than this share of the time, or after this
+            wait.
+    """
+
+    launch: Literal["graph", "stream"] = "graph"
+    statistic: Literal["median"] = "median"
+    short_ns: int = 50_000
+    short_calls: int = 32
+    most_calls: int = 4096
+    plays: int = 64
+    empty_calls: int = 64
+    idle_seconds: float = 1.0
+    heat_seconds: float = 0.02
+    heat_most: float = 0.2
+    probe_cycles: int = 100_000
+    clock_change: float = 0.05
+    repeats: int = 5
+    read_limit: float = 1.25
+    dropped: int = 0x8 | 0x20 | 0x40 | 0x80
+    kept: int = 0x1 | 0x2 | 0x4
+    least_clock: float = 0.8
+    tries: int = 3
+    waits: int = 3
+    recoveries: int = 12
+    recovery_seconds: float = 5.0
+    busy_percent: int = 5
+    busy_seconds: float = 10.0
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides how results are checked and times are taken.
 
@@ -133,6 +185,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         check_bytes: odd problems larger than this are left out unless nothing smaller is left.
         strikes: a candidate that killed so many workers is not run again.
         special_values: check once that NaN and infinities come out where they should.
+        gpu: what there is to say only of devices that have it; no part of the digest of others.
     """
 
     version: int = 1
@@ -155,6 +208,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     strikes: int = 2
     special_values: bool = True
     deadlines: Deadlines = Deadlines()
+    gpu: GpuTiming | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def on_gpu(self) -> GpuTiming:
+        """What is said of GPUs, or what would be."""
+        return self.gpu or GpuTiming()
 
     @property
     def digest(self) -> str:
@@ -218,6 +277,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         leak: bytes per call by which the process grew.
         phases: seconds per phase of the bench.
         conditions: of the device before and after the samples.
+        clocks: MHz of the multiprocessors in each round of `final`, where there is a probe; 0 where it did not tell.
     """
 
     candidate: str
@@ -236,6 +296,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     leak: int = 0
     phases: Mapping[str, float] = {}
     conditions: tuple[DeviceState, ...] = ()
+    clocks: tuple[int, ...] = ()
+
+    @property
+    def others(self) -> int:
+        """The most other processes that were seen on the device while the times were taken."""
+        return max((s.others for s in self.conditions), default=0)
 
     @property
     def lasting(self) -> bool:

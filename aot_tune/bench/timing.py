@@ -25,6 +25,7 @@ __all__ = [
     "resident_bytes",
     "screen",
     "spread",
+    "steady_rounds",
     "undisturbed",
 ]
 
@@ -164,3 +165,18 @@ def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, floa
     middle = statistics.median(ratios)
     deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)
     return 1.0 - middle, 1.2533 * deviation / len(ratios) ** 0.5
+
+
+def steady_rounds(clocks: Sequence[float], change: float, least: int) -> list[int]:
+    """Which rounds to keep by the device's clock in each; a clock of 0 is not known.
+
+    They are those of an unknown clock and those in which it was within the share `change` of the known ones' median;
+    where these are fewer than `least`, also those that come nearest to it.
+    """
+    known = [c for c in clocks if c]
+    if not known:
+        return list(range(len(clocks)))
+    middle = statistics.median_low(known)
+    off = [abs(c - middle) / middle if c else 0.0 for c in clocks]
+    nearest = sorted(range(len(clocks)), key=lambda i: off[i])
+    return sorted(i for place, i in enumerate(nearest) if off[i] <= change or place < least)

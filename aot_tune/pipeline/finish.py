@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, Policy, caution_of
+from aot_tune.bench import Device, caution_of
 from aot_tune.compile import target_by_name
 from aot_tune.errors import NoSurvivorError
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
@@ -15,7 +15,7 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_name
 from aot_tune.render import assumes_less
-from aot_tune.report import Failure, OperatorReport, Report
+from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select
 from aot_tune.spec import Operator
 
@@ -80,6 +80,7 @@ def finish(
         tables.append(table)
         reports += reported
     used = _measured_on(session, chosen)
+    measuring = tuple(policy_lines(f, session.policy_of(f)) for f in session.plan.families)
     spec = LibrarySpec(
         operators=tuple(tables),
         name=session.plan.name,
@@ -99,9 +100,14 @@ def finish(
         targets=session.plan.targets,
         devices=tuple(d.name for d in used),
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
-        policy="; ".join(_policy(f, session.policy_of(f)) for f in session.plan.families),
+        policy="; ".join(lines[0] for lines in measuring),
+        measuring=measuring,
         operators=tuple(reports),
-        notes=(*_remarks(session), *sorted({f"{r.operator}: {r.note}" for r in reports if r.note})),
+        notes=(
+            *_remarks(session),
+            *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
+            *_disturbed(reports),
+        ),
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
@@ -114,8 +120,15 @@ def _remarks(session: Session) -> list[str]:
     return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 
-def _policy(family: str, policy: Policy) -> str:
-    return f"{family} version {policy.version}, digest {policy.digest[:12]}"
+def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
+    """Where other processes used the device while winners were timed."""
+    found = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
+    return [
+        f"{r.operator} on {r.target}: other processes used the device while {count} of {len(r.problems)} problems were "
+        "timed; measure again without them"
+        for r, count in found
+        if count
+    ]
 
 
 def _measured_on(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:

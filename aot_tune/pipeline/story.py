@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from aot_tune.bench import Measurement
+from aot_tune.bench import Measurement, paired_gain
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
 from aot_tune.report import Failure, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
@@ -84,7 +84,21 @@ def _row(one: Chosen, problem_id: str) -> ProblemRow:
         },
         flops=evidence.operator.flops.evaluate(facts),
         bytes=evidence.operator.compulsory_bytes(problem),
+        noise=tie_band(measured[best]),
+        paired=_paired(measured[best], [m for c, m in measured.items() if is_baseline(c)]),
+        remark=measured[best].reason,
+        others=measured[best].others,
     )
+
+
+def _paired(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:
+    """How many times faster a winner is than the fastest baseline in the rounds of a race, and the standard error."""
+    timed = [b for b in baselines if b.ns is not None]
+    fastest = min(timed, key=lambda b: (b.ns, b.candidate), default=None)
+    if fastest is None or not winner.final or not fastest.final or winner.race != fastest.race:
+        return None
+    gain, error = paired_gain(fastest.final, winner.final)
+    return 1 / (1 - gain), error / (1 - gain) ** 2
 
 
 def _measurements_of(evidence: Evidence, entry: Entry) -> list[Measurement]:

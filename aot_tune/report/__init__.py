@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from aot_tune.report.policy import policy_lines
 from aot_tune.report.records import Failure, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.table import format_report, format_time
 
-__all__ = ["Failure", "OperatorReport", "ProblemRow", "Report", "VariantRow", "format_report", "format_time"]
+__all__ = [
+    "Failure",
+    "OperatorReport",
+    "ProblemRow",
+    "Report",
+    "VariantRow",
+    "format_report",
+    "format_time",
+    "policy_lines",
+]

@@ -11,7 +11,11 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     """One problem of the workload.
 
     `winner` is the candidate with the best time, `picked` the variant that dispatch chooses; `spread` is the
-    interquartile range of the winner's samples over their median; `flops` and `bytes` are those of one call.
+    interquartile range of the winner's samples over their median, `noise` the relative difference from its time up to
+    which another's is a tie; `flops` and `bytes` are those of one call. `paired` says how many times faster the winner
+    was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
+    `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
+    meanwhile.
     """
 
     problem: str
@@ -24,6 +28,17 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     baselines: dict[str, float]
     flops: int
     bytes: int
+    noise: float = 0.0
+    paired: tuple[float, float] | None = None
+    remark: str = ""
+    others: int = 0
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster the winner is than the fastest baseline; None without one."""
+        if self.paired is not None:
+            return self.paired[0]
+        return self.baseline[1] / self.ns if self.baseline is not None else None
 
     @property
     def baseline(self) -> tuple[str, float] | None:
@@ -79,7 +94,10 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole build; `notes` are lines that nobody should miss."""
+    """A whole build; `notes` are lines that nobody should miss.
+
+    `policy` names the measurement policies, `measuring` says what each is: lines of which the first names it.
+    """
 
     library: str
     mode: str
@@ -89,3 +107,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     operators: tuple[OperatorReport, ...]
     notes: tuple[str, ...] = ()
+    measuring: tuple[tuple[str, ...], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from aot_tune.report.records import OperatorReport, ProblemRow, Report
@@ -33,7 +34,8 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
     ]
     lines += [f"device    {d}" for d in report.devices]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
-    lines.append(f"policy    {report.policy}")
+    for name, *words in report.measuring or ((report.policy,),):
+        lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
     lines += [f"NOTE      {note}" for note in report.notes]
     for one in report.operators:
         if not operators or one.operator in operators:
@@ -47,13 +49,14 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if one.note:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
-        head = ("problem", "winner", "time", "spread", "rate", "baseline", "its time", "x", "dispatch")
+        head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
         lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
         text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean"
         if one.held_out_regret is not None:
             text += f", {_percent(one.held_out_regret)} on shapes left out of learning{_not_judged(one)}"
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
+        lines += [f"  NOTE {row.problem}: {row.remark}" for row in one.problems if row.remark]
     for variant in one.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
         rebuilt += ", results vary between runs" if variant.varies else ""
@@ -82,17 +85,29 @@ def _problem(row: ProblemRow) -> tuple[str, ...]:
         row.winner + (" (tie)" if row.tie else ""),
         format_time(row.ns),
         _percent(row.spread),
+        _percent(row.noise),
         f"{row.flops / row.ns:.1f} GFLOP/s {row.bytes / row.ns:.1f} GB/s",
         name,
         "-" if math.isnan(theirs) else format_time(theirs),
-        "-" if math.isnan(theirs) else f"{theirs / row.ns:.2f}",
+        _speedup(row),
         "=" if row.picked == row.winner else f"{row.picked} (+{_percent(row.regret)})",
     )
 
 
+def _speedup(row: ProblemRow) -> str:
+    if row.speedup is None:
+        return "-"
+    error = row.paired[1] if row.paired is not None else 0.0
+    return f"{row.speedup:.2f}" + (f" ± {error:.2f}" if error >= 0.005 else "")
+
+
 def _mean_speedup(rows: Sequence[ProblemRow]) -> float | None:
-    logs = [math.log(row.baseline[1] / row.ns) for row in rows if row.baseline]
+    logs = [math.log(row.speedup) for row in rows if row.speedup]
     return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, initial_indent="          ", subsequent_indent="            ")
 
 
 def _percent(fraction: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import aot_tune.bench.cuda as cuda
-from aot_tune.bench import Device, DeviceState, Policy, devices, identify, policy_for, runs_on
+from aot_tune.bench import Device, DeviceState, GpuTiming, Policy, devices, identify, policy_for, runs_on
 from aot_tune.bench.cuda import FAMILY, device_of
 from aot_tune.bench.cuda.monitor import GpuMonitor
 from aot_tune.bench.cuda.nvml import Gpu, open_gpu
@@ -139,7 +139,7 @@ class Sleeper:
 
 def watch(gpu: Gpu | None, sleep: Sleeper) -> tuple[GpuMonitor, list[str]]:
     lines: list[str] = []
-    return GpuMonitor(H200, lines.append, gpu, sleep), lines
+    return GpuMonitor(H200, lines.append, gpu, GpuTiming(), sleep), lines
 
 
 def test_what_nvml_tells(gpu: Gpu) -> None:
@@ -234,6 +234,48 @@ def test_samples_of_a_slowed_gpu_are_spoiled_and_those_under_a_power_cap_are_not
     assert bool(found) == bool(why)
 
 
+@pytest.mark.parametrize(
+    ("rules", "values", "spoiled"),
+    [
+        (GpuTiming(dropped=0x8), {"reasons": 0x40}, False),
+        (GpuTiming(dropped=0x100), {"reasons": 0x100}, True),
+        (GpuTiming(least_clock=0.5), {"sm": 1188}, False),
+        (GpuTiming(kept=0), {"sm": 1188, "reasons": 0x4}, True),
+    ],
+)
+def test_the_policy_says_what_spoils_samples(
+    gpu: Gpu, change: Change, rules: GpuTiming, values: dict[str, int], spoiled: bool
+) -> None:
+    monitor = GpuMonitor(H200, lambda _line: None, gpu, rules, Sleeper())
+    change(**values)
+    assert bool(monitor.spoiled(monitor.read([]))) == spoiled
+
+
+def test_the_power_cap_is_told(gpu: Gpu, change: Change) -> None:
+    monitor, _ = watch(gpu, Sleeper())
+    for reasons, capped in ((0, False), (0x4, True), (0x44, True), (0x40, False)):
+        change(reasons=reasons)
+        state = monitor.read([])
+        assert state is not None
+        assert monitor.capped(state) == capped
+
+
+def test_processes_that_come_later_are_noted_and_said_once(
+    gpu: Gpu, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot_tune.bench.cuda.monitor._COUNT_SECONDS", 0.0)
+    monitor, lines = watch(gpu, Sleeper())
+    monitor.begin()
+    counts = []
+    for processes in (1, 2, 4, 3):
+        change(processes=processes)
+        state = monitor.read([1000, 1001])
+        assert state is not None
+        counts.append(state.others)
+    assert counts == [0, 0, 2, 1]
+    assert lines == ["noisy: other processes use NVIDIA H200 while it is measured on; it is noted"]
+
+
 def test_a_clock_that_stays_low_is_what_is_expected_from_then_on(gpu: Gpu, change: Change) -> None:
     sleep = Sleeper()
     monitor, lines = watch(gpu, sleep)
@@ -323,6 +365,8 @@ def test_the_cpu_is_measured_as_before() -> None:
     other = policy_for("cuda", base)
     assert other.digest != base.digest
     assert (other.cold_factor, other.seed) == (4.0, base.seed)
+    assert policy_for("cpu", base).gpu is msgspec.UNSET
+    assert isinstance(other.gpu, GpuTiming)
     assert base.digest == "f7f882a7c5a98204ef7a692976293e4202171a7509c7c2877338d76fe68816bc"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aot_tune.bench import Bench, Deadlines, DeviceState, Entry, Measurement, Policy, Prepared, policy_for
+from aot_tune.bench import Bench, Deadlines, DeviceState, Entry, Measurement, Policy, Prepared, messages, policy_for
 from aot_tune.bench.cuda import device_of
 from aot_tune.library import load_operator
 from aot_tune.spec import problem
@@ -160,6 +160,9 @@ class Monitor:
         self.slow -= 1
         return "slow" if self.slow >= 0 else ""
 
+    def capped(self, state: DeviceState) -> bool:
+        return False
+
     def recover(self) -> None:
         self.waits += 1
 
@@ -180,3 +183,99 @@ def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed) -> None:
     assert all(m.status == "ok" and m.final for m in raced)
     assert monitor.waits == 3
     assert len(raced[0].conditions) == 2
+
+
+class Clocks:
+    """Answers to turns that ask for the clock get one MHz after the other; 1980 after the last."""
+
+    def __init__(self, bed: Bed, clocks: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds, self._clocks, self._request = 0, iter(clocks), bed.bench.pool.request
+        self.last: dict[str, float] = {}
+        self.samples: list[float] = []
+        monkeypatch.setattr(bed.bench.pool, "request", self.request)
+
+    def request(self, worker: Any, request: Any, seconds: float) -> Any:
+        reply = self._request(worker, request, seconds)
+        if isinstance(request, messages.Turn) and request.handle == "race-0" and reply.samples:
+            self.samples.append(reply.samples[0])
+        if isinstance(request, messages.Turn) and request.clock:
+            self.rounds += 1
+            return msgspec.structs.replace(reply, mhz=next(self._clocks, 1980.0))
+        return reply
+
+
+def test_rounds_under_a_changed_clock_are_taken_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(bed.bench, "log", lines.append)
+    clocks = Clocks(bed, [1980.0, 1500.0, 1980.0, 1200.0], monkeypatch)
+    raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
+    assert [m.status for m in raced] == ["ok", "ok"]
+    assert all(set(m.clocks) == {1980} and m.final and len(m.clocks) == len(m.final) for m in raced)
+    assert len(raced[0].clocks) == clocks.rounds - 2
+    kept = [s for i, s in enumerate(clocks.samples[1:]) if i not in (1, 3)]  # after the one that sizes them
+    assert list(raced[0].final or ()) == kept
+    assert lines == ["axpb R=16 D=256: 2 rounds of its race were under a changed clock"]
+
+
+def test_a_clock_that_never_holds_still_does_not_take_all_rounds(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(bed, [1000.0 + 100 * (i * 7 % 20) for i in range(100)], monkeypatch)
+    raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
+    policy = bed.bench.policy
+    assert clocks.rounds <= policy.race_rounds + policy.on_gpu.repeats
+    assert all(m.status == "ok" and len(m.final or ()) == len(m.clocks) >= policy.race_least for m in raced)
+
+
+def test_a_clock_that_the_power_cap_holds_down_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.bench.monitor = monitor = Monitor(slow=0)
+    monkeypatch.setattr(monitor, "capped", lambda _state: True)
+    clocks = Clocks(bed, [1980.0, 1500.0, 1700.0], monkeypatch)
+    raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
+    assert raced[0].clocks[:4] == (1980, 1500, 1700, 1980)
+    assert len(raced[0].clocks) == clocks.rounds
+
+
+def test_without_a_probe_the_race_goes_on_and_that_is_said_once(tmp_path: Path, bed: Bed) -> None:
+    lines: list[str] = []
+    bed.bench.remarks._log = lines.append
+    for _ in range(2):
+        raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
+        assert all(m.status == "ok" and not any(m.clocks) for m in raced)
+    assert lines == ["the clock of multiprocessors cannot be probed: what NVML tells of it has to do"]
+
+
+class Crowded(Monitor):
+    """Another process comes and goes while a race is on."""
+
+    def read(self, workers: Any) -> DeviceState:
+        self.reads += 1
+        return DeviceState(others=int(self.reads == 3))
+
+
+def test_a_process_beside_a_race_is_noted_in_its_measurements(bed: Bed) -> None:
+    bed.bench.monitor = Crowded(slow=0)
+    assert all(m.others == 1 for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))
+    bed.bench.monitor = Monitor(slow=0)
+    assert all(m.others == 0 for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))
+
+
+def test_what_is_said_of_a_problem_is_said_of_all_its_times(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    bed.bench.remarks._log = lines.append
+    request, asked = bed.bench.pool.request, []
+
+    def answer(worker: Any, message: Any, seconds: float) -> Any:
+        reply = request(worker, message, seconds)
+        if isinstance(message, messages.Prepare):
+            asked.append(message.probe)
+            return messages.Done(remark="not cold" if message.probe else "", log="no probe")
+        return reply
+
+    monkeypatch.setattr(bed.bench.pool, "request", answer)
+    assert (bed.screen("good").reason, bed.screen("segfault").status) == ("not cold", "crashed")
+    assert bed.screen("good").reason == "not cold"
+    raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
+    assert all(m.reason.endswith("not cold") for m in raced)
+    assert asked[0] is True
+    assert set(asked[1:]) == {False}
+    assert lines[:2] == ["axpb R=16 D=256: not cold", "no probe"]
+    assert sum("not cold" in line for line in lines) == 1

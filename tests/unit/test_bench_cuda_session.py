@@ -406,6 +406,45 @@ def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
         assert bed.ask(messages.Unload(handle=handle)) == messages.Done()
 
 
+def test_a_rotation_is_probed_when_that_is_asked_for(bed: Bed, monkeypatch: Any) -> None:
+    few, many = bed.name(SMALL), bed.name(problem(R=64, D=1 << 16))
+    asked: list[int] = []
+    monkeypatch.setattr(bed.engine, "read_rate", lambda storages: float(asked.append(len(storages)) or len(storages)))
+    for key in (few, many):
+        assert bed.ask(messages.Prepare(key=key)) == messages.Done()
+    assert asked == []
+    remark = bed.ask(messages.Prepare(key=few, probe=True)).remark
+    assert remark == "not all cold: the copies of cold tensors hold 0.1 MiB, 0.2 MiB are wanted"
+    assert bed.ask(messages.Prepare(key=many, probe=True)) == messages.Done()
+    assert asked == [1, 4]  # one copy is enough; memory is read in four pieces
+
+
+def test_a_probe_that_fails_does_not_stop_anything(bed: Bed, build: Any, monkeypatch: Any) -> None:
+    def fail(_what: Any) -> float:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(bed.engine, "read_rate", fail)
+    monkeypatch.setattr(bed.engine, "clock_mhz", fail)
+    key = bed.name(problem(R=64, D=1 << 16))
+    done = bed.ask(messages.Prepare(key=key, probe=True))
+    assert done == messages.Done(log="the read probe of the GPU does not work here: RuntimeError: no")
+    bed.load(build(GOOD))
+    turn = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, clock=True))
+    assert (turn.status, turn.mhz) == ("ok", 0.0)
+    assert turn.samples
+
+
+def test_the_clock_is_told_when_it_is_asked_for(tmp_path: Path, build: Any, monkeypatch: Any) -> None:
+    bed = Bed(tmp_path)
+    key = bed.name(SMALL)
+    bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    bed.load(build(GOOD))
+    monkeypatch.setattr(bed.engine, "clock_mhz", lambda cycles: cycles / 50)
+    for handle in ("one", "torch"):
+        turns = [bed.ask(messages.Turn(handle=handle, key=key, calls=1, warm=1, clock=c)) for c in (False, True)]
+        assert [t.mhz for t in turns] == [0.0, bed.policy.on_gpu.probe_cycles / 50]
+
+
 def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
     key = bed.name(problem(R=64, D=4096))
     state = bed.session._known(key)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench import Policy, policy_for
+from aot_tune.bench import GpuTiming, Policy, policy_for
 
 torch = pytest.importorskip("torch")
 
@@ -31,6 +31,11 @@ class Device(HostEngine):
         self.costs, self.captures = costs, captures
         self.now, self.graphs, self.made, self.plays, self.closed = 0.0, [], [], 0, 0
         self.last_busy = math.inf  # never cold
+        self.clocks = iter(())
+
+    def clock(self) -> float:
+        """The next of `clocks`; 0 after the last."""
+        return next(self.clocks, 0.0)
 
     def calls(self) -> list[Any]:
         return [lambda i=i: self.call(i) for i in range(len(self.costs))]
@@ -72,7 +77,7 @@ POLICY = policy_for("cuda", Policy())
 
 def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
     device = Device([2000.0] * 7)
-    sampler = Sampler(device, device.calls(), 200_000)
+    sampler = Sampler(device, device.calls(), POLICY, device.clock)
     assert device.graphs == [35]
     assert sampler.sample() == pytest.approx(2000 + 1000 / 35)
     counts = [device.made[1:].count(i) for i in range(7)]
@@ -84,7 +89,7 @@ def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
 
 @given(st.floats(100, 1e9), st.integers(1, 512))
 def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
-    size = _graph_size(call, copies, 200_000)
+    size = _graph_size(call, copies, 200_000, GpuTiming())
     assert size % copies == 0
     assert size >= (32 if call < 50_000 and copies < 32 else 1)
     assert size <= max(4096, copies)
@@ -93,15 +98,15 @@ def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> No
 
 def test_a_slow_candidate_is_stopped_after_two_samples() -> None:
     device = Device([600_000.0])
-    assert len(Sampler(device, device.calls(), 200_000).screen(POLICY, best_ns=300_000.0)) == 2
-    samples = Sampler(device, device.calls(), 200_000).screen(POLICY, best_ns=500_000.0)
+    assert len(Sampler(device, device.calls(), POLICY, device.clock).screen(POLICY, best_ns=300_000.0)) == 2
+    samples = Sampler(device, device.calls(), POLICY, device.clock).screen(POLICY, best_ns=500_000.0)
     assert 2 < len(samples) <= POLICY.screen_samples
     assert samples == [601_000.0] * len(samples)
 
 
 def test_what_cannot_be_captured_is_timed_on_the_stream_and_noted() -> None:
     device = Device([5000.0], captures=False)
-    sampler = Sampler(device, device.calls(), 200_000)
+    sampler = Sampler(device, device.calls(), POLICY, device.clock)
     assert "cannot be captured in a CUDA graph: operation not permitted" in sampler.note
     assert sampler.sample() == 5000.0
 
@@ -109,7 +114,7 @@ def test_what_cannot_be_captured_is_timed_on_the_stream_and_noted() -> None:
 def test_a_cold_device_is_heated_up_once() -> None:
     device = Device([5000.0])
     device.last_busy = -math.inf
-    sampler = Sampler(device, device.calls(), 200_000)
+    sampler = Sampler(device, device.calls(), POLICY, device.clock)
     sampler.sample()
     plays = device.plays
     assert plays > 100
@@ -117,9 +122,41 @@ def test_a_cold_device_is_heated_up_once() -> None:
     assert device.plays < plays + 10
 
 
+def test_a_cold_device_is_heated_up_to_a_steady_clock() -> None:
+    device = Device([5000.0])
+    clocks = [345.0, 900.0, 1400.0, 1900.0, 1980.0, 1985.0, 1985.0]
+    device.clocks = iter(clocks)
+    device.last_busy = -math.inf
+    Sampler(device, device.calls(), POLICY, device.clock).sample()
+    assert list(device.clocks) == clocks[5:]  # 1980 is within 5 % of 1900
+
+
+def test_a_clock_that_is_never_steady_is_waited_for_no_longer_than_the_policy_says() -> None:
+    device = Device([5000.0])
+    probed: list[float] = []
+
+    def clock() -> float:
+        probed.append(345.0 if len(probed) % 2 else 1980.0)
+        return probed[-1]
+
+    device.last_busy = -math.inf
+    rules = GpuTiming(heat_seconds=0.004, heat_most=0.02)
+    Sampler(device, device.calls(), Policy(gpu=rules), clock).sample()
+    assert 3 < len(probed) <= 0.02 / 0.002 + 2
+
+
+def test_a_policy_may_want_a_stream() -> None:
+    device = Device([5000.0])
+    policy = Policy(gpu=GpuTiming(launch="stream"))
+    sampler = Sampler(device, device.calls(), policy, device.clock)
+    assert sampler.sample() == 5000.0
+    assert (sampler.note, device.graphs) == ("", [])
+
+
 def test_empty_kernels_are_timed_by_the_node() -> None:
     device = Device([0.0])
-    assert measure_empty(device) == pytest.approx(1000 / 64)
+    assert measure_empty(device, GpuTiming()) == pytest.approx(1000 / 64)
+    assert measure_empty(device, GpuTiming(empty_calls=20)) == pytest.approx(50)
 
 
 alignments = st.sampled_from([0, 1, 2, 4, 16, 64])

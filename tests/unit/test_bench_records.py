@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Check, Deadlines, Measurement, Policy, digest_of, messages
+from aot_tune.bench import Check, Deadlines, DeviceState, GpuTiming, Measurement, Policy, digest_of, messages
 from aot_tune.bench.channel import LIMIT, ClosedError, Frames, read_frame, write_frame
 from aot_tune.spec import problem
 
@@ -27,21 +27,40 @@ def test_a_digest_does_not_depend_on_the_order_of_keys(data: dict[str, int], ran
     assert digest_of(dict(items)) == digest_of(data)
 
 
+def changed(value: object) -> object:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return f"not {value}"
+    if isinstance(value, Deadlines):
+        return msgspec.structs.replace(value, bench=value.bench + 1)
+    return GpuTiming() if value is msgspec.UNSET else value + 1
+
+
 def test_every_field_of_a_policy_is_in_its_digest() -> None:
     policy = Policy()
     for name in policy.__struct_fields__:
-        value = getattr(policy, name)
-        if isinstance(value, bool):
-            other: object = not value
-        elif isinstance(value, Deadlines):
-            other = msgspec.structs.replace(value, bench=value.bench + 1)
-        else:
-            other = value + 1
-        assert msgspec.structs.replace(policy, **{name: other}).digest != policy.digest, name
+        other = msgspec.structs.replace(policy, **{name: changed(getattr(policy, name))})
+        assert other.digest != policy.digest, name
+    gpu = GpuTiming()
+    policy = Policy(gpu=gpu)
+    for name in gpu.__struct_fields__:
+        other = msgspec.structs.replace(gpu, **{name: changed(getattr(gpu, name))})
+        assert Policy(gpu=other).digest != policy.digest, name
+
+
+def test_what_is_said_of_gpus_is_no_part_of_other_policies() -> None:
+    assert b"gpu" not in msgspec.json.encode(Policy())
+    assert Policy().on_gpu == GpuTiming()
+    one = Policy(gpu=GpuTiming(launch="stream"))
+    assert one.on_gpu.launch == "stream"
+    for policy in (Policy(), one):
+        assert msgspec.json.decode(msgspec.json.encode(policy), type=Policy) == policy
 
 
 def test_a_measurement_survives_json() -> None:
-    one = measurement(screen=(1.5, 2.5), final=(1.0, 2.0), race="r", error=0.25, bitwise=True, phases={"load": 0.1})
+    one = measurement(screen=(1.5, 2.5), final=(1.0, 2.0), race="r", error=0.25, clocks=(1980, 0))
     assert msgspec.json.decode(msgspec.json.encode(one), type=Measurement) == one
     with pytest.raises(msgspec.ValidationError, match="status"):
         msgspec.json.decode(msgspec.json.encode(one).replace(b'"ok"', b'"fine"'), type=Measurement)
@@ -52,6 +71,11 @@ def test_the_time_of_a_measurement() -> None:
     assert measurement(screen=(3.0, 1.0, 2.0), final=(9.0, 7.0, 8.0)).ns == 8.0
     assert measurement(screen=(3.0,), status="suspicious").ns is None
     assert measurement().ns is None
+
+
+def test_whoever_was_beside_a_measurement_is_counted() -> None:
+    assert measurement().others == 0
+    assert measurement(conditions=(DeviceState(others=2), DeviceState(others=1))).others == 2
 
 
 def test_what_another_process_did_to_a_candidate_does_not_last() -> None:

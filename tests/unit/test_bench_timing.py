@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from aot_tune.bench import Device, Policy, identify, paired_gain, spread
 from aot_tune.bench.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
 from aot_tune.bench.family import family
-from aot_tune.bench.timing import Repeater, ReturnedError, Sampler, group_size, measure_empty, screen, undisturbed
+from aot_tune.bench.timing import (
+    Repeater,
+    ReturnedError,
+    Sampler,
+    group_size,
+    measure_empty,
+    screen,
+    steady_rounds,
+    undisturbed,
+)
 from aot_tune.errors import WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +156,22 @@ def test_outliers_do_not_move_spread_or_gain() -> None:
     assert spread(spoiled) == pytest.approx(spread(quiet), abs=0.01)
     assert paired_gain(quiet, spoiled)[0] == pytest.approx(0, abs=0.005)
     assert paired_gain(quiet, [0.9 * s for s in spoiled])[0] == pytest.approx(0.1, abs=0.005)
+
+
+def test_rounds_under_a_changed_clock_are_not_kept() -> None:
+    assert steady_rounds([1980, 1980, 1500, 1975, 1985], 0.05, 3) == [0, 1, 3, 4]
+    assert steady_rounds([1980, 1500, 1500, 1900], 0.05, 0) == [1, 2]
+    assert steady_rounds([1980, 0, 1500, 1980], 0.05, 0) == [0, 1, 3]
+    assert steady_rounds([0, 0], 0.05, 0) == [0, 1]
+    assert steady_rounds([], 0.05, 3) == []
+
+
+@given(st.lists(st.sampled_from([0.0, 300.0, 1400.0, 1980.0]) | st.floats(1, 3000), max_size=25), st.integers(0, 9))
+def test_never_all_rounds_are_dropped(clocks: list[float], least: int) -> None:
+    kept = steady_rounds(clocks, 0.05, least)
+    assert kept == sorted(set(kept))
+    assert len(kept) >= min(len(clocks), max(least, 1))
+    assert set(kept) >= {i for i, c in enumerate(clocks) if not c}
 
 
 def test_lists_of_different_races_do_not_pair() -> None:

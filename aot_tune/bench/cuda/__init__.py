@@ -13,7 +13,7 @@ import msgspec
 from aot_tune.bench.cuda.monitor import GpuMonitor
 from aot_tune.bench.cuda.nvml import open_gpu
 from aot_tune.bench.family import Monitor, Role, Session
-from aot_tune.bench.records import Device, Policy, digest_of
+from aot_tune.bench.records import Device, GpuTiming, Policy, digest_of
 from aot_tune.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "Cuda", "device_of"]
 
-_VERSION = 1
+_VERSION = 2
 """Raised when the code of this package changes what a measurement means."""
 
 _HIGHEST_HZ = 3.2e9
@@ -82,6 +82,7 @@ class Cuda:
             race_least=7,
             cold_factor=4.0,
             copies=512,
+            gpu=GpuTiming(),
             deadlines=msgspec.structs.replace(base.deadlines, handshake=180.0, load=30.0, check=15.0),
         )
 
@@ -118,9 +119,9 @@ class Cuda:
         """What computes on the host alone does not."""
         return module.partition(".")[0] not in ("numpy", "scipy")
 
-    def monitor(self, device: Device, log: Callable[[str], None]) -> Monitor:
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
         """NVML, where it is."""
-        return GpuMonitor(device, log, open_gpu(device.unit))
+        return GpuMonitor(device, log, open_gpu(device.unit), policy.on_gpu)
 
     def session(self, policy: Policy, role: Role, device: Device) -> Session:
         """The worker's side."""

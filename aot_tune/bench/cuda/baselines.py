@@ -10,7 +10,7 @@ import torch
 
 from aot_tune.bench.cuda.engine import Call, Engine
 from aot_tune.bench.cuda.state import ProblemState
-from aot_tune.bench.cuda.timing import Sampler
+from aot_tune.bench.cuda.timing import Clock, Sampler
 from aot_tune.bench.inputs import call_of
 
 __all__ = ["TorchBaseline", "prepare_baseline"]
@@ -31,7 +31,7 @@ class TorchBaseline:
         self.sampler.close()
 
 
-def prepare_baseline(engine: Engine, state: ProblemState, name: str, sample_ns: float) -> TorchBaseline | str:
+def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Clock) -> TorchBaseline | str:
     """Import what a baseline requires, hand it the problem's tensors, and run it once; or say why it cannot run."""
     operator = state.operator
     baseline = next((b for b in operator.baselines if b.name == name), None)
@@ -54,7 +54,7 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str, sample_ns: 
             calls[0]()
         engine.check()
         error, note = _judge(state)
-        sampler = Sampler(engine, calls, sample_ns, framework=True)
+        sampler = Sampler(engine, calls, state.policy, clock, framework=True)
     return TorchBaseline(sampler, error, "; ".join(n for n in (note, sampler.note) if n))
 
 

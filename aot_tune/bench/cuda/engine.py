@@ -27,6 +27,7 @@ __all__ = [
     "Play",
     "Recorded",
     "ReturnedError",
+    "reads",
 ]
 
 Play = Callable[[], None]
@@ -114,6 +115,20 @@ class Engine(Protocol):
     def empty(self) -> Call:
         """A call of a kernel that does nothing."""
 
+    def clock_mhz(self, cycles: int) -> float:
+        """The multiprocessors' clock now, by a kernel that spins for so many of its cycles; 0 where nothing tells.
+
+        Raises:
+            FaultError: as `check` does.
+        """
+
+    def read_rate(self, storages: Sequence[Any]) -> float:
+        """Bytes per ns at which tensors of bytes are read, again and again in this order; 0 where nothing tells.
+
+        Raises:
+            FaultError: as `check` does.
+        """
+
 
 class Recorded:
     """Calls that can be played again. `nodes` is how much work a graph holds; None without a graph."""
@@ -172,6 +187,14 @@ class HostEngine:
     def empty(self) -> Call:
         """A Python function."""
         return lambda: 0
+
+    def clock_mhz(self, cycles: int) -> float:  # noqa: ARG002
+        """Nothing tells."""
+        return 0.0
+
+    def read_rate(self, storages: Sequence[Any]) -> float:  # noqa: ARG002
+        """Nothing tells."""
+        return 0.0
 
 
 class GpuEngine:
@@ -262,9 +285,7 @@ class GpuEngine:
 
     def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
         """With events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""
-        while len(self._events) <= count:
-            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-        events = self._events
+        events = self._timers(count + 1)
         if warm:
             play()
         events[0].record(self._stream)
@@ -273,6 +294,11 @@ class GpuEngine:
             events[number + 1].record(self._stream)
         self.check()
         return [1e6 * events[i].elapsed_time(events[i + 1]) for i in range(count)]
+
+    def _timers(self, count: int) -> list[Any]:
+        while len(self._events) < count:
+            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        return self._events
 
     def empty(self) -> Call:
         """torch's kernel that spins for no clock at all."""
@@ -283,6 +309,27 @@ class GpuEngine:
 
         return call
 
+    def clock_mhz(self, cycles: int) -> float:
+        """With the kernel of torch that spins until a multiprocessor's counter has gone on by so many cycles.
+
+        One spin keeps the GPU busy while the host queues the rest, one is timed, and one of no cycle tells what of that
+        time is not spinning.
+        """
+        events = self._timers(3)
+        torch.cuda._sleep(cycles // 2)  # type: ignore[no-untyped-call]
+        events[0].record(self._stream)
+        for number, spin in enumerate((cycles, 0)):
+            torch.cuda._sleep(spin)  # type: ignore[no-untyped-call]
+            events[number + 1].record(self._stream)
+        self.check()
+        microseconds = 1e3 * (events[0].elapsed_time(events[1]) - events[1].elapsed_time(events[2]))
+        return cycles / microseconds if microseconds > 0 else 0.0
+
+    def read_rate(self, storages: Sequence[Any]) -> float:
+        """The best of three."""
+        play, size = reads(storages)
+        return size / max(min(self.time(play, 3)), 1.0) if size else 0.0
+
     def _text(self, code: int) -> str:
         if code in _FAULTS:
             return _FAULTS[code]
@@ -290,6 +337,25 @@ class GpuEngine:
         function.restype = ctypes.c_char_p
         text: bytes = function(ctypes.c_int(code)) or b"error"
         return text.decode(errors="replace")
+
+
+def reads(storages: Sequence[Any]) -> tuple[Play, int]:
+    """A play that reads tensors of bytes in their order, and how many bytes these are.
+
+    Many are read by one kernel: with a kernel for each, most of the time would pass between them. Bytes that are not
+    aligned as its numbers are, or do not fill one, are left out.
+    """
+    whole = []
+    for storage in storages:
+        skipped = -int(storage.data_ptr()) % 4
+        numbers = (storage.numel() - skipped) // 4
+        if numbers > 0:
+            whole.append(storage[skipped : skipped + 4 * numbers].view(torch.float32))
+
+    def play() -> None:
+        torch._foreach_norm(whole)
+
+    return play, sum(4 * w.numel() for w in whole)
 
 
 def _runtime() -> Any:

@@ -5,32 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from aot_tune.bench.cuda.nvml import BUSY_CLOCKS, GPU_IDLE, POWER_CAP, SLOWED, Gpu
-from aot_tune.bench.records import Device, DeviceState
+from aot_tune.bench.cuda.nvml import POWER_CAP, REASONS, Gpu
+from aot_tune.bench.records import Device, DeviceState, GpuTiming
 from aot_tune.errors import WorkerError
 
 __all__ = ["GpuMonitor"]
 
-_IDLE_SECONDS, _IDLE_STEP = 10.0, 0.5
-_BUSY_PERCENT = 5
-_LEAST_CLOCK = 0.8
-_RECOVERY_SECONDS = 5.0
+_IDLE_STEP = 0.5
 _COUNT_SECONDS = 1.0
-_MOST_RECOVERIES = 12
-"""In a whole bench: a GPU that stays slow is measured as it is."""
 
 
 class GpuMonitor:
-    """See `family.Monitor`. `gpu` is None where there is no NVML; `sleep` is the tests'."""
+    """See `family.Monitor`. `gpu` is None where there is no NVML; `sleep` is the tests'.
+
+    A GPU that stays slow is measured as it is.
+    """
 
     def __init__(
         self,
         device: Device,
         log: Callable[[str], None],
         gpu: Gpu | None,
+        rules: GpuTiming,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._device, self._log, self._gpu, self._sleep = device, log, gpu, sleep
+        self._device, self._log, self._gpu, self._rules, self._sleep = device, log, gpu, rules, sleep
         self._expected = (gpu.max_sm_mhz() or 0) if gpu is not None else 0
         self._in_a_row = self._recoveries = 0
         self._others, self._counted = 0, -_COUNT_SECONDS
@@ -55,10 +54,10 @@ class GpuMonitor:
             )
         waited = 0.0
         while (others := self._busy(self._gpu)) >= 0:
-            if waited >= _IDLE_SECONDS:
+            if waited >= self._rules.busy_seconds:
                 self._say(
-                    f"noisy: {self._device.name} is still busy after {_IDLE_SECONDS:.0f} s, with {others} other "
-                    "processes; measuring all the same"
+                    f"noisy: {self._device.name} is still busy after {waited:.0f} s, with {others} other processes; "
+                    "measuring all the same"
                 )
                 return
             if not waited:
@@ -66,12 +65,11 @@ class GpuMonitor:
             self._sleep(_IDLE_STEP)
             waited += _IDLE_STEP
 
-    @staticmethod
-    def _busy(gpu: Gpu) -> int:
+    def _busy(self, gpu: Gpu) -> int:
         """How many other processes there are on a GPU that computes; -1 when it is idle."""
         percent = gpu.utilization()
         others = len(gpu.processes())
-        busy = percent >= _BUSY_PERCENT if percent is not None else others > 0
+        busy = percent >= self._rules.busy_percent if percent is not None else others > 0
         return others if busy else -1
 
     def read(self, workers: Sequence[int]) -> DeviceState | None:
@@ -92,6 +90,8 @@ class GpuMonitor:
         """Other processes on the GPU; NVML takes its time to list them, so the answer is kept for a second."""
         if time.monotonic() - self._counted >= _COUNT_SECONDS:
             self._others, self._counted = _others(gpu.processes(), workers), time.monotonic()
+            if self._others:
+                self._say(f"noisy: other processes use {self._device.name} while it is measured on; it is noted")
         return self._others
 
     def spoiled(self, state: DeviceState | None) -> str:
@@ -104,7 +104,7 @@ class GpuMonitor:
             self._in_a_row = 0
             return ""
         self._in_a_row += 1
-        if self._in_a_row > 3 or self._recoveries >= _MOST_RECOVERIES:
+        if self._in_a_row > 3 or self._recoveries >= self._rules.recoveries:
             self._say(f"noisy: {self._device.name}: {why}, which does not pass; its times are kept")
             if "clock" in why:
                 self._expected = state.sm_mhz
@@ -113,18 +113,23 @@ class GpuMonitor:
         return why
 
     def _why(self, state: DeviceState) -> str:
-        for bit, name in SLOWED.items():
-            if state.reasons & bit:
-                return f"{name} at {state.celsius} C, {state.sm_mhz} MHz"
-        low = 0 < state.sm_mhz < _LEAST_CLOCK * self._expected
-        if low and not state.reasons & (POWER_CAP | GPU_IDLE | BUSY_CLOCKS):
+        dropped = state.reasons & self._rules.dropped
+        if dropped:
+            names = [name for bit, name in REASONS.items() if dropped & bit] or [f"clock event reasons {dropped:#x}"]
+            return f"{names[0]} at {state.celsius} C, {state.sm_mhz} MHz"
+        low = 0 < state.sm_mhz < self._rules.least_clock * self._expected
+        if low and not state.reasons & self._rules.kept:
             return f"a clock of {state.sm_mhz} MHz, {self._expected} are expected"
         return ""
+
+    def capped(self, state: DeviceState) -> bool:
+        """The software power cap, as large matrix products have it."""
+        return bool(state.reasons & POWER_CAP)
 
     def recover(self) -> None:
         """Let the GPU cool down."""
         self._recoveries += 1
-        self._sleep(_RECOVERY_SECONDS)
+        self._sleep(self._rules.recovery_seconds)
 
     def _say(self, line: str) -> None:
         if line not in self._told:

@@ -8,12 +8,20 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["BUSY_CLOCKS", "GPU_IDLE", "POWER_CAP", "SLOWED", "Gpu", "open_gpu"]
+__all__ = ["POWER_CAP", "REASONS", "Gpu", "open_gpu"]
 
 # Numbers of nvml.h. Bits of the clock event reasons:
-GPU_IDLE, BUSY_CLOCKS, POWER_CAP = 0x1, 0x2, 0x4
-SLOWED = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "thermal slowdown", 0x80: "power brake"}
-"""Reasons for which samples are not kept. The software power cap (0x4) is how a GPU runs, and is kept."""
+POWER_CAP = 0x4
+REASONS = {
+    0x1: "idleness",
+    0x2: "set clocks",
+    POWER_CAP: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "thermal slowdown",
+    0x80: "power brake",
+}
+"""What holds the clocks down, for people; the policy says which of them spoil samples."""
 
 _SM, _MEMORY = 1, 2
 _CORE_TEMPERATURE = 0

@@ -20,6 +20,7 @@ import torch
 from aot_tune.bench import messages, sandbox, timing
 from aot_tune.bench.cuda.baselines import TorchBaseline, prepare_baseline
 from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, HostEngine, ReturnedError
+from aot_tune.bench.cuda.probes import Probes
 from aot_tune.bench.cuda.state import ProblemState
 from aot_tune.bench.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.cuda.truth import input_digests, write_limits
@@ -161,7 +162,11 @@ class CudaSession:
 
     @cached_property
     def _overhead(self) -> float:
-        return measure_empty(self._engine)
+        return measure_empty(self._engine, self._policy.on_gpu)
+
+    @cached_property
+    def _probes(self) -> Probes:
+        return Probes(self._engine, self._policy)
 
     def _operator(self, folder: str) -> Operator:
         if folder not in self._operators:
@@ -200,8 +205,12 @@ class CudaSession:
 
     def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
         self._warm([request.key])
-        self._known(request.key).rotation()
-        return messages.Done()
+        sets = self._known(request.key).rotation()
+        remark = ""
+        if request.probe:
+            cold = [s.storages[t.name] for s in sets for t in s.inputs() if t.cold]
+            remark = self._probes.rotation(cold, int(self._device.identity.get("l2_bytes", 0)))
+        return messages.Done(remark=remark, log=self._probes.said)
 
     def _warm(self, keys: Sequence[str]) -> None:
         """Make all buffers of some problems, and let go of those of others that were used longest ago."""
@@ -287,7 +296,7 @@ class CudaSession:
         if (handle, key) not in self._ready:
             sets = self._known(key).rotation()
             runner = Runner(self._engine, self._loaded[handle], self._workspaces, sets)
-            sampler = Sampler(self._engine, runner.calls, self._policy.sample_ns)
+            sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz)
             self._ready[handle, key] = runner, sampler
         return self._ready[handle, key]
 
@@ -330,7 +339,7 @@ class CudaSession:
 
     def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
         self._warm([request.key])
-        prepared = prepare_baseline(self._engine, self._known(request.key), request.name, self._policy.sample_ns)
+        prepared = prepare_baseline(self._engine, self._known(request.key), request.name, self._probes.clock_mhz)
         if isinstance(prepared, str):
             return messages.Empty(reason=prepared)
         self._baselines[request.handle] = prepared
@@ -339,7 +348,8 @@ class CudaSession:
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
         warm = bool(request.warm)
         if request.handle in self._baselines:
-            return messages.Timed(samples=(self._baselines[request.handle].sampler.sample(warm),))
+            sample = self._baselines[request.handle].sampler.sample(warm)
+            return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
         emit(_progress("timed calls of a race"))
         try:
             with self._confined():
@@ -347,6 +357,7 @@ class CudaSession:
                 if request.fresh:
                     runner.first.poison()
                 sample = sampler.sample(warm)
+                mhz = self._probes.clock_mhz() if request.clock else 0.0
         except (LaunchError, ReturnedError) as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
         fault = ""
@@ -358,6 +369,7 @@ class CudaSession:
             overhead=self._overhead,
             status="wrong-result" if fault else "ok",
             reason=f"{fault} (after a race)" if fault else sampler.note,
+            mhz=mhz,
         )
 
 

@@ -4,41 +4,47 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aot_tune.bench.cuda.engine import Call, CaptureError, Engine, Recorded
-from aot_tune.bench.records import Policy
+from aot_tune.bench.records import GpuTiming, Policy
 
-__all__ = ["Sampler", "measure_empty"]
+__all__ = ["Clock", "Sampler", "measure_empty"]
 
-_SHORT_NS = 50_000.0
-_LEAST_CALLS, _MOST_CALLS = 32, 4096
-_HEAT_SECONDS, _COLD_SECONDS = 0.02, 1.0
-_MOST_PLAYS = 64
+Clock = Callable[[], float]
+"""Tells a device's clock in MHz; 0 where nothing does."""
 
 
 class Sampler:
     """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
 
     `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
-    were. Short calls are repeated in the graph, and the graph is played until a sample lasts `sample_ns`.
+    were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
     """
 
-    def __init__(self, engine: Engine, calls: Sequence[Call], sample_ns: float, framework: bool = False) -> None:
-        self._engine, self._calls, self._sample_ns = engine, calls, sample_ns
+    def __init__(
+        self, engine: Engine, calls: Sequence[Call], policy: Policy, clock: Clock, framework: bool = False
+    ) -> None:
+        self._engine, self._calls, self._clock = engine, calls, clock
+        self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
         self.note, self.made = "", 0
         once = self._once()
-        self._size = _graph_size(once, len(calls), sample_ns)
-        batch = [calls[i % len(calls)] for i in range(self._size)]
-        try:
-            self._recorded: Recorded = engine.record(batch, framework)
-        except CaptureError as error:
-            self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
-            self._recorded = engine.plain(batch)
-        if self._recorded.nodes == 0:
-            self.note = "launches nothing on the stream that it is given"
+        self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
+        self._recorded = self._record([calls[i % len(calls)] for i in range(self._size)], framework)
         self._plays = 1
         self._sized = False
+
+    def _record(self, batch: Sequence[Call], framework: bool) -> Recorded:
+        if self._rules.launch == "stream":
+            return self._engine.plain(batch)
+        try:
+            recorded = self._engine.record(batch, framework)
+        except CaptureError as error:
+            self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
+            return self._engine.plain(batch)
+        if recorded.nodes == 0:
+            self.note = "launches nothing on the stream that it is given"
+        return recorded
 
     def _once(self) -> float:
         """ns of a single call, roughly."""
@@ -68,15 +74,21 @@ class Sampler:
         if not self._sized:
             self._sized = True
             played = call * self._size
-            self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), _MOST_PLAYS)
+            self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), self._rules.plays)
         return call
 
     def _heat_up(self) -> None:
-        if time.monotonic() - self._engine.last_busy < _COLD_SECONDS:
+        """Keep a device that was idle busy until its clock is steady, as far as a probe tells."""
+        rules, begin = self._rules, time.monotonic()
+        if begin - self._engine.last_busy < rules.idle_seconds:
             return
-        end = time.monotonic() + _HEAT_SECONDS
-        while time.monotonic() < end:
-            self._time(1, warm=False)
+        clock, steady, half = self._clock(), False, rules.heat_seconds / 2
+        least = begin + rules.heat_seconds
+        while (now := time.monotonic()) < least or (not steady and now < begin + rules.heat_most):
+            while time.monotonic() < now + half:
+                self._time(1, warm=False)
+            before, clock = clock, self._clock()
+            steady = abs(clock - before) <= rules.clock_change * before
 
     def sample(self, warm: bool = True) -> float:
         """Mean ns of the calls of one sample."""
@@ -101,18 +113,18 @@ class Sampler:
         self._recorded.close()
 
 
-def _graph_size(call_ns: float, copies: int, sample_ns: float) -> int:
-    """How many calls a graph holds: each copy equally often, at least 32 short ones, a sample's worth of others."""
-    wanted = _LEAST_CALLS if call_ns < _SHORT_NS else math.ceil(sample_ns / call_ns)
-    return min(-(-max(wanted, 1) // copies), max(_MOST_CALLS // copies, 1)) * copies
+def _graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
+    """How many calls a graph holds: each copy equally often, enough short ones, a sample's worth of others."""
+    wanted = rules.short_calls if call_ns < rules.short_ns else math.ceil(sample_ns / call_ns)
+    return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies
 
 
-def measure_empty(engine: Engine) -> float:
+def measure_empty(engine: Engine, rules: GpuTiming) -> float:
     """ns per node of a graph of kernels that do nothing."""
     call = engine.empty()
     call()  # its kernel may have to be loaded, which a capture does not allow
-    recorded = engine.record([call] * 64)
+    recorded = engine.record([call] * rules.empty_calls)
     try:
-        return min(engine.time(recorded.play, 5)) / 64
+        return min(engine.time(recorded.play, 5)) / rules.empty_calls
     finally:
         recorded.close()

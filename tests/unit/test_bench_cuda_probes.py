@@ -1,0 +1,181 @@
+"""What a GPU shows of itself: its clock by a spin, and rotations that are read too fast, on made-up devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import GpuTiming, Policy, policy_for
+
+torch = pytest.importorskip("torch")
+
+from aot_tune.bench.cuda.engine import FaultError, GpuEngine, HostEngine, reads  # noqa: E402
+from aot_tune.bench.cuda.probes import Probes  # noqa: E402
+
+POLICY = policy_for("cuda", Policy())
+L2 = 1 << 16
+
+
+class Timeline:
+    """A stream with a clock of `mhz`: a launch takes `gap` us beside its spin, and `host` us pass between launches."""
+
+    def __init__(self, mhz: float, gap: float, host: float) -> None:
+        self.mhz, self.gap, self.host = mhz, gap, host
+        self.queued, self.done = 0.0, 0.0
+
+    def spin(self, cycles: int) -> None:
+        self.queued += self.host
+        self.done = max(self.done, self.queued) + self.gap + cycles / self.mhz
+
+    def now(self) -> float:
+        self.queued += self.host
+        self.done = max(self.done, self.queued)
+        return self.done
+
+
+class Event:
+    def __init__(self, line: Timeline) -> None:
+        self.line, self.at = line, 0.0
+
+    def record(self, stream: Any) -> None:
+        self.at = self.line.now()
+
+    def elapsed_time(self, later: Event) -> float:
+        return (later.at - self.at) / 1e3
+
+
+@pytest.mark.parametrize("mhz", [345.0, 1410.0, 1980.0])
+@pytest.mark.parametrize("gap", [0.5, 4.0])
+@pytest.mark.parametrize("host", [1.0, 6.0])
+def test_a_spin_tells_the_clock_whatever_a_launch_takes(
+    mhz: float, gap: float, host: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Timeline(mhz, gap, host)
+    engine: Any = GpuEngine.__new__(GpuEngine)
+    engine._events, engine._stream = [Event(line) for _ in range(3)], None
+    engine.check = lambda: None
+    monkeypatch.setattr(torch.cuda, "_sleep", line.spin)
+    cycles = GpuTiming().probe_cycles
+    assert engine.clock_mhz(cycles) == pytest.approx(mhz, rel=1e-6)
+    assert line.done < 100 or mhz < 1980
+
+
+def test_all_bytes_but_the_unaligned_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.arange(64, dtype=torch.uint8)
+    seen: list[Any] = []
+    norm = torch._foreach_norm
+    monkeypatch.setattr(torch, "_foreach_norm", lambda tensors: seen.append(norm(tensors)) or tensors)
+    play, size = reads([whole, whole[3:32], whole[:2], whole[1:1]])
+    assert size == 64 + 28
+    play()
+    (found,) = seen
+    assert [float(f) for f in found] == pytest.approx(
+        [float(p.norm()) for p in (whole.view(torch.float32), whole[4:32].view(torch.float32))]
+    )
+
+
+class Reader(HostEngine):
+    """Reads rotations at one rate and memory at others, in turn; or raises."""
+
+    def __init__(self, rotation: float, *memory: float, error: Exception | None = None) -> None:
+        super().__init__()
+        self.rotation, self.memory, self.error, self.asked = rotation, list(memory), error, 0
+
+    def read_rate(self, storages: Sequence[Any]) -> float:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        if sum(s.numel() for s in storages) < 1 << 20:
+            return self.rotation
+        return self.memory.pop(0)
+
+    def clock_mhz(self, cycles: int) -> float:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return float(cycles)
+
+
+def copies(count: int, size: int) -> list[Any]:
+    return [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("rotation", "memory", "asked", "cold"),
+    [
+        (4000.0, [4100.0], 2, True),
+        (4900.0, [4000.0], 2, True),
+        (5200.0, [2000.0, 4300.0], 3, True),  # memory was busy the first time
+        (5200.0, [4000.0, 4100.0], 3, False),
+    ],
+)
+def test_a_rotation_that_is_read_faster_than_memory_is_not_cold(
+    rotation: float, memory: list[float], asked: int, cold: bool
+) -> None:
+    engine = Reader(rotation, *memory)
+    probes = Probes(engine, POLICY)
+    remark = probes.rotation(copies(4, L2), L2)
+    assert engine.asked == asked
+    if cold:
+        assert remark == ""
+    else:
+        assert remark.startswith(
+            "not cold: a read probe of the copies of cold tensors ran at 5200 GB/s, memory at 4100"
+        )
+    assert probes.said == ""
+    engine.rotation = 1.0
+    assert probes.rotation(copies(4, L2), L2) == ""
+    assert engine.asked == asked + 1  # of one memory there is no need to know twice
+
+
+def test_copies_that_do_not_fill_the_cache_are_told_and_not_read() -> None:
+    engine = Reader(1.0, 1.0)
+    probes = Probes(engine, POLICY)
+    assert probes.rotation(copies(4, L2 - 1), L2) == (
+        "not all cold: the copies of cold tensors hold 0.2 MiB, 0.2 MiB are wanted"
+    )
+    assert "nothing tells the size of the L2" in probes.rotation(copies(1, L2), 0)
+    assert probes.rotation([], L2) == ""
+    assert engine.asked == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such kernel\nmore"), torch.OutOfMemoryError("out")])
+def test_a_probe_that_fails_says_so_and_is_not_tried_again(error: Exception) -> None:
+    engine = Reader(1.0, error=error)
+    probes = Probes(engine, POLICY)
+    for _ in range(3):
+        assert probes.rotation(copies(4, L2), L2) == ""
+    assert engine.asked == 1
+    assert (
+        probes.said
+        == f"the read probe of the GPU does not work here: {type(error).__name__}: {str(error)[:3]}"
+        + (str(error).partition("\n")[0][3:])
+    )
+    for _ in range(3):
+        assert probes.clock_mhz() == 0.0
+    assert engine.asked == 2
+    assert "clock probe" in probes.said
+
+
+def test_a_fault_of_the_device_is_not_hidden() -> None:
+    probes = Probes(Reader(1.0, error=FaultError(700, "")), POLICY)
+    with pytest.raises(FaultError):
+        probes.clock_mhz()
+    with pytest.raises(FaultError):
+        probes.rotation(copies(4, L2), L2)
+
+
+def test_a_policy_may_do_without_a_clock() -> None:
+    engine = Reader(1.0)
+    assert Probes(engine, Policy(gpu=GpuTiming(probe_cycles=0))).clock_mhz() == 0.0
+    assert engine.asked == 0
+    assert Probes(engine, POLICY).clock_mhz() == 100_000
+
+
+def test_the_host_tells_nothing() -> None:
+    probes = Probes(HostEngine(), POLICY)
+    assert probes.clock_mhz() == 0.0
+    assert probes.rotation(copies(4, L2), L2) == ""
+    assert probes.said == ""
