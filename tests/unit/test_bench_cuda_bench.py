@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from aot_tune.bench import Bench, Deadlines, DeviceState, Entry, Measurement, Policy, Prepared, messages, policy_for
+from aot_tune.bench.attempt import Remarks
 from aot_tune.bench.cuda import device_of
 from aot_tune.library import load_operator
 from aot_tune.spec import problem
@@ -81,9 +83,9 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return get
 
 
-@pytest.fixture
-def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
-    folder = tmp_path / "templates" / "axpb"
+@contextmanager
+def make_bed(root: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    folder = root / "templates" / "axpb"
     folder.mkdir(parents=True)
     (folder / "operator.py").write_text(OPERATOR)
     policy = policy_for("cuda", Policy(race_ns=20_000_000, screen_ns=1_000_000))
@@ -91,8 +93,21 @@ def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
     device = device_of(
         name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
     )
-    with Bench(device, policy, scratch=tmp_path / "scratch", threads=1) as bench:
+    with Bench(device, policy, scratch=root / "scratch", threads=1) as bench:
         yield Bed(bench, folder, objects)
+
+
+@pytest.fixture
+def bed(tmp_path: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    with make_bed(tmp_path, objects) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kept_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    """For tests in which no worker dies."""
+    with make_bed(tmp_path_factory.mktemp("bed"), objects) as found:
+        yield found
 
 
 def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
@@ -204,8 +219,8 @@ class Clocks:
         return reply
 
 
-def test_rounds_under_a_changed_clock_are_taken_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
+def test_rounds_under_a_changed_clock_are_taken_again(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, lines = kept_bed, list[str]()
     monkeypatch.setattr(bed.bench, "log", lines.append)
     clocks = Clocks(bed, [1980.0, 1500.0, 1980.0, 1200.0], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
@@ -217,16 +232,19 @@ def test_rounds_under_a_changed_clock_are_taken_again(bed: Bed, monkeypatch: pyt
     assert lines == ["axpb R=16 D=256: 2 rounds of its race were under a changed clock"]
 
 
-def test_a_clock_that_never_holds_still_does_not_take_all_rounds(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_never_holds_still_does_not_take_all_rounds(
+    kept_bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed, policy = kept_bed, kept_bed.bench.policy
     clocks = Clocks(bed, [1000.0 + 100 * (i * 7 % 20) for i in range(100)], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
-    policy = bed.bench.policy
     assert clocks.rounds <= policy.race_rounds + policy.on_gpu.repeats
     assert all(m.status == "ok" and len(m.final or ()) == len(m.clocks) >= policy.race_least for m in raced)
 
 
-def test_a_clock_that_the_power_cap_holds_down_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed.bench.monitor = monitor = Monitor(slow=0)
+def test_a_clock_that_the_power_cap_holds_down_is_kept(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, monitor = kept_bed, Monitor(slow=0)
+    monkeypatch.setattr(bed.bench, "monitor", monitor)
     monkeypatch.setattr(monitor, "capped", lambda _state: True)
     clocks = Clocks(bed, [1980.0, 1500.0, 1700.0], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
@@ -234,12 +252,12 @@ def test_a_clock_that_the_power_cap_holds_down_is_kept(bed: Bed, monkeypatch: py
     assert len(raced[0].clocks) == clocks.rounds
 
 
-def test_without_a_probe_the_race_goes_on_and_that_is_said_once(tmp_path: Path, bed: Bed) -> None:
-    lines: list[str] = []
-    bed.bench.remarks._log = lines.append
+def test_without_a_probe_the_race_goes_on_and_that_is_said_once(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, lines = kept_bed, list[str]()
+    monkeypatch.setattr(bed.bench, "remarks", Remarks(lines.append))
     for _ in range(2):
         raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
-        assert all(m.status == "ok" and not any(m.clocks) for m in raced)
+        assert all(m.status == "ok" and m.clocks and not any(m.clocks) for m in raced)
     assert lines == ["the clock of multiprocessors cannot be probed: what NVML tells of it has to do"]
 
 
@@ -251,31 +269,36 @@ class Crowded(Monitor):
         return DeviceState(others=int(self.reads == 3))
 
 
-def test_a_process_beside_a_race_is_noted_in_its_measurements(bed: Bed) -> None:
-    bed.bench.monitor = Crowded(slow=0)
-    assert all(m.others == 1 for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))
-    bed.bench.monitor = Monitor(slow=0)
-    assert all(m.others == 0 for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))
+def test_a_process_beside_a_race_is_noted_in_its_measurements(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = kept_bed
+    for monitor, others in ((Crowded(slow=0), 1), (Monitor(slow=0), 0)):
+        monkeypatch.setattr(bed.bench, "monitor", monitor)
+        assert all(m.others == others for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))
 
 
-def test_what_is_said_of_a_problem_is_said_of_all_its_times(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    bed.bench.remarks._log = lines.append
-    request, asked = bed.bench.pool.request, []
-
-    def answer(worker: Any, message: Any, seconds: float) -> Any:
-        reply = request(worker, message, seconds)
-        if isinstance(message, messages.Prepare):
-            asked.append(message.probe)
-            return messages.Done(remark="not cold" if message.probe else "", log="no probe")
-        return reply
-
-    monkeypatch.setattr(bed.bench.pool, "request", answer)
-    assert (bed.screen("good").reason, bed.screen("segfault").status) == ("not cold", "crashed")
+def test_what_is_said_of_a_problem_is_said_of_all_its_times(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, remarks = kept_bed, Remarks(lambda _line: None)
+    prepared = bed.prepare()
+    remarks.prepare(prepared, lambda _request: messages.Done(remark="not cold"))
+    monkeypatch.setattr(bed.bench, "remarks", remarks)
     assert bed.screen("good").reason == "not cold"
-    raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
-    assert all(m.reason.endswith("not cold") for m in raced)
-    assert asked[0] is True
-    assert set(asked[1:]) == {False}
-    assert lines[:2] == ["axpb R=16 D=256: not cold", "no probe"]
-    assert sum("not cold" in line for line in lines) == 1
+    assert all(m.reason.endswith("not cold") for m in bed.bench.race(prepared, [bed.entry("good")]))
+
+
+def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
+    prepared, lines, asked = kept_bed.prepare(), list[str](), list[bool]()
+    remarks = Remarks(lines.append)
+
+    def ask(request: messages.Prepare) -> messages.Reply:
+        asked.append(request.probe)
+        return messages.Done(remark="not cold" if request.probe else "", log="no probe")
+
+    for _ in range(3):
+        remarks.prepare(prepared, ask)
+    assert asked == [True, False, False]
+    assert lines == ["axpb R=16 D=256: not cold", "no probe"]
+    assert remarks.on(prepared, "a note") == "a note; not cold"
+    failing = Remarks(lines.append)
+    for _ in range(2):
+        failing.prepare(prepared, lambda request: messages.Failure(kind="", reason=str(request.probe)))
+    assert (len(lines), failing.on(prepared, "")) == (2, "")

@@ -15,9 +15,10 @@ from aot_tune.bench.records import Policy
 
 __all__ = ["Probes"]
 
-_LEAST_READ = 256 << 20
-"""Bytes that are read at least to see how fast the memory is: far more than any L2 holds."""
-_PIECE = 64 << 20
+_LEAST_READ = 64 << 20
+"""Bytes that are read at least to see how fast the memory is, where the L2 is small."""
+_LARGEST = 64 << 20
+"""Tensors are read by many blocks at once from here on, and more does not make it faster."""
 
 
 class Probes:
@@ -25,7 +26,7 @@ class Probes:
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
         self._engine, self._policy = engine, policy
-        self._memory = 0.0
+        self._memory: dict[int, float] = {}
         self._failed: set[str] = set()
         self.said = ""
 
@@ -50,27 +51,27 @@ class Probes:
         return self._try("read", lambda: self._warm(cold, wanted)) or ""
 
     def _warm(self, cold: Sequence[Any], wanted: float) -> str:
-        limit = self._policy.on_gpu.read_limit
+        """What is wrong when the copies are read faster than as many bytes of memory in tensors of their size."""
+        size = min(max(int(c.numel()) for c in cold), _LARGEST)
         rate = self._engine.read_rate(cold)
         for again in (False, True):
-            if rate and (again or not self._memory):
-                self._memory = max(self._memory, self._read_memory(wanted))
-            if rate <= limit * self._memory:
+            if rate and (again or size not in self._memory):
+                self._memory[size] = max(self._memory.get(size, 0.0), self._read_memory(size, wanted))
+            if rate <= self._policy.on_gpu.read_limit * self._memory.get(size, 0.0):
                 return ""
         return (
             f"not cold: a read probe of the copies of cold tensors ran at {rate:.0f} GB/s, "
-            f"memory at {self._memory:.0f} GB/s"
+            f"memory at {self._memory[size]:.0f} GB/s"
         )
 
-    def _read_memory(self, wanted: float) -> float:
-        """Bytes per ns at which so much memory is read that a cache has no part in it."""
-        count, pieces = -(-max(int(2 * wanted), _LEAST_READ) // _PIECE), []
+    def _read_memory(self, size: int, wanted: float) -> float:
+        """Bytes per ns at which tensors of so many bytes are read, so many of them that no cache has a part in it."""
+        count = -(-max(int(2 * wanted), _LEAST_READ) // size)
+        memory: Any = torch.zeros(count * size, dtype=torch.uint8, device=self._engine.device)
         try:
-            for _ in range(count):
-                pieces.append(torch.zeros(_PIECE, dtype=torch.uint8, device=self._engine.device))
-            return self._engine.read_rate(pieces)
+            return self._engine.read_rate(memory.split(size))
         finally:
-            pieces.clear()
+            del memory
             if self._engine.device.type == "cuda":
                 torch.cuda.empty_cache()  # what torch keeps of it would be missing in the other worker
 
