@@ -97,6 +97,8 @@ def _paired(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[floa
     fastest = min(timed, key=lambda b: (b.ns, b.candidate), default=None)
     if fastest is None or not winner.final or not fastest.final or winner.race != fastest.race:
         return None
+    if not all((*winner.final, *fastest.final)):  # too short for the clock
+        return None
     gain, error = paired_gain(fastest.final, winner.final)
     return 1 / (1 - gain), error / (1 - gain) ** 2
 

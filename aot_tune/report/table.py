@@ -56,7 +56,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
             text += f", {_percent(one.held_out_regret)} on shapes left out of learning{_not_judged(one)}"
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
-        lines += [f"  NOTE {row.problem}: {row.remark}" for row in one.problems if row.remark]
+        lines += _remarks(one.problems)
     for variant in one.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
         rebuilt += ", results vary between runs" if variant.varies else ""
@@ -70,6 +70,18 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `aot-tune report --failures` lists them")
     return lines
+
+
+def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
+    """What is to be said of times, once for all problems of which it is to be said."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.remark:
+            found.setdefault(row.remark, []).append(row.problem)
+    return [
+        f"  NOTE {first}{f' and {len(more)} more problems' if more else ''}: {remark}"
+        for remark, (first, *more) in found.items()
+    ]
 
 
 def _not_judged(one: OperatorReport) -> str:

@@ -6,12 +6,26 @@ import errno
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from aot_tune.bench import Measurement, Policy, policy_for
+from aot_tune.pipeline.finish import _disturbed
+from aot_tune.pipeline.story import _paired
 from aot_tune.progress import Progress
-from aot_tune.report import Failure, OperatorReport, ProblemRow, Report, VariantRow, format_report, format_time
+from aot_tune.report import (
+    Failure,
+    OperatorReport,
+    ProblemRow,
+    Report,
+    VariantRow,
+    format_report,
+    format_time,
+    policy_lines,
+)
+from aot_tune.spec import problem
 
 GOLDEN = Path(__file__).parent / "golden" / "report.txt"
 
@@ -21,7 +35,15 @@ REPORT = Report(
     targets=("cpu-x86-64-v3",),
     devices=("Some CPU",),
     toolchains={"cxx": "12.2.0"},
-    policy="version 1, digest 0123456789ab",
+    policy="cpu version 1, digest 0123456789ab",
+    measuring=(
+        (
+            "cpu version 1, digest 0123456789ab",
+            "cold inputs rotate, the rest is warm",
+            "samples of 50 us, " * 8 + "less",
+        ),
+        ("cuda version 2, digest ba9876543210", "graphs of at least 32 calls below 50 us"),
+    ),
     notes=("gemm: the budget ended before 1 of 3 problems were measured",),
     operators=(
         OperatorReport(
@@ -39,6 +61,10 @@ REPORT = Report(
                     regret=0.0,
                     tie=False,
                     baselines={"numpy.matmul": 1_500_000.0, "torch.matmul": 1_400_000.0},
+                    noise=0.012,
+                    paired=(1.131, 0.021),
+                    remark="cannot be captured in a CUDA graph: no; timed on a stream",
+                    others=2,
                     flops=2 * 4096 * 4096,
                     bytes=4 * (4096 + 4096 * 4096 + 4096),
                 ),
@@ -113,10 +139,106 @@ def test_report_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(REPORT), type=Report) == REPORT
 
 
+def test_a_report_of_an_older_build_can_be_read() -> None:
+    data = msgspec.to_builtins(REPORT)
+    del data["measuring"]
+    for row in data["operators"][0]["problems"]:
+        for name in ("noise", "paired", "remark", "others"):
+            del row[name]
+    read = msgspec.convert(data, Report)
+    text = format_report(read)
+    assert "policy    cpu version 1, digest 0123456789ab\nNOTE" in text
+    assert "  1.12  " in text  # the ratio of the medians
+
+
+def test_the_policy_is_told_in_words() -> None:
+    name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
+    assert name == f"cuda version 2, digest {policy_for('cuda', Policy()).digest[:12]}"
+    text = "\n".join(lines)
+    assert "copies of 4 x the L2" in text
+    assert "graphs of at least 32 calls below 50 us" in text
+    assert "recorded, not taken off" in text
+    assert "7 to 21 interleaved rounds in 250 ms, their median" in text
+    assert "samples under hardware slowdown or software thermal slowdown or thermal slowdown or power brake" in text
+    assert len(lines) <= 6
+    name, *lines = policy_lines("cpu", Policy())
+    assert name.startswith("cpu version 1, digest f7f882a7c5a9")
+    assert "copies of 2 x the last cache" in lines[0]
+    assert len(lines) <= 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cold_factor": 8.0}, {"copies": 7}, {"sample_ns": 123_000}, {"screen_stop": 1.25}, {"screen_samples": 9},
+        {"screen_ns": 5_000_000}, {"race_least": 6}, {"race_rounds": 33}, {"race_ns": 3_000_000_000},
+        {"gpu": {"launch": "stream"}}, {"gpu": {"short_ns": 20_000}}, {"gpu": {"short_calls": 20}},
+        {"gpu": {"read_limit": 1.5}}, {"gpu": {"idle_seconds": 2.0}}, {"gpu": {"heat_seconds": 0.03}},
+        {"gpu": {"heat_most": 0.5}}, {"gpu": {"probe_cycles": 0}}, {"gpu": {"probe_cycles": 70_000}},
+        {"gpu": {"clock_change": 0.1}}, {"gpu": {"repeats": 3}}, {"gpu": {"dropped": 8}}, {"gpu": {"kept": 4}},
+        {"gpu": {"least_clock": 0.7}}, {"gpu": {"recovery_seconds": 2.0}}, {"gpu": {"recoveries": 4}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_changed_policy_reads_otherwise(changed: dict[str, Any]) -> None:
+    base = policy_for("cuda", Policy())
+    if "gpu" in changed:
+        changed = {"gpu": msgspec.structs.replace(base.on_gpu, **changed["gpu"])}
+    other = msgspec.structs.replace(base, **changed)
+    assert policy_lines("cuda", other)[1:] != policy_lines("cuda", base)[1:]
+
+
+def test_one_note_for_many_problems() -> None:
+    gemm = REPORT.operators[0]
+    row = gemm.problems[0]
+    rows = tuple(msgspec.structs.replace(row, problem=f"M={m}") for m in (1, 2, 3))
+    other = msgspec.structs.replace(row, problem="M=4", remark="not cold")
+    one = msgspec.structs.replace(gemm, problems=(*rows, other))
+    notes = [x for x in format_report(msgspec.structs.replace(REPORT, operators=(one,))).splitlines() if "  NOTE" in x]
+    assert notes == [
+        "  NOTE M=1 and 2 more problems: cannot be captured in a CUDA graph: no; timed on a stream",
+        "  NOTE M=4: not cold",
+    ]
+
+
 def test_report_of_one_operator_and_few_failures() -> None:
     text = format_report(REPORT, operators=["gemm"], failures=1)
     assert "softmax" not in text
     assert "and 1 more dropped" in text
+
+
+def test_problems_that_were_measured_in_company_are_counted() -> None:
+    (line,) = _disturbed(REPORT.operators)
+    assert line.startswith("gemm on cpu-x86-64-v3: other processes used the device while 1 of 2 problems were timed;")
+    assert _disturbed(REPORT.operators[1:]) == []
+
+
+def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
+    return Measurement(
+        candidate=candidate,
+        object="",
+        problem=problem(M=1),
+        device="d",
+        policy="p",
+        status="ok",
+        final=final,
+        race=race,
+    )
+
+
+def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:
+    drifting = [100.0, 150.0, 120.0, 200.0, 110.0]
+    winner = measured("w", *drifting)
+    baselines = [measured("baseline:a", *(1.25 * t for t in drifting)), measured("baseline:b", *[400.0] * 5)]
+    assert _paired(winner, baselines) == pytest.approx((1.25, 0.0))
+    noisy = measured("baseline:a", *(t * f for t, f in zip(drifting, (1.2, 1.25, 1.3, 1.25, 1.28), strict=True)))
+    ratio, error = _paired(winner, [noisy]) or (0.0, 0.0)
+    assert ratio == pytest.approx(1.25)
+    assert 0.005 < error < 0.05
+    assert _paired(winner, []) is None
+    assert _paired(measured("w", 0.0, 0.0), [measured("baseline:a", 1.0, 1.0)]) is None
+    assert _paired(measured("w", 1.0, 1.0), [measured("baseline:a", 0.0, 1.0)]) is None
+    assert _paired(winner, [measured("baseline:a", *drifting, race="other")]) is None
 
 
 @pytest.mark.parametrize(
