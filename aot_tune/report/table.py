@@ -79,7 +79,7 @@ def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
         if row.remark:
             found.setdefault(row.remark, []).append(row.problem)
     return [
-        f"  NOTE {first}{f' and {len(more)} more problems' if more else ''}: {remark}"
+        f"  NOTE {first}{f' and {len(more)} more' if more else ''}: {remark}"
         for remark, (first, *more) in found.items()
     ]
 

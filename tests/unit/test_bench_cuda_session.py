@@ -454,3 +454,21 @@ def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed
     assert len({s.storages["x"].data_ptr() for s in sets}) == 1
     assert all(s.storages["w"].data_ptr() % 256 == 0 for s in sets)
     assert state.exact().storages["w"].data_ptr() % 128 == 64
+
+
+def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None:
+    path = bed.folder / "operator.py"
+    text = path.read_text()
+    assert "output=True" in text
+    path.write_text(text.replace("output=True", "output=True, cold=True"))
+    key = bed.name(problem(R=64, D=4096))
+    sets = bed.session._known(key).rotation()
+    assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == 1  # one fills the cache four times
+    key = bed.name(problem(R=1, D=4096))
+    sets = bed.session._known(key).rotation()
+    size = sum(int(storage.numel()) for storage in sets[0].cold())
+    assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == -(-4 * (1 << 16) // size) > 1
+    assert len({s.storages["x"].data_ptr() for s in sets}) == 1
+    bed.load(build(GOOD))
+    timed = bed.ask(messages.Bench(handle="one", key=key))
+    assert timed.status == "ok", timed.reason

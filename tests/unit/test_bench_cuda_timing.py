@@ -131,6 +131,19 @@ def test_a_cold_device_is_heated_up_to_a_steady_clock() -> None:
     assert list(device.clocks) == clocks[5:]  # 1980 is within 5 % of 1900
 
 
+@pytest.mark.parametrize(("call", "again"), [(5000.0, True), (30e6, False)])
+def test_a_device_that_idled_during_a_race_is_heated_up_again_unless_a_sample_does_that(
+    call: float, again: bool
+) -> None:
+    device = Device([call])
+    sampler = Sampler(device, device.calls(), POLICY, device.clock)
+    sampler.sample()
+    plays = device.plays
+    device.last_busy = -math.inf
+    sampler.sample()
+    assert (device.plays > plays + 10) == again
+
+
 def test_a_clock_that_is_never_steady_is_waited_for_no_longer_than_the_policy_says() -> None:
     device = Device([5000.0])
     probed: list[float] = []

@@ -196,7 +196,7 @@ def test_one_note_for_many_problems() -> None:
     one = msgspec.structs.replace(gemm, problems=(*rows, other))
     notes = [x for x in format_report(msgspec.structs.replace(REPORT, operators=(one,))).splitlines() if "  NOTE" in x]
     assert notes == [
-        "  NOTE M=1 and 2 more problems: cannot be captured in a CUDA graph: no; timed on a stream",
+        "  NOTE M=1 and 2 more: cannot be captured in a CUDA graph: no; timed on a stream",
         "  NOTE M=4: not cold",
     ]
 

@@ -36,9 +36,6 @@ __all__ = ["CudaSession", "make_session"]
 _KEPT_RESULTS = 8
 """Outputs that were right are kept of so many candidates, to compare with after timed calls."""
 
-_SINGLE_NS = 50_000.0
-"""A single call that is waited for takes at most so much longer than one of many."""
-
 _HOST_BYTES = 4 << 30
 """The driver takes host memory for what it maps and compiles while a candidate runs; it is not charged for that."""
 
@@ -208,7 +205,7 @@ class CudaSession:
         sets = self._known(request.key).rotation()
         remark = ""
         if request.probe:
-            cold = [s.storages[t.name] for s in sets for t in s.inputs() if t.cold]
+            cold = [storage for one in sets for storage in one.cold()]
             remark = self._probes.rotation(cold, int(self._device.identity.get("l2_bytes", 0)))
         return messages.Done(remark=remark, log=self._probes.said)
 
@@ -304,7 +301,7 @@ class CudaSession:
         emit(_progress("timed calls"))
         state = self._known(request.key)
         runs = self._runs.pop((request.handle, request.key), ())
-        hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + _SINGLE_NS
+        hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + self._policy.on_gpu.single_ns
         if len(runs) > 1 and min(runs) > hopeless:  # the calls that were verified are times enough
             self._accepted.pop((request.handle, request.key), None)
             return messages.Timed(samples=runs)

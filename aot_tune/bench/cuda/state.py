@@ -23,7 +23,7 @@ class CallSet:
     """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
     With `natural`, tensors lie as an allocator places them, unless the problem says less; else exactly as the problem
-    says. `share` is a call set whose tensors are used where they are not cold inputs.
+    says. `share` is a call set whose tensors are used where they are not cold.
     """
 
     def __init__(
@@ -91,6 +91,10 @@ class CallSet:
     def inputs(self) -> list[Tensor]:
         """The inputs that are present."""
         return [t for t in self.operator.inputs if t.name in self.layouts]
+
+    def cold(self) -> list[Any]:
+        """Storages of what shall not be in the caches when a call begins."""
+        return [self.storages[t.name] for t in (*self.inputs(), *self.outputs()) if t.cold]
 
     def poison(self) -> None:
         """Fill all outputs with NaN."""
@@ -196,7 +200,7 @@ class ProblemState:
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)
             self._rotation.append(first)
-            size = sum(first.storages[t.name].numel() for t in first.inputs() if t.cold)
+            size = sum(storage.numel() for storage in first.cold())
             wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
             for _ in range(min(wanted, self.policy.copies) - 1):
                 self._rotation.append(

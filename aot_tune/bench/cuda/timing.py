@@ -33,6 +33,7 @@ class Sampler:
         self._recorded = self._record([calls[i % len(calls)] for i in range(self._size)], framework)
         self._plays = 1
         self._sized = False
+        self._span = 0.0
 
     def _record(self, batch: Sequence[Call], framework: bool) -> Recorded:
         if self._rules.launch == "stream":
@@ -69,12 +70,13 @@ class Sampler:
         return [f / (plays * self._size) for f in found]
 
     def _settle(self) -> float:
-        """Heat the device up when it has been idle, and find how many plays make a sample; ns per call."""
+        """Find how many plays make a sample, and how many ns that takes; returns ns per call."""
         call = self._time(1, warm=True)[0]
         if not self._sized:
             self._sized = True
             played = call * self._size
             self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), self._rules.plays)
+            self._span = played * self._plays
         return call
 
     def _heat_up(self) -> None:
@@ -92,8 +94,9 @@ class Sampler:
 
     def sample(self, warm: bool = True) -> float:
         """Mean ns of the calls of one sample."""
-        if not self._sized:
+        if self._span < 1e9 * self._rules.heat_seconds:  # a longer one heats the device up itself
             self._heat_up()
+        if not self._sized:
             self._settle()
         return self._time(1, warm)[0]
 
