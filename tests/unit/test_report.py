@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from aot_tune.report import (
 )
 from aot_tune.spec import problem
 
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "report.txt"
 
 REPORT = Report(
@@ -165,6 +167,17 @@ def test_the_policy_is_told_in_words() -> None:
     assert name.startswith("cpu version 1, digest f7f882a7c5a9")
     assert "copies of 2 x the last cache" in lines[0]
     assert len(lines) <= 4
+
+
+def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
+    words = policy_lines("cuda", policy_for("cuda", Policy()))
+    printed = format_report(msgspec.structs.replace(REPORT, measuring=(words,))).replace(words[0][-12:], "...")
+    text = (ROOT / "docs" / "measuring.md").read_text()
+    quoted = text.split("```")[1].strip("\n").splitlines()
+    assert quoted[-1].strip() == "..."
+    assert "\n".join(quoted[:-1]) in printed
+    gpu, numbers = policy_for("cuda", Policy()).on_gpu, set(re.findall(r"\d+", text))
+    assert {str(gpu.short_calls), str(gpu.empty_calls), str(gpu.probe_cycles)} <= numbers
 
 
 @pytest.mark.parametrize(
