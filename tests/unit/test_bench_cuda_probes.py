@@ -11,7 +11,7 @@ from aot_tune.bench import GpuTiming, Policy, policy_for
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.engine import FaultError, GpuEngine, HostEngine, reads  # noqa: E402
+from aot_tune.bench.cuda.engine import CaptureError, FaultError, GpuEngine, HostEngine, Recorded, reads  # noqa: E402
 from aot_tune.bench.cuda.probes import Probes  # noqa: E402
 
 POLICY = policy_for("cuda", Policy())
@@ -74,6 +74,27 @@ def test_all_bytes_but_the_unaligned_are_read(monkeypatch: pytest.MonkeyPatch) -
     assert [float(f) for f in found] == pytest.approx(
         [float(p.norm()) for p in (whole.view(torch.float32), whole[4:32].view(torch.float32))]
     )
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_the_best_of_three_reads_counts_with_or_without_a_graph(captures: bool) -> None:
+    engine: Any = GpuEngine.__new__(GpuEngine)
+    played: list[str] = []
+
+    def record(calls: Sequence[Any]) -> Recorded:
+        if not captures:
+            raise CaptureError("operation not permitted")
+        assert calls[0]() == 0
+        return Recorded(lambda: played.append("graph"), 1, lambda: played.append("closed"))
+
+    def time(play: Any, count: int) -> list[float]:
+        play()
+        return [400.0, 200.0, 300.0][:count]
+
+    engine.check, engine._record_framework, engine.time = lambda: None, record, time
+    assert engine.read_rate(copies(2, 1024)) == 2048 / 200.0
+    assert played == (["graph", "closed"] if captures else [])
+    assert engine.read_rate([]) == 0.0
 
 
 class Reader(HostEngine):
