@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import statistics
@@ -63,7 +64,6 @@ class Race:
         self._recoveries = bench.policy.on_gpu.waits
         self._states: list[DeviceState] = []
         self._clocks: list[float] = []
-        self._capped: set[int] = set()
 
     def run(self) -> list[Measurement]:
         """Hold the race; always one measurement per entry."""
@@ -199,11 +199,9 @@ class Race:
         """A turn of each that is still in the race, and after the last one the device's clock."""
         turns = [r for r in runners if r.status == "ok"]
         order.shuffle(turns)
-        seen, mhz = len(self._states), 0.0
+        mhz = 0.0
         for runner in turns:
             mhz = self._turn(runner, fresh=fresh, clock=self._probes and runner is turns[-1])
-        if any(self._bench.monitor.capped(s) for s in self._states[seen:]):
-            self._capped.add(len(self._clocks))
         self._clocks.append(mhz)
 
     @property
@@ -211,9 +209,10 @@ class Race:
         return bool(self._policy.gpu and self._policy.gpu.probe_cycles)
 
     def _steady(self, least: int) -> list[int]:
-        """Which rounds to keep; a clock that the power cap holds down is as good as any."""
-        clocks = [0.0 if number in self._capped else mhz for number, mhz in enumerate(self._clocks)]
-        return timing.steady_rounds(clocks, self._policy.on_gpu.clock_change, least)
+        """Which rounds to keep: all where the power cap was seen, which moves the clock with every kernel."""
+        if any(self._bench.monitor.capped(state) for state in self._states):
+            return list(range(len(self._clocks)))
+        return timing.steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
     def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
         """Take rounds under a changed clock again, and drop them as far as enough others are there."""
@@ -222,7 +221,7 @@ class Race:
         if not any(self._clocks) and any(r.status == "ok" for r in runners):
             self._bench.remarks.log("the clock of multiprocessors cannot be probed: what NVML tells of it has to do")
         rounds = len(self._clocks)
-        for _ in range(min(self._policy.on_gpu.repeats, rounds)):
+        for _ in range(math.ceil(self._policy.on_gpu.repeats * rounds)):
             if len(self._steady(0)) >= rounds:
                 break
             self._round(runners, order, fresh=True)

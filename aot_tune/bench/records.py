@@ -131,8 +131,8 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
         probe_cycles: of its clock a multiprocessor spins for so many, in each round, to tell what its clock is; 0 is
             for no probe.
         clock_change: a clock is steady while it changes by no more than this share of it. A round of a race in which
-            it is farther from the race's median is taken again, unless the power cap was at work.
-        repeats: at most so many rounds of a race are taken again for that.
+            it is farther from the race's median is taken again, unless the power cap was seen during the race.
+        repeats: at most this share of a race's rounds is taken again for that.
         read_limit: a rotation does not keep its tensors cold where they are read this many times as fast as memory is.
         dropped: bits of NVML's clock event reasons under which samples are taken again.
         kept: bits of reasons that excuse a clock below `least_clock` of the highest; without one it counts as dropped.
@@ -155,7 +155,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     heat_most: float = 0.2
     probe_cycles: int = 100_000
     clock_change: float = 0.05
-    repeats: int = 5
+    repeats: float = 0.25
     read_limit: float = 1.25
     dropped: int = 0x8 | 0x20 | 0x40 | 0x80
     kept: int = 0x1 | 0x2 | 0x4

@@ -45,7 +45,7 @@ def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
     if gpu.probe_cycles:
         clock += (
             f", until it is steady; a spin of {gpu.probe_cycles} cycles probes it in each round, and rounds "
-            f"{_percent(gpu.clock_change)} off their median are taken again (at most {gpu.repeats}) unless power-capped"
+            f"{_percent(gpu.clock_change)} off their median are taken again (at most {_percent(gpu.repeats)}) unless power-capped"
         )
     yield clock
     low = f"below {_percent(gpu.least_clock)} of the highest clock without {_reasons(gpu.kept)}"

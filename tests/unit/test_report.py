@@ -188,7 +188,7 @@ def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
         {"gpu": {"launch": "stream"}}, {"gpu": {"short_ns": 20_000}}, {"gpu": {"short_calls": 20}},
         {"gpu": {"read_limit": 1.5}}, {"gpu": {"idle_seconds": 2.0}}, {"gpu": {"heat_seconds": 0.03}},
         {"gpu": {"heat_most": 0.5}}, {"gpu": {"probe_cycles": 0}}, {"gpu": {"probe_cycles": 70_000}},
-        {"gpu": {"clock_change": 0.1}}, {"gpu": {"repeats": 3}}, {"gpu": {"dropped": 8}}, {"gpu": {"kept": 4}},
+        {"gpu": {"clock_change": 0.1}}, {"gpu": {"repeats": 0.5}}, {"gpu": {"dropped": 8}}, {"gpu": {"kept": 4}},
         {"gpu": {"least_clock": 0.7}}, {"gpu": {"recovery_seconds": 2.0}}, {"gpu": {"recoveries": 4}},
     ],
     ids=str,

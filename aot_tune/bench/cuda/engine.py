@@ -297,7 +297,9 @@ class GpuEngine:
 
     def _timers(self, count: int) -> list[Any]:
         while len(self._events) < count:
-            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(self._stream)  # which makes it: that shall not take its time later
+            self._events.append(event)
         return self._events
 
     def empty(self) -> Call:
