@@ -43,9 +43,10 @@ def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
     heat = f"{_time(1e9 * gpu.heat_seconds)} to {_time(1e9 * gpu.heat_most)}"
     clock = f"clock: {heat} of heating after {_time(1e9 * gpu.idle_seconds)} idle"
     if gpu.probe_cycles:
+        changed = f"{_percent(gpu.clock_change)} off their median are taken again (at most {_percent(gpu.repeats)})"
         clock += (
-            f", until it is steady; a spin of {gpu.probe_cycles} cycles probes it in each round, and rounds "
-            f"{_percent(gpu.clock_change)} off their median are taken again (at most {_percent(gpu.repeats)}) unless power-capped"
+            f", until it is steady; a spin of {gpu.probe_cycles} cycles probes it in each round, and rounds {changed} "
+            "unless power-capped"
         )
     yield clock
     low = f"below {_percent(gpu.least_clock)} of the highest clock without {_reasons(gpu.kept)}"
