@@ -31,6 +31,7 @@ from spaces import RecordedSpace, find_spaces, read_space
 
 from aot_tune.bench import Check, Measurement, Policy, Prepared, messages, policy_for
 from aot_tune.bench import Entry as Entrant
+from aot_tune.bench.attempt import Remarks
 from aot_tune.bench.race import Race
 from aot_tune.bench.timing import screen
 from aot_tune.compile import Object
@@ -88,6 +89,9 @@ class _Device:
         self.policy, self.pool, self.family = policy, self, self
         self._times, self._draw, self._worker = times, draw, _Worker()
         self._loaded: dict[str, str] = {}
+        self.remarks = Remarks(self.log)
+
+    def log(self, _line: str) -> None: ...
 
     def sampler(self, candidate: str) -> Callable[[int], float]:
         """Samples of a candidate: the mean of as many calls as are asked for."""
@@ -120,6 +124,9 @@ class _Device:
         return self
 
     def spoiled(self, _state: object) -> bool:
+        return False
+
+    def capped(self, _state: object) -> bool:
         return False
 
     def measurement(self, _prepared: Prepared, candidate: str, digest: str, **fields: Any) -> Measurement:
