@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from precompiled import include
+
 from aot_tune.compile.cuda_targets import TARGETS, code_flags
 from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Rendered, Renderer, candidate_for
@@ -58,10 +60,9 @@ def build_for_host(
     names |= {"ELEMENT": ELEMENTS[rendered.candidate.dtypes["T"]]}
     names |= {"BATCHED": str(int(rendered.candidate.operator == "batched_gemm"))}
     defines = [f"-D{k}={v}" for k, v in names.items()]
-    command = ["g++", "-std=c++17", "-O1", "-w", "-I", str(HOST), "-include", str(HOST / "matrix.h"), *defines]
-    done = subprocess.run(
-        [*command, "check.cpp", "-o", "check"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    flags = include(folder.parent, HOST / "matrix.h", ["-std=c++17", "-O1", "-w", "-I", str(HOST)])
+    command = ["g++", *flags, *defines, "check.cpp", "-o", "check"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "check"
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from precompiled import include
 
 from aot_tune.compile.cuda_targets import TARGETS, code_flags
 from aot_tune.library import bundled_templates, load_operator
@@ -161,8 +162,9 @@ class Stored:
 def build_for_host(folder: Path, rendered: Rendered) -> Callable[..., int]:
     """Compile a rendered kernel with the host's compiler; returns a function that asks for workspace and launches."""
     (folder / "kernel.cpp").write_text(rendered.source)
-    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing"]
-    command = ["g++", *flags, "-I", str(HOST), "kernel.cpp", "-o", "kernel.so"]
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing", "-I", str(HOST)]
+    flags = include(folder.parent, HOST / "cuda_runtime.h", flags)
+    command = ["g++", *flags, "-shared", "kernel.cpp", "-o", "kernel.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(folder / "kernel.so"))

@@ -3,16 +3,15 @@
 // their waits allow, and warps run side by side; with HASTE in the environment copies happen at once, and a
 // warp runs ahead of the others as far as barriers let it.
 #pragma once
-#include <ucontext.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <vector>
+
+#include "../fibre.h"
 
 #define __host__
 #define __device__
@@ -58,8 +57,7 @@ struct Copy {
   int valid;
 };
 struct Fibre {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  Context context;
   dim3 thread, block;
   int rank = 0, cluster_generation = 0;
   bool done = false, waited = false;  // for the kernels before this one
@@ -70,7 +68,7 @@ struct Cluster {
   std::vector<Block> blocks;
   std::vector<Fibre> fibres;
   Barrier barrier;
-  ucontext_t scheduler;
+  Context scheduler;
   Fibre* now = nullptr;
   dim3 grid, size;
   std::function<void()> body;
@@ -92,7 +90,7 @@ inline Fibre& now() { return *cluster->now; }
 inline Block& block() { return cluster->blocks[static_cast<size_t>(now().rank)]; }
 inline int lane() { return static_cast<int>(now().thread.x % 32); }
 inline Warp& warp() { return block().warps[now().thread.x / 32]; }
-inline void yield() { swapcontext(&now().context, &cluster->scheduler); }
+inline void yield() { now().context.leave_for(cluster->scheduler); }
 inline void wait(Barrier& barrier, int count) {
   const int mine = barrier.generation;
   if (++barrier.arrived == count) {
@@ -151,12 +149,7 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
     fibre.rank = static_cast<int>(i) / threads;
     fibre.thread = dim3(static_cast<unsigned>(static_cast<int>(i) % threads), 0, 0);
     fibre.block = dim3(first.x + static_cast<unsigned>(fibre.rank), first.y, first.z);
-    fibre.stack.reset(new char[128 * 1024]);
-    getcontext(&fibre.context);
-    fibre.context.uc_stack.ss_sp = fibre.stack.get();
-    fibre.context.uc_stack.ss_size = 128 * 1024;
-    fibre.context.uc_link = &all.scheduler;
-    makecontext(&fibre.context, enter, 0);
+    fibre.context.begin_at(enter, 128 * 1024);
   }
   for (size_t left = all.fibres.size(), turns = 0; left != 0; ++turns) {
     left = 0;
@@ -165,7 +158,7 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
         for (size_t lane = i; lane < i + 32; ++lane) {
           if (all.fibres[lane].done) continue;
           all.now = &all.fibres[lane];
-          swapcontext(&all.scheduler, &all.now->context);
+          all.scheduler.leave_for(all.now->context);
         }
       }
       for (size_t lane = i; lane < i + 32; ++lane) left += !all.fibres[lane].done;

@@ -3,7 +3,6 @@
 // templates/common/instructions.cuh.j2, too.
 #pragma once
 #include <sched.h>
-#include <ucontext.h>
 
 #include <atomic>
 #include <cmath>
@@ -12,9 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
+
+#include "../fibre.h"
 
 #define AOT_TUNE_INSTRUCTIONS_CUH
 #define __host__
@@ -95,8 +95,7 @@ inline std::vector<const char*>
 inline thread_local char anchor;
 
 struct Fibre {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  Context context;
   dim3 thread;
   bool done = false;
   long cluster_turns = 0;
@@ -107,7 +106,7 @@ struct Barrier {
 struct Block {
   std::vector<Fibre> fibres;
   Fibre* now = nullptr;
-  ucontext_t scheduler;
+  Context scheduler;
   dim3 index;
   unsigned rank = 0;
   Barrier barrier;
@@ -120,7 +119,7 @@ inline void open_shared();
 inline void close_shared(size_t bytes);
 inline bool may_launch(const void* function, size_t shared_bytes);
 
-inline void yield() { swapcontext(&block->now->context, &block->scheduler); }
+inline void yield() { block->now->context.leave_for(block->scheduler); }
 inline void wait(Barrier& barrier, unsigned count) {
   const unsigned turn = barrier.turn;
   if (++barrier.arrived == count) barrier.arrived = 0, ++barrier.turn;
@@ -143,19 +142,14 @@ inline void run_block(dim3 index, unsigned rank, const std::function<void()>& bo
   for (size_t i = 0; i < all.fibres.size(); ++i) {
     Fibre& fibre = all.fibres[i];
     fibre.thread = dim3(static_cast<unsigned>(i) % blockDim.x, static_cast<unsigned>(i) / blockDim.x, 0);
-    fibre.stack.reset(new char[stack_bytes]);
-    getcontext(&fibre.context);
-    fibre.context.uc_stack.ss_sp = fibre.stack.get();
-    fibre.context.uc_stack.ss_size = stack_bytes;
-    fibre.context.uc_link = nullptr;
-    makecontext(&fibre.context, enter, 0);
+    fibre.context.begin_at(enter, stack_bytes);
   }
   for (bool left = true; left;) {
     left = false;
     for (auto& fibre : all.fibres) {
       if (fibre.done) continue;
       all.now = &fibre;
-      swapcontext(&all.scheduler, &fibre.context);
+      all.scheduler.leave_for(fibre.context);
       left |= !fibre.done;
     }
   }

@@ -1,0 +1,43 @@
+// Fibres for the tests that run CUDA kernels on the host: stacks of their own that take turns. ucontext makes
+// them; it does not switch between them, because each swapcontext is a call of the kernel for the signal mask.
+#pragma once
+#include <ucontext.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace host {
+
+/// A place to go on from: a fibre, or whoever runs fibres.
+class Context {
+ public:
+  /// Makes a fibre that runs `entry`, which never returns.
+  void begin_at(void (*entry)(), size_t stack_bytes) {
+    stack_.reset(new char[stack_bytes]);
+    getcontext(&start_);
+    start_.uc_stack.ss_sp = stack_.get();
+    start_.uc_stack.ss_size = stack_bytes;
+    start_.uc_link = nullptr;
+    makecontext(&start_, entry, 0);
+    begun_ = false;
+  }
+  /// Leaves this place for another, until somebody comes back to it.
+  __attribute__((noinline)) void leave_for(Context& other) {
+    if (__builtin_setjmp(place_) == 0) other.enter();
+  }
+
+ private:
+  [[noreturn]] __attribute__((noinline)) void enter() {
+    if (begun_) __builtin_longjmp(place_, 1);
+    begun_ = true;
+    setcontext(&start_);
+    __builtin_unreachable();
+  }
+
+  ucontext_t start_;
+  std::unique_ptr<char[]> stack_;
+  void* place_[5];
+  bool begun_ = true;
+};
+
+}  // namespace host
