@@ -1,6 +1,6 @@
 """Triton kernels of the bundled operators: what they declare fits, they are right, and they compile for every target.
 
-The kernels run in Triton's interpreter, on tensors of sizes that are multiples of no block, in a process of their own.
+The kernels run in Triton's interpreter, on tensors of sizes that are multiples of no block, in processes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import triton_bundled
@@ -94,41 +96,74 @@ def test_files_of_kernels_import_nothing_but_triton(operator: str) -> None:
     assert "import triton" not in text
 
 
-def in_child(*arguments: str, interpret: bool) -> str:
-    """Run the program of triton_bundled.py in another process; what it prints."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"} if interpret else dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, triton_bundled.__file__, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+class Program:
+    """`triton_bundled.py`, running: an operator, a kernel and perhaps more in, what is found of them out."""
+
+    def __init__(self, what: str, folder: Path) -> None:
+        path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path} | ({"TRITON_INTERPRET": "1"} if what == "interpret" else {})
+        self.errors = folder / f"{what}.log"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, triton_bundled.__file__, what],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
+
+    def __call__(self, *arguments: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        before = self.errors.stat().st_size
+        print(json.dumps(arguments), file=self.process.stdin, flush=True)
+        answer = status = ""
+        for line in self.process.stdout:
+            if re.fullmatch(r"-?\d+\n", line):
+                status = line.strip()
+                break
+            answer += line
+        assert status == "0", answer[-2000:] + self.errors.read_bytes()[before:].decode()[-4000:]
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def interpret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    program = Program("interpret", tmp_path_factory.mktemp("interpret"))
+    yield program
+    program.close()
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    program = Program("build", tmp_path_factory.mktemp("build"))
+    yield program
+    program.close()
 
 
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
-def test_kernels_are_right_in_the_interpreter(operator: str, name: str) -> None:
-    said = json.loads(in_child("interpret", operator, name, interpret=True))
+def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str, name: str) -> None:
+    said = interpret(operator, name)
     assert said["calls"] >= 4
     assert said["faults"] == []
 
 
 @needs_triton
-def test_the_interpreter_notices_a_fault() -> None:
-    said = json.loads(in_child("interpret", "flash_attention", "triton_64", "keys[None, :] < N", interpret=True))
+def test_the_interpreter_notices_a_fault(interpret: Program) -> None:
+    said = interpret("flash_attention", "triton_64", "keys[None, :] < N")
     assert said["faults"]
 
 
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
-def test_kernels_compile_for_every_target(operator: str, name: str) -> None:
+def test_kernels_compile_for_every_target(build: Program, operator: str, name: str) -> None:
     """Each config as the JIT would compile it for a problem, the first one also with nothing assumed and elsewhere."""
-    built = json.loads(in_child("build", operator, name, interpret=False))
+    built = build(operator, name)
     on_descriptors = any(d in name for d in DESCRIPTORS)
     _, kernel = looked_up(operator, name)
     configs = list(kernel.configs(HOPPER.facts))

@@ -1,7 +1,8 @@
 """What tests of the bundled Triton kernels share, and the program that they run in other processes.
 
-Whether a function is interpreted is decided when Triton is imported, so each kernel has a process of its own:
-`python triton_bundled.py interpret|build <operator> <kernel>`.
+Whether a function is interpreted is decided when Triton is imported, so there are two of these processes:
+`python triton_bundled.py interpret|build`. Each reads lines, a JSON list of an operator's name, a kernel's and perhaps
+more, and forks a process for each. That writes its answer as a line; then come an empty line and its exit status.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -343,9 +345,22 @@ def rendered(
     return render_triton(concrete, candidate, HOPPER)
 
 
-if __name__ == "__main__":
-    import tempfile
+def serve(answer: Callable[..., dict[str, Any]]) -> None:
+    """Answer the lines of standard input. What is imported here needs seconds: children have it from the start."""
+    import torch
+    import triton.tools.tensor_descriptor
 
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        print(json.dumps({"interpret": interpret, "build": build}[sys.argv[1]](*sys.argv[2:])))
+    del torch, triton
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["TRITON_CACHE_DIR"] = folder
+                print(json.dumps(answer(*json.loads(line))), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(f"\n{os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+if __name__ == "__main__":
+    serve({"interpret": interpret, "build": build}[sys.argv[1]])
