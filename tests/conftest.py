@@ -22,6 +22,14 @@ settings.load_profile("any machine")
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: what shares fixtures shares a process, a file's tests or those of the one wheel."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            whole = item.path.parent if "wheelhouse" in getattr(item, "fixturenames", ()) else item.path
+            item.add_marker(pytest.mark.xdist_group(str(whole.relative_to(ROOT))))
+
+
 @pytest.fixture
 def make_rendered() -> Callable[..., Rendered]:
     """Small candidates: `make_rendered(7)`, or with a source of their own, in which SYMBOL stands for the symbol."""

@@ -14,6 +14,8 @@ import pytest
 from aot_tune.bench import Deadlines
 from aot_tune.bench.processes import children_of
 
+pytestmark = pytest.mark.alone
+
 
 def strays(token: str) -> list[int]:
     """Processes that descend from a bench's workers."""

@@ -19,6 +19,8 @@ from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.processes import children_of
 from aot_tune.errors import AotTuneError, WorkerError
 
+pytestmark = pytest.mark.alone
+
 DEADLINES = Deadlines(handshake=30)
 
 

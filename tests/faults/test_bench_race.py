@@ -7,6 +7,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.alone
+
 
 def test_a_race_pairs_entries_incumbent_and_baselines(bed: Any) -> None:
     prepared = bed.prepare()

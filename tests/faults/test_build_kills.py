@@ -17,6 +17,8 @@ import pytest
 from environments import ROOT
 from project import Project, descendants, read_until, start, wait_until_gone
 
+pytestmark = pytest.mark.alone
+
 _PR_SET_CHILD_SUBREAPER = 36
 KILLS = 30
 

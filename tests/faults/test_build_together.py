@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from project import Project
 
+pytestmark = pytest.mark.alone
+
 
 def compiled_sources(project: Project) -> Counter[str]:
     """How often each candidate was compiled, by target and source: the compiler's log has its folder only."""

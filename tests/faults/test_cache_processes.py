@@ -14,6 +14,8 @@ from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain
 from aot_tune.compile.entry import load_entry
 from aot_tune.storage import CorruptError
 
+pytestmark = pytest.mark.alone
+
 KILLS = 40  # a fifth of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
 BUILD = """

@@ -11,6 +11,8 @@ import pytest
 from aot_tune.compile import ObjectCache, compile_all, cxx, target_by_name, toolchain_for
 from aot_tune.errors import ToolchainError
 
+pytestmark = pytest.mark.alone
+
 TARGET = target_by_name("cpu-x86-64")
 ENDLESS = (
     "template <unsigned long N, bool B> struct F { static const unsigned long v = F<N / 2, !B>::v + F<N / 2 + 1, B>::v"

@@ -13,6 +13,8 @@ import pytest
 from aot_tune.compile.run import compiler_environment, key_environment, run
 from aot_tune.errors import ToolchainError
 
+pytestmark = pytest.mark.alone
+
 PLAIN = {"PATH": os.environ["PATH"]}
 
 

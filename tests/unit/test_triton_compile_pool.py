@@ -22,6 +22,8 @@ from aot_tune.render.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.triton.messages import CompileRequest
 
+pytestmark = pytest.mark.alone
+
 TARGET = "cuda-sm_90a"
 _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
