@@ -2,154 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aot_tune.bench import Check, Policy, messages, policy_for
-from aot_tune.bench.cuda import device_of
+from aot_tune.bench import Check, messages
 from aot_tune.spec import Problem, problem
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.engine import FaultError, HostEngine  # noqa: E402
-from aot_tune.bench.cuda.session import CudaSession  # noqa: E402
+import cuda_session  # noqa: E402
+from cuda_session import FAULTS, GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
 
-OPERATOR = '''
-"""The operator of these tests: y = 2 * x + 1, with weights that are cold."""
-from aot_tune.spec import Attribute, Baseline, Kernel, Operator, Tensor, dims, problem
-
-R, D = dims("R D")
-
-
-def reference(xp, call):
-    y = 2 * call.x + 1 + call.w
-    return {"y": y if call.bias is None else y + call.bias}
-
-
-def torch_axpb(torch, call):
-    return lambda: torch.add(call.x, call.w, out=call.y)
-
-
-operator = Operator(
-    name="axpb",
-    dims=("R", "D"),
-    dtypes={"T": ("f32", "bf16", "f16")},
-    tensors=(
-        Tensor("x", (R, D), "T"),
-        Tensor("w", (D,), "T", cold=True),
-        Tensor("bias", (D,), "T", optional=True),
-        Tensor("y", (R, D), "T", output=True),
-    ),
-    reference=reference,
-    flops=3 * R * D,
-    workload=(problem(R=16, D=256),),
-    baselines=(Baseline("torch", "torch", torch_axpb), Baseline("absent", "no_such_module_anywhere", torch_axpb)),
-    kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
-)
-'''
-
-SOURCE = r"""
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-struct DLTensor {
-    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
-    int64_t *shape, *strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default")))
-static int calls = 0, preloads = 0;
-#if BITS == 32
-using T = float;
-static float load(const T& x) { return x; }
-static T make(float x) { return x; }
-#else
-using T = uint16_t;
-static float load(const T& x) { uint32_t b = uint32_t(x) << 16; float f; std::memcpy(&f, &b, 4); return f; }
-static T make(float x) {
-    uint32_t b; std::memcpy(&b, &x, 4);
-    if ((b & 0x7fffffff) > 0x7f800000) return 0x7fff;
-    return uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16);
-}
-#endif
-static T& at(const DLTensor* t, int64_t i, int64_t j) {
-    return static_cast<T*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
-}
-EXPORT int candidate_preload() { return preloads++ < 100 ? PRELOAD : 1; }
-EXPORT int candidate_workspace(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*, size_t* size) {
-    *size = WORKSPACE; return 0;
-}
-EXPORT int candidate_launch(const DLTensor* x, const DLTensor* w, const DLTensor* bias, const DLTensor* y,
-                            void* workspace, size_t, void* stream) {
-    (void)stream; (void)workspace;
-    ++calls;
-    const int64_t rows = x->shape[0], columns = x->shape[1];
-    for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < columns; ++j) {
-            float v = 2 * load(at(x, i, j)) + 1 + load(at(w, j, 0));
-            if (bias) v += load(at(bias, j, 0));
-            at(y, i, j) = make(v);
-        }
-    BODY
-    return 0;
-}
-"""
-
-GOOD = ""
-PAST_END = "at(y, rows - 1, columns) = make(0);"
-MUTATES = "at(x, 0, 0) = make(5);"
-WRONG = "if (rows > 1) at(y, rows - 1, columns - 1) = make(1000);"
-NAN = "at(y, 0, 0) = make(0.0f / 0.0f * 0);"
-LATER = "if (calls > 8) at(y, 0, 0) = make(77);"
-REFUSES = "return 9;"
-FAULTS = "return 700;"
-UNSTEADY = "at(y, 0, 0) = make(load(at(y, 0, 0)) * (1 + 1e-7f * (calls % 2)));"
-PAST_WORKSPACE = "static_cast<char*>(workspace)[WORKSPACE] = 0;"
-
-
-class Engine(HostEngine):
-    """The host as a device that a candidate can spoil: a launch that returns 700 does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken = False
-
-    def check(self) -> None:
-        if self.broken:
-            raise FaultError(700, "")
-
-
-class Bed:
-    def __init__(self, folder: Path, role: Any = "candidate") -> None:
-        self.folder = folder / "templates" / "axpb"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "operator.py").write_text(OPERATOR)
-        self.policy = policy_for("cuda", Policy(screen_ns=1_000_000, sample_ns=10_000, copies=4))
-        device = device_of(
-            name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
-        )
-        self.engine = Engine()
-        self.session = CudaSession(self.policy, role, device, lambda: self.engine)
-        self.references, self.count = folder / "references", 0
-        self.references.mkdir()
-
-    def ask(self, request: Any) -> Any:
-        return self.session.handle(request, lambda _message: None)
-
-    def name(self, one: Problem, special: bool = False, integers: bool = False) -> str:
-        self.count += 1
-        key, check = f"problem-{self.count}", Check(problem=one, special=special, integers=integers)
-        files = str(self.references / key)
-        reply = self.ask(messages.Reference(operator_folder=str(self.folder), check=check, folder=files))
-        assert isinstance(reply, messages.Referred), reply
-        self.ask(messages.Work(key=key, operator_folder=str(self.folder), check=check, folder=files))
-        return key
-
-    def load(self, path: Path, handle: str = "one") -> Any:
-        return self.ask(messages.Load(handle=handle, path=str(path), symbol="candidate"))
+from aot_tune.bench.cuda.engine import FaultError  # noqa: E402
 
 
 @pytest.fixture
@@ -159,18 +27,7 @@ def bed(tmp_path: Path) -> Bed:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    folder = tmp_path_factory.mktemp("candidates")
-
-    def make(body: str, bits: int = 32, workspace: str = "0", preload: int = 0) -> Path:
-        path = folder / f"{abs(hash((body, bits, workspace, preload)))}.so"
-        if not path.exists():
-            source = path.with_suffix(".cpp")
-            source.write_text(SOURCE.replace("BODY", body))
-            flags = [f"-DBITS={bits}", f"-DWORKSPACE={workspace}", f"-DPRELOAD={preload}"]
-            subprocess.run(["g++", "-O1", "-shared", "-fPIC", *flags, "-o", path, source], check=True, timeout=60)
-        return path
-
-    return make
+    return partial(cuda_session.build, tmp_path_factory.mktemp("candidates"))
 
 
 SMALL = problem(R=13, D=37)

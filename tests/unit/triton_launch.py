@@ -164,3 +164,9 @@ def call(
     for answer in answers:
         answer["stderr"] = done.stderr
     return answers
+
+
+def passed(answer: Mapping[str, Any]) -> list[bytes]:
+    """The bytes of each parameter of a launch."""
+    assert answer["launch"] == 0, answer
+    return [bytes.fromhex(line.removeprefix("parameter ")) for line in answer["log"] if line.startswith("parameter")]

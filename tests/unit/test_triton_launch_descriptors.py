@@ -1,0 +1,275 @@
+"""What launchers of Triton kernels pass for tensor descriptors: maps for the GPU, or their parts."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import triton_launch as tl
+
+from aot_tune.spec import (
+    Descriptor,
+    Operator,
+    Parameter,
+    Tensor,
+    TritonFunction,
+    dims,
+    parameter,
+)
+from aot_tune.triton.messages import DescriptorMap
+
+A, B, C = dims("A B C")
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tl.stand_in(tmp_path_factory.mktemp("driver"), "libcuda_triton.cpp", "libcuda.so.1")
+
+
+MAPS = [
+    DescriptorMap(parameter="a", swizzle=3, element_size=2, element_type=10, fp4_padded=False, block=[64, 32]),
+    DescriptorMap(parameter="c", swizzle=0, element_size=4, element_type=7, fp4_padded=False, block=[16, 8]),
+]
+
+
+def described(padding: str = "zero") -> Operator:
+    return tl.operator(
+        TritonFunction(
+            "scale.py:scale_kernel",
+            {
+                "a": Descriptor("x", (parameter("BLOCK"), 64), padding),
+                "c": Descriptor("out", (16, 8)),
+                "n": tl.N,
+            },
+            grid=(tl.M,),
+        ),
+        tl.parameters("a n c BLOCK!"),
+        tensors=(Tensor("x", (tl.M, tl.N), "bf16"), Tensor("out", (tl.M, tl.N), output=True)),
+        kernel={"parameters": (Parameter("BLOCK", (128, 256)),)},
+    )
+
+
+def with_maps(op: Operator, folder: Path, maps: Sequence[DescriptorMap] = MAPS, **more: Any) -> tuple[Path, str]:
+    source = tl.rendered(op, config={"BLOCK": 128})
+    image = msgspec.structs.replace(tl.IMAGE, tma=True, descriptors=list(maps), **more)
+    one = (128, 4, 4, 8, 8)
+    return tl.compiled(folder, source, (*one, 4, *one, 8, 8), image), source.symbol
+
+
+def test_tensor_maps_are_encoded_as_the_kernel_wants_them(tmp_path: Path, cuda: Path) -> None:
+    library = with_maps(described("nan"), tmp_path)
+    large = {"shape": [300, 200], "strides": [208, 1], "dtype": "bf16"}
+    call = {"arguments": [large, {"shape": [300, 200], "strides": [204, 1]}]}
+    (answer,) = tl.call(*library, [call], cuda)
+    assert [line for line in answer["log"] if line.startswith("encode")] == [
+        "encode type=9 200x32 300x64 +416 interleave=0 swizzle=3 promotion=2 fill=1",
+        "encode type=7 200x8 300x16 +816 interleave=0 swizzle=0 promotion=2 fill=0",
+    ]
+    got = tl.passed(answer)
+    words = struct.unpack("16Q", got[0])
+    assert words[0] == answer["data"][0]
+    assert words[2:4] == (200, 300)
+    assert [int.from_bytes(p, "little") for p in got[1:6]] == [300, 200, 208, 1, 200]  # shape, strides, n
+    assert struct.unpack("16Q", got[6])[0] == answer["data"][1]
+    assert [int.from_bytes(p, "little") for p in got[7:]] == [300, 200, 204, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("version", "kept"), [(12080, False), (13010, False), (13020, True)])
+def test_small_tensors_are_marked_as_the_driver_needs_it(
+    tmp_path_factory: pytest.TempPathFactory, cuda: Path, version: int, kept: bool
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "maps"
+    op = described()
+    if not (folder / "candidate.so").exists():
+        with_maps(op, folder)
+    library = folder / "candidate.so", tl.rendered(op, config={"BLOCK": 128}).symbol
+    # x: 300 x 208 x 2 B = 124800 B, out: 300 x 204 x 4 B = 244800 B
+    call = {"arguments": [{"shape": [300, 208], "dtype": "bf16"}, {"shape": [300, 204]}]}
+    (answer,) = tl.call(*library, [{"set": ["driver_version", version]}, call], cuda)
+    marks = [struct.unpack("16Q", tl.passed(answer)[i])[1] >> 21 & 1 for i in (0, 6)]
+    assert marks == [int(kept), 1]
+
+
+def test_maps_are_kept_for_repeats_and_made_for_what_is_new(tmp_path: Path, cuda: Path) -> None:
+    library = with_maps(described(), tmp_path)
+    first = {"shape": [32, 64], "dtype": "bf16", "address": 1 << 20}
+    out = {"shape": [32, 64], "address": 1 << 21}
+
+    def encodes(x: dict[str, Any], repeat: int = 1) -> dict[str, Any]:
+        return {"arguments": [x, out], "repeat": repeat}
+
+    others = [{**first, "address": (1 << 20) + 16}, {**first, "shape": [32, 63], "strides": [64, 1]}]
+    others += [{**first, "shape": [31, 64]}, {**first, "strides": [72, 1]}]
+    calls = [encodes(first, 5), *map(encodes, others), encodes(first), encodes(others[0])]
+    answers = tl.call(*library, calls, cuda)
+    counts = [sum(line.startswith("encode") for line in a["log"]) for a in answers]
+    assert counts == [2, 1, 1, 1, 1, 0, 0]
+    maps = [tl.passed(a)[0] for a in answers]
+    assert maps[0] == maps[5]
+    assert maps[1] == maps[6]
+    assert len(set(maps)) == 5
+
+
+def test_hundreds_of_tensors_in_turn_need_each_map_once(tmp_path: Path, cuda: Path) -> None:
+    """As the weights of a model's layers do."""
+    library = with_maps(described(), tmp_path)
+    out = {"shape": [32, 64], "address": 1 << 21}
+    weights = [{"shape": [32, 64], "dtype": "bf16", "address": (1 << 30) + (i << 21)} for i in range(300)]
+    layers = [{"arguments": [weight, out]} for weight in weights]
+    answers = tl.call(*library, layers * 3, cuda)
+    assert sum(line.startswith("encode") for a in answers for line in a["log"]) == 301
+    for i, answer in enumerate(answers):
+        assert struct.unpack("16Q", tl.passed(answer)[0])[0] == (1 << 30) + (i % 300 << 21)
+
+
+@pytest.mark.parametrize("tma", [True, False])
+def test_a_descriptor_of_a_transpose_has_its_axes(tmp_path: Path, cuda: Path, tma: bool) -> None:
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"b": Descriptor("x", (64, 8, 32), order=(2, 0, 1))}, grid=(1,)),
+        tl.parameters("b out"),
+        dims=("A", "B", "C"),
+        tensors=(Tensor("x", (A, B, C), "f16"), Tensor("out", (A,), output=True)),
+        flops=A,
+        workload=(tl.problem(A=2, B=3, C=4),),
+    )
+    source = tl.rendered(op)
+    maps = [
+        DescriptorMap(parameter="b", swizzle=2, element_size=2, element_type=6, fp4_padded=False, block=[64, 8, 32])
+    ]
+    image = msgspec.structs.replace(tl.IMAGE, tma=tma, descriptors=maps if tma else [])
+    x = {"shape": [100, 50, 40], "strides": [56, 1, 5600], "dtype": "f16"}
+    first = (128,) if tma else (8, *[8] * 6, 1)
+    library = tl.compiled(tmp_path, source, (*first, 4, 4, 4, 8, 8, 8, 8, 8, 8), image)
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [x, {"shape": [100]}]}], cuda)
+    got = tl.passed(answer)
+    numbers = [int.from_bytes(p, "little") for p in got[len(first) :]]
+    assert numbers == [40, 100, 50, 5600, 56, 1, answer["data"][1], 0, 0]
+    if tma:
+        encoded = "encode type=6 50x32 100x8 40x64 +112 +11200 interleave=0 swizzle=2 promotion=2 fill=0"
+        assert encoded in answer["log"]
+    else:
+        assert [int.from_bytes(p, "little") for p in got[:8]] == [answer["data"][0], 40, 100, 50, 5600, 56, 1, 0]
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+def test_descriptors_in_parts(tmp_path: Path, cuda: Path, rounding: bool) -> None:
+    source = tl.rendered(described("nan"), config={"BLOCK": 128})
+    image = msgspec.structs.replace(tl.IMAGE, descriptor_rounding=rounding)
+    one = (8, 8, 8, 8, 8, 1, *((1,) if rounding else ()), 4, 4, 8, 8)
+    library = tl.compiled(tmp_path, source, (*one, 4, *one, 8, 8), image)
+    call = {"arguments": [{"shape": [30, 20], "strides": [24, 1], "dtype": "bf16"}, {"shape": [30, 20]}]}
+    (answer,) = tl.call(library, source.symbol, [call], cuda)
+    got = [int.from_bytes(p, "little") for p in tl.passed(answer)]
+    x, out = answer["data"]
+    flags = [1, 0] if rounding else [1]
+    wanted = [x, 30, 20, 24, 1, *flags, 30, 20, 24, 1, 20, out, 30, 20, 20, 1, 0, *flags[1:], 30, 20, 20, 1, 0, 0]
+    assert got == wanted
+
+
+@pytest.mark.parametrize("tma", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"strides": [1, 32]},
+        {"strides": [64, 2]},
+        {"strides": [65, 1]},
+        {"offset": 8},
+        {"shape": [32, 0]},
+        {"shape": [2**31, 64], "memory": False},
+    ],
+    ids=str,
+)
+def test_tensors_that_no_descriptor_can_be_of_are_errors(
+    tmp_path_factory: pytest.TempPathFactory, cuda: Path, tma: bool, wrong: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / f"wrong_{tma}"
+    op = described()
+    if not (folder / "candidate.so").exists():
+        with_maps(op, folder, MAPS if tma else ())
+    library = folder / "candidate.so", tl.rendered(op, config={"BLOCK": 128}).symbol
+    (answer,) = tl.call(
+        *library, [{"arguments": [{"shape": [32, 64], "dtype": "bf16", **wrong}, {"shape": [32, 64]}]}], cuda
+    )
+    assert answer["launch"] == 1
+    assert not [line for line in answer["log"] if line.startswith("launch")]
+
+
+def test_a_descriptor_of_five_axes_and_one_of_packed_pairs(tmp_path: Path, cuda: Path) -> None:
+    op = tl.operator(
+        TritonFunction("scale.py:scale_kernel", {"d": Descriptor("x", (1, 2, 3, 4, 32))}, grid=(A,)),
+        tl.parameters("d out"),
+        dims=("A", "B", "C"),
+        tensors=(Tensor("x", (A, B, C, A, B), "u8"), Tensor("out", (A,), output=True)),
+        flops=A,
+        workload=(tl.problem(A=2, B=3, C=4),),
+    )
+    source = tl.rendered(op)
+    maps = [
+        DescriptorMap(parameter="d", swizzle=1, element_size=1, element_type=0, fp4_padded=True, block=[1, 2, 3, 4, 64])
+    ]
+    image = msgspec.structs.replace(tl.IMAGE, tma=True, descriptors=maps)
+    library = tl.compiled(tmp_path, source, (128, *[4] * 5, *[8] * 5, 8, 8, 8), image)
+    x = {"shape": [2, 16, 4, 2, 16], "dtype": "u8"}
+    (answer,) = tl.call(library, source.symbol, [{"arguments": [x, {"shape": [2]}]}], cuda)
+    assert (
+        "encode type=0 32x64 2x4 4x3 16x2 2x1 +16 +32 +128 +2048 interleave=0 swizzle=1 promotion=2 fill=0"
+        in answer["log"]
+    )
+    assert [int.from_bytes(p, "little") for p in tl.passed(answer)[1:6]] == [2, 16, 4, 2, 16]
+
+
+CACHE = r"""
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <thread>
+#include <vector>
+#include "cuda.cpp"
+using namespace launcher;
+static Described slot = {2, 4, false, {0, 1}, {}, nullptr, 0};
+static MapCache<2> cache(slot);
+static std::atomic<long> found{0}, wrong{0};
+static void fill(uint64_t number, TensorMap* map) {
+  for (uint64_t i = 0; i < 16; ++i) map->words[i] = number * 16 + i;
+}
+int main() {
+  auto work = [](unsigned seed) {
+    for (int i = 0; i < 300000; ++i) {
+      seed = seed * 1664525u + 1013904223u;
+      const uint64_t number = (seed >> 8) % 2000;  // many more than there is room for
+      Descriptor of = {};
+      of.data = reinterpret_cast<void*>(number << 12 | 16);
+      of.shape[0] = static_cast<int64_t>(number % 7 + 1), of.shape[1] = 64, of.strides[0] = 64, of.strides[1] = 1;
+      const MapKey<2> key(of);
+      TensorMap map, wanted;
+      fill(number, &wanted);
+      if (!cache.find(key, &map)) {
+        cache.keep(key, wanted);
+        continue;
+      }
+      ++found;
+      wrong += std::memcmp(&map, &wanted, sizeof(map)) != 0;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 8; ++i) threads.emplace_back(work, i * 77);
+  for (auto& thread : threads) thread.join();
+  std::printf("%ld %ld\n", found.load(), wrong.load());
+}
+"""
+
+
+def test_no_thread_ever_gets_the_map_of_another_tensor(tmp_path: Path) -> None:
+    (tmp_path / "cache.cpp").write_text(CACHE)
+    own = (f"-I{tl.LAUNCHER}", f"-I{tl.LAUNCHER.parent / 'include'}")
+    run = ["g++", "-std=c++17", "-O2", *own, "cache.cpp", "-o", "cache", "-lpthread", "-ldl"]
+    subprocess.run(run, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "cache"], capture_output=True, text=True, check=True)
+    found, wrong = map(int, done.stdout.split())
+    assert found > 100_000
+    assert wrong == 0
