@@ -37,7 +37,8 @@ def environment(**given: str) -> dict[str, str]:
     """The environment without what would lead a build elsewhere."""
     dropped = ("AOT_TUNE_", "SKBUILD", "CMAKE_", "PYTHON", "CXX", "MAX_JOBS", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
-    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **given}
+    # Bytecode of all of numpy for each isolated build costs more than what such a build imports of it.
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_COMPILE": "no", **given}
 
 
 def run(
