@@ -22,6 +22,7 @@ settings.load_profile("any machine")
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: what shares fixtures shares a process, a file's tests or those of the one wheel."""
     for item in items:
