@@ -111,6 +111,13 @@ def kept_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], 
         yield found
 
 
+@pytest.fixture(scope="module")
+def worn_bed(tmp_path_factory: pytest.TempPathFactory, objects: Callable[[str], Path]) -> Iterator[Bed]:
+    """For tests in which workers die: others have taken their place before the next."""
+    with make_bed(tmp_path_factory.mktemp("bed"), objects) as found:
+        yield found
+
+
 def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
     measured = bed.screen("good")
     assert measured.status == "ok", measured.reason
@@ -138,17 +145,20 @@ def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
     ],
 )
 def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(
-    bed: Bed, name: str, status: str, pattern: str
+    worn_bed: Bed, name: str, status: str, pattern: str
 ) -> None:
-    assert bed.screen("good").status == "ok"
-    measured = bed.screen(name, tune_checks=name != "later")
+    assert worn_bed.screen("good").status == "ok"
+    measured = worn_bed.screen(name, tune_checks=name != "later")
     assert measured.status == status, measured
     assert pattern in measured.reason
-    assert bed.screen("good").status == "ok"
+    assert worn_bed.screen("good").status == "ok"
 
 
-def test_a_race_pairs_candidates_and_baselines_that_compute_on_the_device(bed: Bed) -> None:
-    raced = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("one_wrong")])}
+def test_a_race_pairs_candidates_and_baselines_that_compute_on_the_device(kept_bed: Bed) -> None:
+    raced = {
+        m.candidate: m
+        for m in kept_bed.bench.race(kept_bed.prepare(), [kept_bed.entry("good"), kept_bed.entry("one_wrong")])
+    }
     assert set(raced) == {"good", "one_wrong", "baseline:torch"}
     assert raced["one_wrong"].status == "wrong-result"
     good, torch = raced["good"], raced["baseline:torch"]
