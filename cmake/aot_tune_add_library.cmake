@@ -148,7 +148,7 @@ macro(_aot_tune_configure)
   set(generated
       ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
       ${directory}/variants.a ${directory}/${ARG_OUTPUT_NAME}.pc
-      ${directory}/manifest.json ${directory}/report.json ${directory}/${ARG_HEADER}
+      ${directory}/manifest.json ${directory}/report.json ${directory}/shipped.json ${directory}/${ARG_HEADER}
   )
   if(ARG_MODULE)
     list(APPEND generated ${directory}/${ARG_MODULE}.pyi)
@@ -197,7 +197,7 @@ macro(_aot_tune_link)
     TARGET ${target}
     POST_BUILD
     COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -P ${directory}/run.cmake
-    COMMENT "Checking ${target} against its manifest"
+    COMMENT "Checking ${target} against its manifest, and its variants once more"
     VERBATIM
   )
   add_library(${target}::${target} ALIAS ${target})

@@ -14,8 +14,9 @@ with `paired_gain(old.final, new.final)`. Baselines appear in races as `baseline
 from __future__ import annotations
 
 from aot_tune.bench.bench import Bench
-from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.checks import derived_checks, oddest_checks
 from aot_tune.bench.family import family
+from aot_tune.bench.linked import verify_linked
 from aot_tune.bench.race import Entry
 from aot_tune.bench.records import (
     STATUSES,
@@ -54,10 +55,12 @@ __all__ = [
     "digest_of",
     "features",
     "identify",
+    "oddest_checks",
     "paired_gain",
     "policy_for",
     "runs_on",
     "spread",
+    "verify_linked",
 ]
 
 

@@ -10,7 +10,7 @@ from aot_tune.bench.records import Check
 from aot_tune.spec import Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
 from aot_tune.spec.generators import ROWWISE
 
-__all__ = ["derived_checks"]
+__all__ = ["derived_checks", "oddest_checks"]
 
 _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
 _SHORT = (3, 5, 7)
@@ -62,6 +62,16 @@ def derived_checks(
         return _thinned(small, most)
     plain = [key for key, check in found.items() if not check.integers] or list(found)
     return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
+
+
+def oddest_checks(operator: Operator, requires: Sequence[Expr] = ()) -> list[Check]:
+    """Of the derived checks that are small the one with the oddest strides, and one that chooses an attribute."""
+    found = [c for c in derived_checks(operator, requires, special=False, most_bytes=1 << 20) if not c.integers]
+    if not found:
+        return []
+    layout = max(found, key=lambda c: (*map(len, (c.problem.strides, c.problem.order, c.problem.present)), c.place))
+    chosen = max(found, key=lambda c: (*map(len, (c.problem.attributes, c.problem.present)), c.place))
+    return [layout] if chosen == layout or not chosen.problem.attributes else [layout, chosen]
 
 
 def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:

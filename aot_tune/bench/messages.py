@@ -76,11 +76,15 @@ class Reference(_Message):
 
 
 class Load(_Message):
-    """Load a shared object; `handle` names it from now on."""
+    """Load a shared object; `handle` names it from now on.
+
+    With a `variant`, it is a whole library and `symbol` an operator's public function; see `objects.Linked`.
+    """
 
     handle: str
     path: str
     symbol: str
+    variant: str = ""
 
 
 class Unload(_Message):

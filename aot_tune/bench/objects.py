@@ -1,17 +1,17 @@
-"""Shared objects of candidates, loaded and called through ctypes by the contract of kernels and library."""
+"""Candidates loaded and called through ctypes: alone by the contract of kernels and library, or inside a library."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from aot_tune.errors import AotTuneError
 from aot_tune.spec import Operator
 
-__all__ = ["Arguments", "DLTensor", "LaunchError", "LoadError", "Loaded", "empty_call"]
+__all__ = ["Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
 
 _CPU = (1, 0)  # kDLCPU
 _RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")
@@ -22,6 +22,9 @@ _SCALARS: dict[str, Any] = {
     "i32": ctypes.c_int32,
     "i64": ctypes.c_int64,
 }
+_FORCE = "AOT_TUNE_FORCE"
+_EXPLAINED = 1 << 16
+"""Bytes for what a library says of a call; the name of the variant comes far before the end."""
 
 
 class Memory(Protocol):
@@ -64,6 +67,12 @@ class DLTensor(ctypes.Structure):
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+class _Execution(ctypes.Structure):
+    """aot_tune_exec of the libraries' header."""
+
+    _fields_ = (("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("workspace_size", ctypes.c_size_t))
 
 
 class Arguments:
@@ -122,20 +131,29 @@ class Loaded:
         LoadError: when the file cannot be loaded or a function is missing.
     """
 
+    launch: Callable[..., int]
+
     def __init__(self, path: Path, symbol: str) -> None:
+        self._open(path, symbol)
+        self._workspace = self._function(f"{symbol}_workspace")
+        self.launch = self._function(f"{symbol}_launch")
+
+    def _open(self, path: Path, symbol: str) -> None:
         self.path, self.symbol = path, symbol
         try:
             self._library = ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             raise LoadError(f"{path.name} cannot be loaded: {error}") from error
         _keep_runtimes()
+
+    def _function(self, name: str, result: Any = ctypes.c_int32) -> Any:
         try:
-            self._workspace = self._library[f"{symbol}_workspace"]
-            self.launch = self._library[f"{symbol}_launch"]
+            found = self._library[name]
         except AttributeError as error:
             self.close()
-            raise LoadError(f"{path.name} lacks a function: {error}") from error
-        self._workspace.restype = self.launch.restype = ctypes.c_int32
+            raise LoadError(f"{self.path.name} lacks a function: {error}") from error
+        found.restype = result
+        return found
 
     def workspace_bytes(self, arguments: Arguments) -> int:
         """Bytes of workspace that a call asks for.
@@ -146,8 +164,12 @@ class Loaded:
         size = ctypes.c_size_t(0)
         code = self._workspace(*arguments.call, ctypes.byref(size))
         if code != 0:
-            raise LaunchError(f"{self.symbol}_workspace returned {code}")
+            raise LaunchError(self.failure("_workspace", code))
         return size.value
+
+    def failure(self, function: str, code: int) -> str:
+        """What a code other than 0 of one of its functions (`_workspace` or `_launch`) comes to."""
+        return f"{self.symbol}{function} returned {code}"
 
     def preload(self) -> None:
         """Have the candidate load its kernels on the current device, if it has a function for that.
@@ -169,6 +191,82 @@ class Loaded:
         handle, self._library._handle = self._library._handle, 0
         if handle:
             _dlclose(ctypes.c_void_p(handle))
+
+
+class Linked(Loaded):
+    """A variant inside a linked library, called through the library's public C functions, which are made to choose it.
+
+    The library reads the name from the environment once, at its first call, so it must not be loaded already.
+
+    Args:
+        path: of the library.
+        symbol: the operator's public function.
+        variant: `operator:name`, as AOT_TUNE_FORCE takes it.
+
+    Raises:
+        LoadError: as for `Loaded`.
+    """
+
+    def __init__(self, path: Path, symbol: str, variant: str) -> None:
+        if _is_loaded(path):
+            raise LoadError(f"{path.name} is loaded already: which variant it shall choose is settled")
+        os.environ[_FORCE] = variant
+        self._open(path, symbol)
+        operator, _, self._variant = variant.partition(":")
+        self._call, self._workspace = self._function(symbol), self._function(f"{symbol}_workspace")
+        self._explain = self._function(f"{symbol}_explain")
+        self._last_error = self._function(f"{symbol.removesuffix(operator)}last_error", ctypes.c_char_p)
+
+    def launch(self, *arguments: Any) -> int:
+        """As a candidate's `launch`, whose last three arguments go into the execution struct."""
+        *call, workspace, size, stream = arguments
+        execution = _Execution(stream.value, workspace.value, size.value)
+        return int(self._call(*call, ctypes.byref(execution)))
+
+    def workspace_bytes(self, arguments: Arguments) -> int:
+        """Bytes of workspace that a call asks for.
+
+        Raises:
+            LaunchError: when a function returns an error, or another variant would answer.
+        """
+        size = super().workspace_bytes(arguments)
+        text = ctypes.create_string_buffer(_EXPLAINED)
+        code = self._explain(*arguments.call, None, text, ctypes.c_size_t(_EXPLAINED))
+        if code != 0:
+            raise LaunchError(self.failure("_explain", code))
+        lines = text.value.decode(errors="replace").splitlines()
+        found = [line.removeprefix("variant: ") for line in lines if line.startswith("variant: ")]
+        if found != [self._variant]:
+            raise LaunchError(
+                f"{self.symbol} answers with {' and '.join(found) or 'nothing'}, not with {self._variant}"
+            )
+        return size
+
+    def failure(self, function: str, code: int) -> str:
+        """What a code of one of its functions comes to, with what the library says of it."""
+        said = (self._last_error() or b"").decode(errors="replace")
+        return f"{self.symbol}{function.removesuffix('_launch')} returned {code}: {said}"
+
+    def preload(self) -> None:
+        """Kernels load at their first call."""
+
+
+def load(path: Path, symbol: str, variant: str = "") -> Loaded:
+    """A candidate of its own, or with `variant` one inside a library; see `Linked`.
+
+    Raises:
+        LoadError: when the file cannot be loaded or a function is missing.
+    """
+    return Linked(path, symbol, variant) if variant else Loaded(path, symbol)
+
+
+def _is_loaded(path: Path) -> bool:
+    try:
+        handle = ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW | _RTLD_NOLOAD)._handle
+    except OSError:
+        return False
+    _dlclose(ctypes.c_void_p(handle))
+    return True
 
 
 def _dlclose(handle: ctypes.c_void_p) -> None:

@@ -14,7 +14,7 @@ from aot_tune.bench import messages, sandbox, timing
 from aot_tune.bench.baselines import PreparedBaseline, input_digests, prepare_baseline
 from aot_tune.bench.buffers import Region
 from aot_tune.bench.family import Emit, Role
-from aot_tune.bench.objects import LaunchError, Loaded, LoadError, empty_call
+from aot_tune.bench.objects import LaunchError, Loaded, LoadError, empty_call, load
 from aot_tune.bench.records import Policy
 from aot_tune.bench.reference import write_truth
 from aot_tune.bench.state import ProblemState
@@ -135,7 +135,7 @@ class CpuSession:
     def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
         try:
             with self._confined():
-                self._loaded[request.handle] = Loaded(Path(request.path), request.symbol)
+                self._loaded[request.handle] = load(Path(request.path), request.symbol, request.variant)
         except LoadError as error:
             return messages.Failure(kind="LoadError", reason=error.what)
         return messages.Done()

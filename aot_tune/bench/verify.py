@@ -130,7 +130,7 @@ def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int)
     code = loaded.launch(*arguments)
     end = time.perf_counter_ns()
     if code != 0:
-        raise LaunchError(f"{loaded.symbol}_launch returned {code}")
+        raise LaunchError(loaded.failure("_launch", code))
     return float(end - begin)
 
 

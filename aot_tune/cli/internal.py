@@ -28,7 +28,9 @@ def add_commands(commands: Any) -> None:
     build.add_argument("--directory", required=True, type=Path)
     build.set_defaults(run=_build)
 
-    check = commands.add_parser("check-library", description="Check a library against its manifest; run by CMake.")
+    check = commands.add_parser(
+        "check-library", description="Check a library against its manifest and verify its variants; run by CMake."
+    )
     check.add_argument("--directory", required=True, type=Path)
     check.add_argument("--library", required=True, type=Path)
     check.add_argument("--module", type=Path)
@@ -76,9 +78,14 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
+    from aot_tune.interrupts import end_with_the_build
     from aot_tune.link.verify import verify
+    from aot_tune.pipeline import verify_library
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
     verify(given.library, given.module, directory / "manifest.json", directory / "variants.a", forbidden=forbidden)
+    if given.module is None:  # else the library was verified when it was linked, before its module
+        with end_with_the_build():
+            verify_library(directory, given.library)
     return 0

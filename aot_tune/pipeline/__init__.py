@@ -9,6 +9,7 @@ from aot_tune.errors import BuildError
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
+from aot_tune.pipeline.linked import plan_checks, verify_library
 from aot_tune.pipeline.recorded import recorded_evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune import tune
@@ -17,7 +18,7 @@ from aot_tune.plan import Plan, read_plan
 from aot_tune.progress import Progress
 from aot_tune.report import format_report
 
-__all__ = ["build"]
+__all__ = ["build", "verify_library"]
 
 
 def build(directory: Path) -> None:
@@ -51,6 +52,7 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
+    plan_checks(session, directory, chosen, generics)
     report = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)

@@ -26,7 +26,7 @@ from aot_tune.bench.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.cuda.truth import input_digests, write_limits
 from aot_tune.bench.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
 from aot_tune.bench.family import Emit, Role
-from aot_tune.bench.objects import LaunchError, Loaded, LoadError
+from aot_tune.bench.objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.records import WORKER_FAULT, Device, Policy, Status
 from aot_tune.library import load_operator
 from aot_tune.spec import Operator
@@ -236,7 +236,7 @@ class CudaSession:
         emit(_progress("load"))
         try:
             with self._confined():
-                loaded = Loaded(Path(request.path), request.symbol)
+                loaded = load(Path(request.path), request.symbol, request.variant)
                 loaded.preload()
         except (LoadError, LaunchError) as error:
             self._engine.forget()

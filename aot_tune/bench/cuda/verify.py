@@ -92,7 +92,7 @@ class Runner:
         self._engine.check()
         end = time.perf_counter_ns()
         if code:
-            raise LaunchError(f"{self.loaded.symbol}_launch returned {code}")
+            raise LaunchError(self.loaded.failure("_launch", code))
         return float(end - begin)
 
 

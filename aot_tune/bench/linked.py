@@ -1,0 +1,67 @@
+"""Verifies a variant inside a linked library: through the public C function, by the same workers and references."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot_tune.bench import messages
+from aot_tune.bench.attempt import Phases, Run, failure_of
+from aot_tune.bench.process import DiedError, Worker
+from aot_tune.bench.records import Measurement, Prepared
+
+if TYPE_CHECKING:
+    from aot_tune.bench.bench import Bench
+
+__all__ = ["verify_linked"]
+
+
+def verify_linked(
+    bench: Bench, library: Path, function: str, variant: str, problems: Sequence[Prepared]
+) -> Measurement:
+    """Verify a variant on problems; the first fault ends it, and the measurement is of that problem.
+
+    Args:
+        bench: of the device that the variant is for.
+        library: the shared library.
+        function: the operator's public C function.
+        variant: as AOT_TUNE_FORCE takes it: `operator:name`.
+        problems: that it serves; at least one.
+
+    Raises:
+        WorkerError: when no worker can be started.
+    """
+    load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
+    while True:
+        worker = bench.pool.candidates()
+        first = not worker.hosted  # else what others left behind may be at fault, or a library that did not go
+        run = Run(bench, problems[0], variant, load.handle, Phases())
+        try:
+            found = _attempt(run, worker, load, problems)
+        except DiedError as death:
+            found = run.ended(death.status, death.reason)
+        if found.status == "ok" or first:
+            return found
+        worker.kill()
+
+
+def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
+    bench, limits = run.bench, run.bench.policy.deadlines
+    worker.hosted.add(run.digest)
+    bench.introduce(worker, *problems)
+    reply = bench.pool.request(worker, load, limits.load)
+    if isinstance(reply, messages.Failure):
+        return run.ended(reply.status, reply.reason)
+    for run.prepared in problems:
+        request = messages.Verify(handle=load.handle, keys=(run.prepared.key,))
+        checked = bench.pool.request(worker, request, limits.verify)
+        if not isinstance(checked, messages.Checked):
+            return run.ended(*failure_of(checked))
+        if checked.status != "ok":
+            return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
+    with contextlib.nullcontext() if bench.family.on_host else contextlib.suppress(DiedError):
+        # The way in which a GPU's runtime library goes is no fault of a variant; another worker takes over.
+        bench.pool.request(worker, messages.Unload(handle=load.handle), limits.load)
+    return run.ended("ok")

@@ -1,0 +1,228 @@
+"""After the link: every kept variant is verified once more, called through the library's own C functions.
+
+What was measured is right by itself; what is new in the library is the way to it: dispatch, guards, the arguments that
+variants are handed, the link. The build writes down which problems to verify on, and the check of the linked library
+runs them; a library whose bytes were verified before is not run again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench import Check, Device, Measurement, digest_of, oddest_checks, verify_linked
+from aot_tune.compile import target_by_name
+from aot_tune.database import operator_digest
+from aot_tune.errors import BuildError, CacheError, WorkerError
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Chosen, Entry, serves
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.story import variant_name
+from aot_tune.plan import read_plan
+from aot_tune.progress import Progress
+from aot_tune.select import rank
+from aot_tune.spec import Operator, Problem, all_of
+from aot_tune.storage import DISK_ERRORS, check_folder, private_folder, replace_file
+
+__all__ = ["plan_checks", "verify_library"]
+
+_FILE = "shipped.json"
+_UNAVAILABLE = re.compile(r"\breturned -100\b")
+"""AOT_TUNE_UNAVAILABLE: what a variant needs, such as a vendor's library, is not here; dispatch takes the next one."""
+_HOST_FLOPS, _HOST_BYTES = 1 << 31, 32 << 20
+"""References of larger problems take seconds on a CPU, too long for a check at the end of each build."""
+_REMEMBERED = 256
+
+
+class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant of the library and what it is verified on; `contract` is the digest of what its operator computes."""
+
+    operator: str
+    contract: str
+    variant: str
+    label: str
+    target: str
+    checks: tuple[Check, ...]
+
+
+def plan_checks(
+    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
+) -> None:
+    """Write down what every variant of the library is to be verified on once it is linked."""
+    shipped: list[_Shipped] = []
+    for name, loaded in session.operators.items():
+        found = list(chosen.get(name, ()))
+        entries = {e.candidate.id: e for e in generics[name]}
+        entries |= {c: one.evidence.entries[c] for one in found for c in one.selection.kept if c not in entries}
+        contract = operator_digest(loaded.operator)
+        for entry in entries.values():
+            candidate = entry.candidate
+            checks = (
+                Check(problem=_problem(loaded.operator, entry, found)),
+                *oddest_checks(loaded.operator, entry.requires),
+            )
+            shipped.append(
+                _Shipped(
+                    operator=name,
+                    contract=contract,
+                    variant=variant_name(entry),
+                    label=candidate.label,
+                    target=candidate.target,
+                    checks=checks,
+                )
+            )
+    (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
+
+
+def _problem(operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
+    """The cheapest problem of the workload that dispatch gives to a variant, else the cheapest that it serves."""
+    family = target_by_name(entry.candidate.target).family
+    workload = operator.workload_for(family)
+    dtypes = dict(entry.candidate.dtypes)
+    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
+    served = served or [msgspec.structs.replace(p, dtypes=dtypes) for p in workload]
+    won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
+    if family == "cpu":
+        won = [p for p in won if _is_quick(operator, p)]
+    return min(won or served, key=lambda p: (operator.compulsory_bytes(p), p.id))
+
+
+def _is_quick(operator: Operator, problem: Problem) -> bool:
+    flops = operator.flops.evaluate(operator.facts(problem))
+    return flops <= _HOST_FLOPS and operator.compulsory_bytes(problem) <= _HOST_BYTES
+
+
+def _picked(one: Chosen, problem: Problem) -> str | None:
+    """The variant that dispatch chooses for a problem that was measured; None for others."""
+    if problem.id not in one.costs or not one.selection.nodes:
+        return None
+    facts = one.evidence.operator.facts(problem)
+    return next((c for c in rank(one.selection.nodes, facts) if serves(one.evidence, c, facts)), None)
+
+
+def verify_library(directory: Path, library: Path) -> None:
+    """Verify the variants of a linked library whose devices are here; says in a line what was done and what was not.
+
+    Args:
+        directory: of the build, which holds the plan.
+        library: the shared library.
+
+    Raises:
+        BuildError: when a variant fails; naming each, its problem and what to do.
+    """
+    plan, paths = read_plan(directory)
+    try:
+        text = (directory / _FILE).read_bytes()
+        shipped = msgspec.json.decode(text, type=list[_Shipped])
+    except (OSError, msgspec.DecodeError) as error:
+        raise BuildError(
+            f"{directory / _FILE} cannot be read", why=str(error), fix="build again from an empty build folder"
+        ) from error
+    session = Session(plan, paths, Progress())
+    try:
+        digests = [hashlib.sha256(data).hexdigest() for data in (library.read_bytes(), text)]
+        key = digest_of([*digests, plan.inputs, sorted(d.digest for d in session.devices)])
+        memory = _Memory(session, key)
+        if memory.known:
+            session.progress.line(f"{library.name}: its variants were verified before on this machine")
+        elif _verify(session, directory, library, shipped):
+            memory.add()
+    finally:
+        session.close()
+
+
+def _verify(session: Session, directory: Path, library: Path, shipped: Sequence[_Shipped]) -> bool:
+    """Verify what can be run here; whether that was all of it."""
+    begun = time.monotonic()
+    away = Counter(s.target for s in shipped if session.device_for(target_by_name(s.target)) is None)
+    for target, count in sorted(away.items()):
+        session.progress.line(
+            f"{library.name}: {count} variants for {target} are not verified inside the library: no such device here"
+        )
+    failed: list[str] = []
+    count, whole = 0, True
+    for device, group in _by_device(session, shipped):
+        try:
+            with LazyBench(session, device) as bench:
+                for one in group:
+                    found = _run(session, bench, library, one)
+                    if found.status == "ok":
+                        count += 1
+                    elif found.status == "failed" and _UNAVAILABLE.search(found.reason):
+                        session.progress.line(f"{library.name}: not verified inside the library: {found.reason}")
+                    else:
+                        failed.append(
+                            f"{one.operator}: {one.variant} ({one.label}) on '{found.problem.id}': "
+                            f"{found.status}: {found.reason}"
+                        )
+        except WorkerError as error:  # a replay needs less than a worker does: it may be the first one of this build
+            whole = False
+            session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
+    if failed:
+        raise BuildError(
+            f"{library.name}: {len(failed)} of {len(shipped)} variants fail inside the library",
+            why="\n       ".join(failed),
+            fix="build again from an empty build folder; if it stays, what calls the variants is at fault. "
+            f"To try again: aot-tune check-library --directory {directory} --library {library}",
+        )
+    session.progress.line(
+        f"{library.name}: {count} variants verified inside the library in {time.monotonic() - begun:.1f} s"
+    )
+    return whole
+
+
+def _by_device(session: Session, shipped: Sequence[_Shipped]) -> Iterator[tuple[Device, list[_Shipped]]]:
+    groups: dict[str, tuple[Device, list[_Shipped]]] = {}
+    for one in shipped:
+        device = session.device_for(target_by_name(one.target))
+        if device is not None:
+            groups.setdefault(device.digest, (device, []))[1].append(one)
+    yield from groups.values()
+
+
+def _run(session: Session, lazy: LazyBench, library: Path, one: _Shipped) -> Measurement:
+    loaded, bench = session.operators[one.operator], lazy.get()
+    prepared = [bench.prepare(loaded.folder, loaded.operator, check.problem) for check in one.checks]
+    function = f"{session.plan.prefix}_{one.operator}"
+    return verify_linked(bench, library, function, f"{one.operator}:{one.variant}", prepared)
+
+
+class _Memory:
+    """Whether a library was verified before: a file of that name in the cache."""
+
+    def __init__(self, session: Session, key: str) -> None:
+        location = session.location
+        self._folder = None if location.root is None else location.root / "linked"
+        self._key, self._writable = key, location.mode in ("rw", "fresh")
+        self._fresh = location.mode == "fresh" or session.options.mode == "tune"
+        if location.root is not None:
+            try:
+                check_folder(location.root, trusted=location.trusted, writable=self._writable)
+            except CacheError:  # a build without a cache goes on
+                self._folder = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it was, and that may be relied on."""
+        return self._folder is not None and not self._fresh and (self._folder / self._key).is_file()
+
+    def add(self) -> None:
+        """Remember it from now on, and forget what was verified longest ago."""
+        if self._folder is None or not self._writable:
+            return
+        try:
+            private_folder(self._folder)
+            replace_file(self._folder / self._key, b"", self._folder.parent / "tmp")
+            kept = sorted(self._folder.iterdir(), key=lambda f: f.stat().st_mtime, reverse=True)
+            for old in kept[_REMEMBERED:]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in (*DISK_ERRORS, errno.ENOENT):  # another build forgets the same
+                raise

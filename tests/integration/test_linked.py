@@ -1,0 +1,160 @@
+"""The check after the link: each variant is called through the library itself, and what is wrong ends the build."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from environments import run
+from project import Project
+
+from aot_tune.bench import Bench, Policy, policy_for, verify_linked
+from aot_tune.bench.cuda import device_of
+from aot_tune.errors import BuildError
+from aot_tune.library import load_operator
+from aot_tune.pipeline import verify_library
+from aot_tune.spec import problem
+
+FAULTS = {
+    "order": (
+        "launch(c.t_x, c.t_y,",
+        "launch(c.t_y, c.t_x,",
+        ("generic", "loop"),
+        "wrong-result: input 'x' was changed",
+    ),
+    "stride": (
+        "  c_.t_x = ",
+        "  c_.view[0].tensor.strides[0] = 1;\n  c_.t_x = ",
+        ("generic",),  # the other one has no other stride than 1
+        r"wrong-result: y\[\d+\]: got .* \(problem 'N=\d+ x:\(2\)",
+    ),
+    "crash": (
+        "  const int32_t status = kFunctions[variant].launch",
+        "  __builtin_trap();\n  const int32_t status = kFunctions[variant].launch",
+        ("generic", "loop"),
+        "crashed: SIGILL in inside placement",
+    ),
+    "choice": (
+        "  return choose_forced(kOperator,",
+        "  if (c.level >= 0) return *variant = 0;\n  return choose_forced(kOperator,",
+        ("loop",),
+        r"failed: tiny_twice answers with generic_\w+, not with loop_\w+",
+    ),
+}
+"""What is changed in the generated source, which variants' kernels it spoils, and what is said of them."""
+OTHER = """
+#include <cstdint>
+#include <cstddef>
+struct DLTensor { float* data; int32_t device[2], ndim, dtype; int64_t *shape, *strides; uint64_t byte_offset; };
+extern "C" int32_t SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) { *size = 0; return 0; }
+extern "C" int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t, void*) {
+  for (int64_t i = 0; i < x->shape[0]; ++i) y->data[i] = 3 * x->data[i];
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Built once; its parameters leave one variant beside the generic one."""
+    made = Project.make(tmp_path_factory.mktemp("linked") / "project")
+    made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
+    made.change("(1, 4, 16, 64, 256)", "(1, 64)")
+    made.cmake()
+    said = made.make_all()
+    assert re.search(r"libtiny\.so: 2 variants verified inside the library in \d", said), said
+    return made
+
+
+def generated(project: Project) -> Path:
+    return project.folder / "cmake" / "aot_tune" / "tiny"
+
+
+@pytest.fixture
+def dispatch(project: Project) -> Iterator[Path]:
+    """The generated source, as it was again afterwards."""
+    path = generated(project) / "dispatch.cpp"
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+
+
+def test_the_same_bytes_are_verified_once(project: Project) -> None:
+    (project.folder / "cmake" / "libtiny.so").unlink()
+    assert "libtiny.so: its variants were verified before on this machine" in project.make_all()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_dispatch_that_hands_on_something_else_ends_the_build(project: Project, dispatch: Path, fault: str) -> None:
+    old, new, kernels, pattern = FAULTS[fault]
+    text = dispatch.read_text()
+    assert old in text
+    dispatch.write_text(text.replace(old, new))
+    said = project.make_all(status=1)
+    assert f"libtiny.so: {len(kernels)} of 2 variants fail inside the library" in said
+    assert {line[1] for line in re.finditer(r"twice: (\w+)_[0-9a-f]{8} \(.*\) on 'N=.*': ", said)} == set(kernels)
+    assert re.search(pattern, said), said
+    assert "fix: build again from an empty build folder" in said
+    command = re.search(r"aot-tune (check-library --directory \S+ --library \S+)", said)
+    assert command is not None
+    (project.folder / "cmake" / "libtiny.so").unlink(missing_ok=True)
+
+
+def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(project: Project) -> None:
+    archive = generated(project) / "variants.a"
+    before = archive.read_bytes()
+    variant = project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"][1]
+    (project.folder / f"{variant['symbol']}.cpp").write_text(OTHER.replace("SYMBOL", variant["symbol"]))
+    compiled = ["g++", "-c", "-fPIC", "-fvisibility=hidden", f"{variant['symbol']}.cpp"]
+    subprocess.run(compiled, cwd=project.folder, check=True)
+    subprocess.run(["ar", "r", archive, f"{variant['symbol']}.o"], cwd=project.folder, check=True)
+    try:
+        assert f"variant {variant['name']!r}: its object is not the one that was measured" in project.make_all(status=1)
+        with pytest.raises(BuildError, match=r"1 of 2 variants fail") as caught:
+            verify_library(generated(project), project.folder / "cmake" / "libtiny.so")
+    finally:
+        archive.write_bytes(before)
+    assert re.search(rf"twice: {variant['name']} .*: wrong-result: y\[\d+\]: got ", caught.value.why)
+
+
+def test_devices_that_are_not_here_are_said(project: Project) -> None:
+    folder = project.folder / "away"
+    shutil.copytree(generated(project), folder)
+    shipped = json.loads((folder / "shipped.json").read_bytes())
+    for one in shipped:
+        if "loop" in one["variant"]:
+            one["target"] = "cuda-sm_90a"
+    (folder / "shipped.json").write_text(json.dumps(shipped))
+    library = project.folder / "cmake" / "libtiny.so"
+    project.make_all()
+    argv = project.command("check-library", "--directory", folder, "--library", library)
+    said = run(argv, env=project.environment())
+    assert "libtiny.so: 1 variants for cuda-sm_90a are not verified inside the library: no such device here" in said
+    assert "libtiny.so: 1 variants verified inside the library" in said
+
+
+def test_a_session_of_a_gpu_verifies_alike(project: Project, tmp_path: Path) -> None:
+    """On the host's tensors, by the code that a GPU's worker runs; the library is unloaded for the next variant."""
+    pytest.importorskip("torch")
+    project.make_all()
+    variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
+    device = device_of(
+        name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
+    )
+    library = project.folder / "cmake" / "libtiny.so"
+    with Bench(device, policy_for("cuda", Policy()), scratch=tmp_path, threads=1) as bench:
+        folder = project.templates / "twice"
+        prepared = [bench.prepare(folder, load_operator(folder), problem(N=n)) for n in (20000, 13)]
+        for variant in (*variants, *variants):
+            found = verify_linked(bench, library, "tiny_twice", f"twice:{variant}", prepared)
+            assert found.status == "ok", found.reason
+        assert bench.pool.deaths == 0
+        strided = bench.prepare(folder, load_operator(folder), problem(N=13, strides={"x": (2,)}))
+        found = verify_linked(bench, library, "tiny_twice", f"twice:{variants[1]}", [*prepared, strided])
+        assert (found.status, found.problem.id) == ("failed", "N=13 x:(2)")
+        assert "tiny_twice_workspace returned 12: twice: AOT_TUNE_FORCE names variant loop_" in found.reason
