@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from aot_tune import __version__
-from aot_tune.cli import inspect, internal, records
+from aot_tune.cli import attempt, inspect, internal, records
 from aot_tune.errors import AotTuneError
 from aot_tune.paths import cmake_dir, include_dir
 
@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     inspect.add_commands(commands)
     records.add_commands(commands)
+    attempt.add_commands(commands)
     internal.add_commands(commands)
     return parser
 

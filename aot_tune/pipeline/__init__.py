@@ -12,13 +12,14 @@ from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.linked import plan_checks, verify_library
 from aot_tune.pipeline.recorded import recorded_evidence
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.single import try_candidate
 from aot_tune.pipeline.tune import tune
 from aot_tune.pipeline.verification import verify_shipped
 from aot_tune.plan import Plan, read_plan
 from aot_tune.progress import Progress
 from aot_tune.report import format_report
 
-__all__ = ["build", "verify_library"]
+__all__ = ["build", "try_candidate", "verify_library"]
 
 
 def build(directory: Path) -> None:

@@ -66,7 +66,7 @@ def _plainer(evidence: Evidence) -> dict[str, str]:
 
 
 def _told(failure: Failure) -> str:
-    return f"{failure.candidate}: {failure.status}: {failure.reason}"
+    return f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}"
 
 
 def finish(

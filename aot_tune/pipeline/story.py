@@ -8,15 +8,11 @@ from collections.abc import Sequence
 
 from aot_tune.bench import Measurement, paired_gain
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
+from aot_tune.pipeline.single import again, variant_name
 from aot_tune.report import Failure, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
 
 __all__ = ["failures_of", "generic_only", "tell", "variant_name"]
-
-
-def variant_name(entry: Entry) -> str:
-    """The name of a candidate for people: its kernel and the beginning of its id."""
-    return f"{entry.candidate.kernel}_{entry.candidate.id[:8]}"
 
 
 def _bytes(entry: Entry) -> int:
@@ -116,16 +112,20 @@ def _worst(evidence: Evidence, entry: Entry) -> str:
 
 
 def failures_of(evidence: Evidence) -> list[Failure]:
-    """Candidates that were dropped, with the reason of the first time."""
+    """Candidates that were dropped, with the reason of the first time and the command that tries them again."""
     found: list[Failure] = []
+    operator, target = evidence.operator, evidence.target.name
     for entry in evidence.entries.values():
-        label = entry.candidate.label
-        if entry.object is not None and not entry.compiled:
-            found.append(Failure(candidate=label, status=entry.object.status, reason=entry.object.error, count=1))
+        label, made = entry.candidate.label, entry.object
+        if made is not None and not entry.compiled:
+            command = again(operator, entry, target)
+            found.append(Failure(candidate=label, status=made.status, reason=made.error, count=1, again=command))
         bad = [m for m in _measurements_of(evidence, entry) if m.status != "ok"]
         for status in sorted({m.status for m in bad}):
-            same = [m for m in bad if m.status == status]
-            found.append(Failure(candidate=label, status=status, reason=same[0].reason, count=len(same)))
+            first, *more = [m for m in bad if m.status == status]
+            command = again(operator, entry, target, first.problem)
+            count = 1 + len(more)
+            found.append(Failure(candidate=label, status=status, reason=first.reason, count=count, again=command))
     return found
 
 

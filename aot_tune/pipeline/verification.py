@@ -13,6 +13,7 @@ from aot_tune.errors import BuildError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.single import again
 from aot_tune.spec import Problem, all_of
 
 __all__ = ["verify_shipped"]
@@ -59,7 +60,8 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
                     f"operator {loaded.operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
                     fix=f"mend {loaded.operator.kernel(generic.candidate.kernel).source}; "
-                    "it answers every call that no other variant serves",
+                    "it answers every call that no other variant serves. "
+                    f"To try again: {again(loaded.operator, generic, generic.candidate.target, m.problem)}",
                 )
 
 
@@ -98,7 +100,8 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
             why=f"{found.status}: {found.reason}",
-            fix="mend the kernel; nothing that fails is shipped",
+            fix="mend the kernel; nothing that fails is shipped. "
+            f"To try again: {again(operator, entry, entry.candidate.target, found.problem)}",
         )
 
 

@@ -65,12 +65,16 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that was dropped, and why; `count` problems had the same."""
+    """A candidate that was dropped, and why; `count` problems had the same.
+
+    `again` is the command that tries it by itself.
+    """
 
     candidate: str
     status: str
     reason: str
     count: int
+    again: str = ""
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     for failure in one.failures[:failures]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
         lines.append(f"  dropped {failure.candidate}: {failure.status}{times}: {failure.reason}")
+        if failure.again:
+            lines.append(f"    again: {failure.again}")
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `aot-tune report --failures` lists them")
     return lines

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+from environments import run
 from project import Project
 
 WAYS = {
@@ -41,6 +44,22 @@ def test_no_survivor_fails_by_default_with_a_reason_for_each(project: Project, w
     assert not (project.folder / "build" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("way", ["compile error", "wrong result", "crash"])
+def test_the_command_beside_a_failure_does_it_again(project: Project, way: str) -> None:
+    old, new, status, reason = WAYS[way]
+    project.change(old, new, "loop.cpp.j2")
+    project.configure()
+    said = project.build(status=1)
+    commands = re.findall(r"^ +again: aot-tune (.*)$", said, re.MULTILINE)
+    assert len(set(commands)) == 5
+    again = run(project.command(*shlex.split(commands[0])), env=project.environment(), cwd=project.folder, status=1)
+    assert f"status    {status}" in again
+    assert reason in again
+    project.change(new, old, "loop.cpp.j2")
+    again = run(project.command(*shlex.split(commands[0])), env=project.environment(), cwd=project.folder)
+    assert "status    ok" in again
+
+
 @pytest.mark.parametrize("way", ["compile error", "wrong result"])
 def test_the_generic_variant_alone_is_shipped_when_asked_for(project: Project, way: str) -> None:
     old, new, _, _ = WAYS[way]
@@ -66,6 +85,8 @@ def test_a_generic_variant_that_fails_always_fails_the_build(project: Project, w
     assert "operator 'twice'" in end
     assert "generic" in end
     assert "missing" in end if way == "compile error" else status in end
+    if way == "wrong result":
+        assert re.search(r"To try again: aot-tune try twice generic_\w+ --target cpu-x86-64 --templates templates", end)
 
 
 def test_one_bad_config_costs_only_itself(project: Project) -> None:

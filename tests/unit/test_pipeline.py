@@ -90,6 +90,8 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     assert all(set(row) == {GENERIC.candidate.id} for row in costs.values())
     (failure,) = failures_of(found)
     assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)
+    name = f"fast_{FAST.candidate.id[:8]}"
+    assert failure.again == f"aot-tune try scale {name} --target cpu-x86-64-v3 --problem 'M=64 N=8'"
 
 
 def test_baselines_have_no_cost_since_they_cannot_be_linked() -> None:

@@ -109,7 +109,13 @@ REPORT = Report(
                 Failure(
                     candidate="packed MR=14", status="compile-failed", reason="packed.cpp.j2:12: no such thing", count=1
                 ),
-                Failure(candidate="packed MR=8", status="crashed", reason="SIGSEGV in launch", count=3),
+                Failure(
+                    candidate="packed MR=8",
+                    status="crashed",
+                    reason="SIGSEGV in launch",
+                    count=3,
+                    again="aot-tune try gemm packed_00ff00ff",
+                ),
             ),
             mean_regret=0.0065,
             held_out_regret=0.05,

@@ -1,0 +1,226 @@
+"""One candidate by itself: the command that runs it again, and what that command does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.bench import Entry as Entrant
+from aot_tune.errors import BuildError, OptionError, ToolchainError
+from aot_tune.library import bundled_templates
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.vendors import vendor_entries
+from aot_tune.plan import Request, make_plan
+from aot_tune.progress import Progress
+from aot_tune.render import candidates_for
+from aot_tune.report import format_time
+from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.spec import problem as make_problem
+
+__all__ = ["again", "problem_named", "try_candidate", "variant_name"]
+
+_PARTS = {
+    "strides": re.compile(r"(\w+):\(([-\d,]*)\)"),
+    "order": re.compile(r"(\w+):(\d+)"),
+    "present": re.compile(r"\+(\w+)()"),
+    "alignment": re.compile(r"(\w+)@(\d+)"),
+    "value": re.compile(r"(\w+)=(\S+)"),
+}
+
+
+def variant_name(entry: Entry) -> str:
+    """The name of a candidate for people: its kernel and the beginning of its id."""
+    return f"{entry.candidate.kernel}_{entry.candidate.id[:8]}"
+
+
+def again(operator: Operator, entry: Entry, target: str, problem: Problem | None = None) -> str:
+    """The command that compiles, verifies and times a candidate by itself, on one problem or on all that it serves.
+
+    It holds no path of this machine: template roots are called by their last part, as in the folder of a project.
+    """
+    words = ["aot-tune", "try", operator.name, variant_name(entry), "--target", target]
+    root = Path(operator.folder).parent
+    if operator.folder and root.resolve() != bundled_templates().resolve():
+        words += ["--templates", root.name]
+    return shlex.join([*words, "--problem", problem.id] if problem is not None else words)
+
+
+def problem_named(operator: Operator, text: str) -> Problem:
+    """The problem with that id.
+
+    Raises:
+        OptionError: for a text that is no problem of the operator.
+    """
+    found: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
+    dims: dict[str, int] = {}
+    present: list[str] = []
+    choices = {a.name: a.choices for a in operator.attributes} | dict(operator.dtypes)
+    tensors = {t.name for t in operator.tensors}
+    for part in text.split():
+        kind, name, value = next(
+            ((k, m[1], m[2]) for k, p in _PARTS.items() if (m := p.fullmatch(part)) is not None), ("", "", "")
+        )
+        if kind == "value" and name in operator.dims and value.isdecimal():
+            dims[name] = int(value)
+        elif kind == "value" and value in choices.get(name, ()):
+            found["dtypes" if name in operator.dtypes else "attributes"][name] = value
+        elif kind == "present" and name in tensors:
+            present.append(name)
+        elif kind in ("strides", "order") and name in tensors:
+            numbers = value.split(",") if kind == "strides" else list(value)
+            found[kind][name] = tuple(int(n) for n in numbers if n)
+        elif kind == "alignment" and name in tensors:
+            found[kind][name] = int(value)
+        else:
+            raise OptionError(
+                f"{part!r} says nothing of a problem of operator {operator.name!r}",
+                fix="copy a problem from the report, such as 'M=16 N=4096 +bias b:10'",
+            )
+    if set(dims) != set(operator.dims):
+        raise OptionError(f"{text!r} is no problem of operator {operator.name!r}: its dims are {operator.dims}")
+    return make_problem(present=present, **found, **{n: dims[n] for n in operator.dims})  # type: ignore[arg-type]
+
+
+def try_candidate(
+    operator: str,
+    name: str,
+    *,
+    templates: Sequence[str] = (),
+    target: str = "",
+    problem: str = "",
+    source: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Compile, verify and time one candidate, and print what comes of it; whether all is well.
+
+    Args:
+        operator: its operator.
+        name: kernel and first digits of the id, as reports have it: `packed_3fa2b1c9`.
+        templates: template roots; the bundled ones where there are none.
+        target: what it was compiled for; the best that this machine has where it is not given.
+        problem: a problem's id; all of the workload that it serves where it is not given.
+        source: a file to write the rendered source to.
+        environment: of the build that is repeated.
+
+    Raises:
+        AotTuneError: when there is no such candidate or problem, or no device for it.
+    """
+    options = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"}
+    request = Request(
+        name="once",
+        prefix="once",
+        header="once.h",
+        operators=(operator,),
+        templates=tuple(templates) or ("bundled",),
+        options=options,
+    )
+    plan, paths, _ = make_plan(request, environment)
+    session = Session(plan, paths, Progress())
+    try:
+        loaded = session.operators[operator]
+        wanted, device, entry = _find(session, loaded, name)
+        if source is not None:
+            source.write_text(entry.rendered.source)
+        return _run(session, loaded, wanted, device, entry, problem)
+    finally:
+        session.close()
+
+
+def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device, Entry]:
+    for target in session.targets:
+        device = session.device_for(target)
+        if device is None:
+            raise BuildError(
+                f"there is no device for {target.name} here",
+                why="a candidate runs where what it is compiled for runs",
+                fix="try it on such a machine; `aot-tune doctor` tells what is here",
+            )
+        entry = next(
+            (e for e in _entries(session, loaded.operator, target, device, name) if variant_name(e) == name), None
+        )
+        if entry is not None:
+            return target, device, entry
+    raise BuildError(
+        f"operator {loaded.operator.name!r} has no candidate {name!r} for {' or '.join(session.plan.targets)}",
+        why="a name stands for a kernel's config, target, dtypes and the dims that are constants in it",
+        fix="take the name from the report of a build of this source, and its --target",
+    )
+
+
+def _entries(session: Session, operator: Operator, target: Target, device: Device, name: str) -> Iterator[Entry]:
+    """The candidates of a target that may have the name."""
+    kernel_name = name.rpartition("_")[0]
+    yield from session.generic_entries(operator, target)
+    for kernel in session.kernels_for(operator, target):
+        if kernel.name != kernel_name:
+            continue
+        if kernel.algorithms is not None:
+            yield from vendor_entries(session, operator, target, device)
+            continue
+        for config in kernel.configs(target.facts):
+            for candidate in candidates_for(operator, kernel, config, target):
+                if f"{kernel.name}_{candidate.id[:8]}" == name:
+                    yield Entry.of(operator, session.renderer.render(operator, candidate, target))
+
+
+def _run(session: Session, loaded: LoadedOperator, target: Target, device: Device, entry: Entry, problem: str) -> bool:
+    operator, name = loaded.operator, variant_name(entry)
+    print(f"candidate {operator.name}: {name} ({entry.candidate.label}) for {entry.candidate.target}")
+    session.compile([entry], name)
+    assert entry.object is not None
+    if not entry.compiled:
+        print(f"status    {entry.object.status}: {entry.object.error}")
+        return False
+    print(f"object    {entry.object.digest}")
+    evidence = Evidence(operator, target, {entry.candidate.id: entry})
+    problems = (
+        [problem_named(operator, problem)]
+        if problem
+        else [p for p in evidence.workload if evidence.meant_for(entry, p)]
+    )
+    served = [p for p in problems if all_of(entry.requires, operator.facts(p))]
+    if not served:
+        raise BuildError(
+            f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload"
+        )
+    with LazyBench(session, device) as lazy:
+        outcomes = [_one(lazy, loaded, entry, p, odd=p in evidence.workload) for p in served]
+    return all(outcomes)
+
+
+def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem, *, odd: bool) -> bool:
+    """Screen a candidate on a problem, with the odd ones too, then time it beside the baselines."""
+    bench = lazy.get()
+    print(f"problem   {problem.id}")
+    try:
+        path = lazy.shared_object(entry)
+    except ToolchainError as error:
+        print(f"status    failed: {error}")
+        return False
+    prepared = bench.prepare(loaded.folder, loaded.operator, problem)
+    symbol, digest = entry.rendered.symbol, entry.digest
+    found = bench.screen(prepared, path, symbol, entry.candidate, digest, entry.requires, tune_checks=odd)
+    if found.status == "ok":
+        entrant = Entrant(candidate=entry.candidate, shared_object=path, symbol=symbol, object_digest=digest)
+        for raced in bench.race(prepared, [entrant]):
+            if raced.candidate == entry.candidate.id and raced.status != "ok":
+                found = raced
+            elif raced.ns is not None:
+                who = variant_name(entry) if raced.candidate == entry.candidate.id else raced.candidate
+                print(f"time      {format_time(raced.ns)} {who}")
+    _tell(found)
+    return found.status == "ok"
+
+
+def _tell(found: Measurement) -> None:
+    print(f"status    {found.status}{f': {found.reason}' if found.reason else ''}")
+    if found.error is not None:
+        print(f"error     {found.error:.3g} of what is allowed")
+    if found.bitwise is not None:
+        print(f"bits      {'the same' if found.bitwise else 'other ones'} in a second run")

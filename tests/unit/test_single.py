@@ -1,0 +1,67 @@
+"""One candidate by itself: problems are found by their ids, candidates by their names."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from aot_tune.bench import derived_checks
+from aot_tune.cli.main import main
+from aot_tune.errors import OptionError
+from aot_tune.library import bundled_templates, load_operators
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.single import again, problem_named
+from aot_tune.pipeline.story import variant_name
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec import Operator, Target
+
+OPERATORS = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_every_problem_is_found_by_its_id(operator: Operator) -> None:
+    problems = [*operator.workload_for("cpu"), *operator.workload_for("cuda")]
+    problems += [check.problem for check in derived_checks(operator)]
+    assert any(p.strides for p in problems)
+    for one in problems:
+        found = problem_named(operator, one.id)
+        assert found.id == one.id
+        assert operator.facts(found) == operator.facts(one)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M=1 N=2",
+        "M=1 N=2 K=3 Q=4",
+        "M=1 N=2 K=x",
+        "M=1 N=2 K=3 +nothing",
+        "M=1 N=2 K=3 c:(1,2)",
+        "M=1 N=2 K=3 a@b",
+        "?",
+    ],
+)
+def test_what_is_no_problem_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"no problem of operator 'gemm'|says nothing of a problem"):
+        problem_named(OPERATORS["gemm"], text)
+
+
+def test_the_command_names_roots_by_their_last_part() -> None:
+    operator, target = OPERATORS["softmax"], Target(name="cpu-x86-64", family="cpu", level=1)
+    candidate = candidate_for(operator, operator.kernel("generic"), {}, target)
+    entry = Entry.of(operator, Renderer([bundled_templates()]).render(operator, candidate, target))
+    assert again(operator, entry, target.name) == f"aot-tune try softmax {variant_name(entry)} --target cpu-x86-64"
+    elsewhere = dataclasses.replace(operator, folder="/some where/my templates/softmax")
+    found = again(elsewhere, entry, target.name, operator.workload_for("cpu")[0])
+    assert found.endswith(f"--templates 'my templates' --problem '{operator.workload_for('cpu')[0].id}'")
+
+
+def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert (
+        main(["try", "softmax", "rows_00000000", "--target", "cpu-x86-64-v2", "--source", str(tmp_path / "s.cpp")]) == 1
+    )
+    said = capsys.readouterr().err
+    assert "operator 'softmax' has no candidate 'rows_00000000' for cpu-x86-64-v2" in said
+    assert not (tmp_path / "s.cpp").exists()
