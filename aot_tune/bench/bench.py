@@ -113,10 +113,12 @@ class Bench:
                 ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Referred):
+            status, why = failure_of(reply)
+            less = "; have it compute some rows at a time, or leave the problem out of the workload"
             raise AotTuneError(
                 f"operator {operator.name!r}: no reference for problem '{problem.id}'",
-                why=reply.reason if isinstance(reply, messages.Failure) else repr(reply),
-                fix=f"mend `reference` in {operator_folder / 'operator.py'}",
+                why=f"{why} (out of memory)" if status == "oom" else why,
+                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else ''}",
             )
         prepared = Prepared(
             key=key,

@@ -78,6 +78,15 @@ def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(
     assert bed.screen("good").status == "ok"
 
 
+def test_one_wrong_element_in_2_to_the_24_is_found(bed: Any) -> None:
+    large = bed.prepare(R=4096, D=4096)
+    assert bed.screen("good", large, tune_checks=False).status == "ok"
+    measured = bed.screen("one_wrong", large, tune_checks=False)
+    assert measured.status == "wrong-result"
+    assert "y[4095, 4095]: got " in measured.reason
+    assert "1 of 16777216 elements are wrong" in measured.reason
+
+
 def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:
     measured = bed.screen("unsteady")
     assert measured.status == "ok", measured.reason

@@ -17,6 +17,7 @@ import pytest
 from aot_tune.bench import Bench, Deadlines, DeviceState, Entry, Measurement, Policy, Prepared, messages, policy_for
 from aot_tune.bench.attempt import Remarks
 from aot_tune.bench.cuda import device_of
+from aot_tune.errors import AotTuneError
 from aot_tune.library import load_operator
 from aot_tune.spec import problem
 
@@ -29,6 +30,8 @@ R, D = dims("R D")
 
 
 def reference(xp, call):
+    if call.x.shape[0] == 17:
+        raise xp.OutOfMemoryError("Tried to allocate 64.00 GiB.")
     y = 2 * call.x + 1
     return {"y": y if call.bias is None else y + call.bias}
 
@@ -151,6 +154,14 @@ def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(
     measured = worn_bed.screen(name, tune_checks=name != "later")
     assert measured.status == status, measured
     assert pattern in measured.reason
+    assert worn_bed.screen("good").status == "ok"
+
+
+def test_a_reference_that_takes_too_much_memory_says_what_to_do(worn_bed: Bed) -> None:
+    with pytest.raises(AotTuneError, match=r"no reference for problem 'R=17 D=4'") as caught:
+        worn_bed.prepare(R=17, D=4)
+    assert caught.value.why == "Tried to allocate 64.00 GiB. (out of memory)"
+    assert "some rows at a time, or leave the problem out of the workload" in caught.value.fix
     assert worn_bed.screen("good").status == "ok"
 
 

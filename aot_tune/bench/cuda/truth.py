@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ __all__ = [
 
 _SAMPLE, _DRAWS = 4096, 8
 _SEQUENTIAL = 512
+_BLOCK = 1 << 24
 _PERIOD = 262_147
 """Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
 
@@ -236,7 +238,7 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     index = {}
     for tensor in operator.outputs:
         if tensor.name in exact:
-            bounds = _bounds(torch.cat(values[tensor.name]), torch.cat(wrong[tensor.name]), tensor, operator.tolerance)
+            bounds = _bounds(values[tensor.name], wrong[tensor.name], tensor, operator.tolerance)
             index[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
     _publish(folder, index)
 
@@ -278,7 +280,7 @@ def _run_both(
     near = exact_values(operator, check, storages, wide=False)
     errors = {}
     for name, value in exact.items():
-        other = near[name]
+        other = near.pop(name)
         odd_value, odd_other = ~torch.isfinite(value), ~torch.isfinite(other)
         error = (other - value).abs_()
         error[odd_value & odd_other] = 0.0
@@ -288,25 +290,41 @@ def _run_both(
     return exact, errors
 
 
-def _bounds(values: Any, errors: Any, tensor: Tensor, tolerance: float) -> Bounds:
-    """See `bench.reference`: `relative` from the larger half of the values, `absolute` from what is left."""
+def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float) -> Bounds:
+    """See `bench.reference`: `relative` from the larger half of the values, `absolute` from what is left.
+
+    A block at a time: what a reference leaves in memory is large enough.
+    """
     dtype = torch_dtype(tensor)
     if not dtype.is_floating_point:
         return Bounds(absolute=0.0, relative=0.0)
-    finite = torch.isfinite(values) & torch.isfinite(errors)
-    if not bool(finite.all()):
-        values, errors = values[finite], errors[finite]
     info = torch.finfo(dtype)
     unit, tiny = float(info.eps), float(info.tiny)
-    if not values.numel():
+    step = max(1, sum(v.numel() for v in values) >> 16)
+    count, squares, samples = 0, 0.0, []
+    for value, _ in _blocks(values, errors):
+        samples.append(value[-count % step :: step])
+        count, squares = count + value.numel(), squares + float(value.square().sum())
+    if not count:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
-    values = values.abs()
-    typical = float(values.square().mean().sqrt())
-    sample = values[:: max(1, values.numel() >> 16)]
+    typical = math.sqrt(squares / count)
+    sample = torch.cat(samples)
     sample = sample[sample > tiny]
     middle = float(sample.median()) if sample.numel() else 0.0
-    large = torch.where(values >= max(middle, tiny), errors / values, 0.0)
-    relative = max(float(large.max()), unit)
-    rest = float((errors - relative * values).max())
+    least = max(middle, tiny)
+    relative = max(unit, *(float(torch.where(v >= least, e / v, 0.0).max()) for v, e in _blocks(values, errors)))
+    rest = max(float((e - relative * v).max()) for v, e in _blocks(values, errors))
     floor = 0.5 * unit * min(typical, 4 * middle)
     return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+
+
+def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Magnitudes and errors side by side, without those that are not finite; no block is empty."""
+    for value, error in zip(values, errors, strict=True):
+        for begin in range(0, value.numel(), _BLOCK):
+            one, other = value[begin : begin + _BLOCK].abs(), error[begin : begin + _BLOCK]
+            finite = torch.isfinite(one) & torch.isfinite(other)
+            if not bool(finite.all()):
+                one, other = one[finite], other[finite]
+            if one.numel():
+                yield one, other

@@ -1,0 +1,70 @@
+"""Tolerances of the CUDA family, on the host's tensors: other orders of sums pass, one wrong element does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from aot_tune.bench import Check  # noqa: E402
+from aot_tune.bench.cuda.compare import Expected  # noqa: E402
+from aot_tune.bench.cuda.truth import draw_inputs, exact_values, layout, read_limits, torch_dtype, write_limits  # noqa: E402
+from aot_tune.library import bundled_templates, load_operator  # noqa: E402
+from aot_tune.spec import Problem, problem  # noqa: E402
+
+HOST = torch.device("cpu")
+
+
+def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
+    """What the bundled gemm is compared with on a problem, and its operands in float32."""
+    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    write_limits(operator, check, folder / "limits", 5, HOST)
+    storages = draw_inputs(operator, check, 5, HOST)
+    exact = exact_values(operator, check, storages)
+    a, b = (layout(operator, check, t).of(storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2])
+    return Expected(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
+
+
+def split(a: Any, b: Any, parts: int) -> Any:
+    """The product as a kernel computes it that splits K."""
+    sums = [x @ y for x, y in zip(a.chunk(parts, 1), b.chunk(parts, 0), strict=True)]
+    total = sums[0]
+    for one in sums[1:]:
+        total = total + one
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path, dtype: str) -> None:
+    expected, a, b = product(tmp_path, problem(M=4096, N=4096, K=64, dtypes={"T": dtype}))
+    got = split(a, b, 4).to(torch_dtype(expected.tensor))
+    assert got.numel() == 1 << 24
+    assert float(expected.worst(got)) < 0.9
+    neighbour = got[0, 1]  # as from an index that is off by one
+    terms = a[1234] * b[:, 2345]
+    short = (terms.sum() - terms[terms.abs().argmax()]).to(got.dtype)  # lesser terms are for integers to find
+    nothing = torch.tensor(float("nan"))  # as it was poisoned
+    for row, column, wrong in ((0, 0, neighbour), (1234, 2345, short), (4095, 4095, nothing)):
+        right = got[row, column].clone()
+        got[row, column] = wrong
+        assert not float(expected.worst(got)) <= 1
+        fault = "" if row < 4095 else expected.judge(got)[0]
+        got[row, column] = right
+    assert fault.startswith("out[4095, 4095]: got nan, want ")
+    assert fault.endswith("; 1 of 16777216 elements are wrong")
+
+
+def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:
+    def rounded(x: Any) -> Any:
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    shape = {"M": 96, "N": 160, "K": 1024}
+    tf32, a, b = product(tmp_path / "tf32", problem(**shape, attributes={"math": "tf32"}))
+    plain, c, d = product(tmp_path / "plain", problem(**shape))
+    for parts in (1, 4, 16):
+        assert tf32.judge(split(rounded(a), rounded(b), parts))[1] < 0.9
+        assert plain.judge(split(c, d, parts))[1] < 0.9
+        assert plain.judge(split(rounded(c), rounded(d), parts))[1] > 1
