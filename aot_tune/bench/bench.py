@@ -9,7 +9,7 @@ from typing import Any
 
 from aot_tune.bench import messages
 from aot_tune.bench.attempt import Phases, Remarks, Run, failure_of
-from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.checks import checks_for
 from aot_tune.bench.family import Monitor, family
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.process import DiedError, Worker
@@ -32,8 +32,6 @@ __all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """Objects that stay loaded in a worker whose device keeps them."""
-_MOST_CHECKS = 24
-"""Odd problems per object on a device whose every launch and answer takes its time."""
 
 
 class Bench:
@@ -327,13 +325,7 @@ class Bench:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
         key = (folder, *(r.key() for r in requires))
         if key not in self._fitted:
-            found = derived_checks(
-                operator,
-                requires,
-                special=self.policy.special_values,
-                most_bytes=self.policy.check_bytes,
-                most=None if self.family.on_host else _MOST_CHECKS,
-            )
+            found = checks_for(operator, requires, self.policy, on_host=self.family.on_host)
             self._fitted[key] = [
                 self.prepare(Path(folder), operator, c.problem, special=c.special, integers=c.integers) for c in found
             ]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from aot_tune.bench.records import Check
+from aot_tune.bench.records import Check, Policy
 from aot_tune.spec import Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
 from aot_tune.spec.generators import ROWWISE
 
-__all__ = ["derived_checks", "oddest_checks"]
+__all__ = ["checks_for", "derived_checks", "oddest_checks"]
 
 _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
 _SHORT = (3, 5, 7)
@@ -19,6 +19,7 @@ _LONGEST = 1031
 _LONGEST_PADDED = 1021  # a prime, too; the pitch of rows that are padded by 3 is a multiple of much
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _PITCH = 64
+_MOST = 24  # of one object on a device whose every launch and answer takes its time
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
@@ -64,14 +65,27 @@ def derived_checks(
     return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
 
 
-def oddest_checks(operator: Operator, requires: Sequence[Expr] = ()) -> list[Check]:
-    """Of the derived checks that are small the one with the oddest strides, and one that chooses an attribute."""
-    found = [c for c in derived_checks(operator, requires, special=False, most_bytes=1 << 20) if not c.integers]
+def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
+    """The derived checks that every object of a family of devices must be right on."""
+    most = None if on_host else _MOST
+    return derived_checks(operator, requires, special=policy.special_values, most_bytes=policy.check_bytes, most=most)
+
+
+def oddest_checks(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
+    """Of `checks_for` that with the oddest strides, and one that chooses an attribute, if there are such."""
+    every = checks_for(operator, requires, policy, on_host=on_host)
+    found = [c for c in every if not c.integers and not c.special]
     if not found:
         return []
-    layout = max(found, key=lambda c: (*map(len, (c.problem.strides, c.problem.order, c.problem.present)), c.place))
+    layout = max(found, key=_oddness)
     chosen = max(found, key=lambda c: (*map(len, (c.problem.attributes, c.problem.present)), c.place))
     return [layout] if chosen == layout or not chosen.problem.attributes else [layout, chosen]
+
+
+def _oddness(check: Check) -> tuple[int, int, int, int, str]:
+    one = check.problem
+    spread = sum(s[-1:] not in ((), (1,)) for s in one.strides.values())
+    return len(one.strides), spread, len(one.order), len(one.present), check.place
 
 
 def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:

@@ -66,7 +66,7 @@ def plan_checks(
             candidate = entry.candidate
             checks = (
                 Check(problem=_problem(loaded.operator, entry, found)),
-                *oddest_checks(loaded.operator, entry.requires),
+                *_odd(session, loaded.operator, entry),
             )
             shipped.append(
                 _Shipped(
@@ -79,6 +79,12 @@ def plan_checks(
                 )
             )
     (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
+
+
+def _odd(session: Session, operator: Operator, entry: Entry) -> list[Check]:
+    """One or two small problems that the object was right on by itself."""
+    family = target_by_name(entry.candidate.target).family
+    return oddest_checks(operator, entry.requires, session.policy_of(family), on_host=family == "cpu")
 
 
 def _problem(operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:

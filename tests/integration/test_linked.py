@@ -15,6 +15,7 @@ from project import Project
 
 from aot_tune.bench import Bench, Policy, policy_for, verify_linked
 from aot_tune.bench.cuda import device_of
+from aot_tune.bench.objects import LoadError, load
 from aot_tune.errors import BuildError
 from aot_tune.library import load_operator
 from aot_tune.pipeline import verify_library
@@ -136,6 +137,20 @@ def test_devices_that_are_not_here_are_said(project: Project) -> None:
     said = run(argv, env=project.environment())
     assert "libtiny.so: 1 variants for cuda-sm_90a are not verified inside the library: no such device here" in said
     assert "libtiny.so: 1 variants verified inside the library" in said
+
+
+def test_a_library_is_loaded_for_one_variant_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.make_all()
+    monkeypatch.setenv("AOT_TUNE_FORCE", "")  # what loading sets is undone
+    library = project.folder / "cmake" / "libtiny.so"
+    variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
+    first = load(library, "tiny_twice", f"twice:{variants[0]}")
+    with pytest.raises(LoadError, match=r"libtiny\.so is loaded already"):
+        load(library, "tiny_twice", f"twice:{variants[1]}")
+    first.close()
+    load(library, "tiny_twice", f"twice:{variants[1]}").close()
+    with pytest.raises(LoadError, match=r"libtiny\.so lacks a function: .*tiny_thrice"):
+        load(library, "tiny_thrice", f"thrice:{variants[1]}")
 
 
 def test_a_session_of_a_gpu_verifies_alike(project: Project, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench.checks import derived_checks
+from aot_tune.bench import Policy
+from aot_tune.bench.checks import checks_for, derived_checks, oddest_checks
 from aot_tune.bench.inputs import storage_extent
 from aot_tune.library import bundled_templates, load_operator, operator_folders
 from aot_tune.spec import Expr, Operator, all_of, attribute, dim, dtype_index, present, stride
@@ -65,6 +66,23 @@ def test_checks_vary_all_that_a_call_may_vary(folder: Path) -> None:
         assert {f[f"attribute.{declared.name}"] for f in facts} == set(range(len(declared.choices)))
     assert sum(c.special for c in derived_checks(operator)) == 1
     assert not any(c.special for c in derived_checks(operator, special=False))
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+def test_the_oddest_checks_are_among_them(folder: Path, on_host: bool) -> None:
+    operator = load_operator(folder)
+    for kernel in operator.kernels:
+        every = checks_for(operator, kernel.requires, Policy(), on_host=on_host)
+        found = oddest_checks(operator, kernel.requires, Policy(), on_host=on_host)
+        assert 1 <= len(found) <= 2
+        assert all(c in every and not c.special and not c.integers for c in found)
+        if kernel.generic:
+            assert found[0].problem.strides
+            assert bool(found[-1].problem.attributes) == bool(operator.attributes)
+        if kernel.generic and on_host:  # where the list is thinned, such a check may be left out
+            assert any(strides[-1] > 1 for strides in found[0].problem.strides.values())
+    assert oddest_checks(operator, (dim(operator.dims[0]) < 0,), Policy(), on_host=on_host) == []
 
 
 def test_a_pinned_dim_has_its_value_in_every_check() -> None:
