@@ -47,10 +47,13 @@ def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
 
 
 class LazyBench:
-    """A bench on one device whose workers start at first use; a context manager."""
+    """A bench on one device whose workers start at first use; a context manager.
 
-    def __init__(self, session: Session, device: Device) -> None:
-        self.session, self.device = session, device
+    It is `exclusive` where something is timed, or where the device's memory is not shared.
+    """
+
+    def __init__(self, session: Session, device: Device, *, exclusive: bool = True) -> None:
+        self.session, self.device, self._exclusive = session, device, exclusive
         self._stack = ExitStack()
         self._bench: Bench | None = None
         self._scratch: str | Path | None = None
@@ -73,7 +76,8 @@ class LazyBench:
             WorkerError: when no worker can be started.
         """
         if self._bench is None:
-            self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
+            if self._exclusive:
+                self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
             self._bench = self._stack.enter_context(
                 Bench(
                     self.device,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -133,37 +134,54 @@ def verify_library(directory: Path, library: Path) -> None:
         ) from error
     session = Session(plan, paths, Progress())
     try:
+        here = _by_device(session, shipped)
+        _tell_absent(session, library, shipped)
         digests = [hashlib.sha256(data).hexdigest() for data in (library.read_bytes(), text)]
-        key = digest_of([*digests, plan.inputs, sorted(d.digest for d in session.devices)])
-        memory = _Memory(session, key)
+        memory = _Memory(session, digest_of([*digests, plan.inputs, sorted(here)]))
         if memory.known:
             session.progress.line(f"{library.name}: its variants were verified before on this machine")
-        elif _verify(session, directory, library, shipped):
+        elif here and _verify(session, directory, library, here.values()):
             memory.add()
     finally:
         session.close()
 
 
-def _verify(session: Session, directory: Path, library: Path, shipped: Sequence[_Shipped]) -> bool:
-    """Verify what can be run here; whether that was all of it."""
-    begun = time.monotonic()
+def _by_device(session: Session, shipped: Sequence[_Shipped]) -> dict[str, tuple[Device, list[_Shipped]]]:
+    """The variants that can be run here, by the digest of their device."""
+    groups: dict[str, tuple[Device, list[_Shipped]]] = {}
+    for one in shipped:
+        device = session.device_for(target_by_name(one.target))
+        if device is not None:
+            groups.setdefault(device.digest, (device, []))[1].append(one)
+    return groups
+
+
+def _tell_absent(session: Session, library: Path, shipped: Sequence[_Shipped]) -> None:
     away = Counter(s.target for s in shipped if session.device_for(target_by_name(s.target)) is None)
     for target, count in sorted(away.items()):
         session.progress.line(
-            f"{library.name}: {count} variants for {target} are not verified inside the library: no such device here"
+            f"{library.name}: {count} variant{'s' * (count != 1)} for {target} not verified inside the library: "
+            "no such device here"
         )
+
+
+def _verify(
+    session: Session, directory: Path, library: Path, groups: Iterable[tuple[Device, Sequence[_Shipped]]]
+) -> bool:
+    """Verify what can be run here; whether that was all of it."""
+    begun = time.monotonic()
     failed: list[str] = []
-    count, whole = 0, True
-    for device, group in _by_device(session, shipped):
+    tried, right, whole = 0, 0, True
+    for device, group in groups:
         try:
-            with LazyBench(session, device) as bench:
+            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
+            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
                 for one in group:
                     found = _run(session, bench, library, one)
-                    if found.status == "ok":
-                        count += 1
-                    elif found.status == "failed" and _UNAVAILABLE.search(found.reason):
+                    tried, right = tried + 1, right + (found.status == "ok")
+                    if found.status == "failed" and _UNAVAILABLE.search(found.reason):
                         session.progress.line(f"{library.name}: not verified inside the library: {found.reason}")
-                    else:
+                    elif found.status != "ok":
                         failed.append(
                             f"{one.operator}: {one.variant} ({one.label}) on '{found.problem.id}': "
                             f"{found.status}: {found.reason}"
@@ -172,25 +190,19 @@ def _verify(session: Session, directory: Path, library: Path, shipped: Sequence[
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
     if failed:
+        again = ["aot-tune", "check-library", "--directory", str(directory), "--library", str(library)]
         raise BuildError(
-            f"{library.name}: {len(failed)} of {len(shipped)} variants fail inside the library",
+            f"{library.name}: {len(failed)} of {tried} variants fail inside the library",
             why="\n       ".join(failed),
             fix="build again from an empty build folder; if it stays, what calls the variants is at fault. "
-            f"To try again: aot-tune check-library --directory {directory} --library {library}",
+            f"To try again: {shlex.join(again)}",
         )
-    session.progress.line(
-        f"{library.name}: {count} variants verified inside the library in {time.monotonic() - begun:.1f} s"
-    )
+    if right:
+        seconds = time.monotonic() - begun
+        session.progress.line(
+            f"{library.name}: {right} variant{'s' * (right != 1)} verified inside the library in {seconds:.1f} s"
+        )
     return whole
-
-
-def _by_device(session: Session, shipped: Sequence[_Shipped]) -> Iterator[tuple[Device, list[_Shipped]]]:
-    groups: dict[str, tuple[Device, list[_Shipped]]] = {}
-    for one in shipped:
-        device = session.device_for(target_by_name(one.target))
-        if device is not None:
-            groups.setdefault(device.digest, (device, []))[1].append(one)
-    yield from groups.values()
 
 
 def _run(session: Session, lazy: LazyBench, library: Path, one: _Shipped) -> Measurement:

@@ -135,8 +135,8 @@ def test_devices_that_are_not_here_are_said(project: Project) -> None:
     project.make_all()
     argv = project.command("check-library", "--directory", folder, "--library", library)
     said = run(argv, env=project.environment())
-    assert "libtiny.so: 1 variants for cuda-sm_90a are not verified inside the library: no such device here" in said
-    assert "libtiny.so: 1 variants verified inside the library" in said
+    assert "libtiny.so: 1 variant for cuda-sm_90a not verified inside the library: no such device here" in said
+    assert "libtiny.so: 1 variant verified inside the library" in said
 
 
 def test_a_library_is_loaded_for_one_variant_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
