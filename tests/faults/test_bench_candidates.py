@@ -65,6 +65,10 @@ def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
         ("leak", "oom", r"grows by \d{7} bytes per call"),
         ("big_file", "failed", r"returned 27"),
         ("refuses", "failed", r"candidate_launch returned 5"),
+        ("dense", "wrong-result", r"problem 'R=\d+ D=\d+ [xy]:"),
+        ("aligned", "crashed", r"SIGSEGV in inside placement of R=\d+ D=\d+ \+bias bias@4 x@4 y@4"),
+        ("positive", "wrong-result", r"R=\d+ D=\d+ x:\(-\d+,1\)"),
+        ("spread", "wrong-result", r"R=\d+ D=\d+ bias:\(0\)"),
         ("huge_workspace", "skipped", r"asks for 1099511627776 bytes of workspace"),
     ],
 )
@@ -85,6 +89,12 @@ def test_one_wrong_element_in_2_to_the_24_is_found(bed: Any) -> None:
     assert measured.status == "wrong-result"
     assert "y[4095, 4095]: got " in measured.reason
     assert "1 of 16777216 elements are wrong" in measured.reason
+
+
+def test_a_candidate_that_works_only_while_it_is_looked_at_is_suspicious(bed: Any) -> None:
+    measured = bed.screen("lazy", bed.prepare(R=256, D=1024))
+    assert measured.status == "suspicious"
+    assert re.search(r"ns per call, less than the \d+\.\d ns that the device's peaks allow", measured.reason)
 
 
 def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:
