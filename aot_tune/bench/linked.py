@@ -39,12 +39,11 @@ def verify_linked(
         first = not worker.hosted  # else what others left behind may be at fault, or a library that did not go
         run = Run(bench, problems[0], variant, load.handle, Phases())
         try:
-            found = _attempt(run, worker, load, problems)
+            return _attempt(run, worker, load, problems)
         except DiedError as death:
-            found = run.ended(death.status, death.reason)
-        if found.status == "ok" or first:
-            return found
-        worker.kill()
+            if first:
+                return run.ended(death.status, death.reason)
+            worker.kill()
 
 
 def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
@@ -53,7 +52,7 @@ def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[P
     bench.introduce(worker, *problems)
     reply = bench.pool.request(worker, load, limits.load)
     if isinstance(reply, messages.Failure):
-        return run.ended(reply.status, reply.reason)
+        raise DiedError(reply.status, reply.reason)
     for run.prepared in problems:
         request = messages.Verify(handle=load.handle, keys=(run.prepared.key,))
         checked = bench.pool.request(worker, request, limits.verify)
