@@ -1,5 +1,6 @@
 // Fibres for the tests that run CUDA kernels on the host: stacks of their own that take turns. ucontext makes
-// them; it does not switch between them, because each swapcontext is a call of the kernel for the signal mask.
+// them; it does not switch between them, because each swapcontext is a call of the kernel for the signal
+// mask.
 #pragma once
 #include <ucontext.h>
 
