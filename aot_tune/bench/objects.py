@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -196,7 +199,8 @@ class Loaded:
 class Linked(Loaded):
     """A variant inside a linked library, called through the library's public C functions, which are made to choose it.
 
-    The library reads the name from the environment once, at its first call, so it must not be loaded already.
+    The library reads the name from the environment once, at its first call. One that is loaded still (not all libraries
+    go when they are closed) is loaded a second time, from a copy.
 
     Args:
         path: of the library.
@@ -208,10 +212,13 @@ class Linked(Loaded):
     """
 
     def __init__(self, path: Path, symbol: str, variant: str) -> None:
-        if _is_loaded(path):
-            raise LoadError(f"{path.name} is loaded already: which variant it shall choose is settled")
         os.environ[_FORCE] = variant
-        self._open(path, symbol)
+        if _is_loaded(path):
+            with _copied(path) as copy:
+                self._open(copy, symbol)
+        else:
+            self._open(path, symbol)
+        self.path = path
         operator, _, self._variant = variant.partition(":")
         self._call, self._workspace = self._function(symbol), self._function(f"{symbol}_workspace")
         self._explain = self._function(f"{symbol}_explain")
@@ -267,6 +274,22 @@ def _is_loaded(path: Path) -> bool:
         return False
     _dlclose(ctypes.c_void_p(handle))
     return True
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """A copy of a library, which the loader takes for another one; gone after the block.
+
+    Raises:
+        LoadError: when it cannot be written.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        try:
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise LoadError(f"{path.name} is loaded already, and cannot be copied: {error}") from error
+        yield copy
 
 
 def _dlclose(handle: ctypes.c_void_p) -> None:

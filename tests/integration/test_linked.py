@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from project import Project
 
 from aot_tune.bench import Bench, Policy, policy_for, verify_linked
 from aot_tune.bench.cuda import device_of
-from aot_tune.bench.objects import LoadError, load
+from aot_tune.bench.objects import Arguments, LoadError, load
 from aot_tune.errors import BuildError
 from aot_tune.library import load_operator
 from aot_tune.pipeline import verify_library
@@ -139,16 +140,24 @@ def test_devices_that_are_not_here_are_said(project: Project) -> None:
     assert "libtiny.so: 1 variant verified inside the library" in said
 
 
-def test_a_library_is_loaded_for_one_variant_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_loaded_still_is_loaded_once_more_for_another_variant(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.make_all()
     monkeypatch.setenv("AOT_TUNE_FORCE", "")  # what loading sets is undone
     library = project.folder / "cmake" / "libtiny.so"
     variants = [v["name"] for v in project.manifest("cmake/aot_tune/tiny")["operators"][0]["variants"]]
-    first = load(library, "tiny_twice", f"twice:{variants[0]}")
-    with pytest.raises(LoadError, match=r"libtiny\.so is loaded already"):
-        load(library, "tiny_twice", f"twice:{variants[1]}")
-    first.close()
-    load(library, "tiny_twice", f"twice:{variants[1]}").close()
+    operator = load_operator(project.folder / "templates" / "twice").concrete({})
+    memory = (ctypes.c_float * 64)()
+    places = {"x": ctypes.addressof(memory), "y": ctypes.addressof(memory) + 128}
+    call = Arguments(operator, places, {"x": (8,), "y": (8,)}, {"x": (1,), "y": (1,)}, {}, {})
+    found = []
+    for name in (*variants, *variants):  # none is closed
+        found.append(load(library, "tiny_twice", f"twice:{name}"))
+        assert found[-1].workspace_bytes(call) == 0  # fails where another one would answer
+    for one in found:
+        assert one.workspace_bytes(call) == 0
+        one.close()
     with pytest.raises(LoadError, match=r"libtiny\.so lacks a function: .*tiny_thrice"):
         load(library, "tiny_thrice", f"thrice:{variants[1]}")
 
