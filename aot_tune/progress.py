@@ -45,8 +45,19 @@ class Progress:
             except OSError:
                 self._terminal = None
 
-    def count(self, what: str, done: int, total: int, note: str = "", since: float | None = None) -> None:
-        """Print `what 12 of 96, note, time left`; `since` is the clock when the counting began."""
+    def count(
+        self,
+        what: str,
+        done: int,
+        total: int,
+        note: str = "",
+        since: float | None = None,
+        left: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Print `what 12 of 96, note, time left`; `since` is the clock when the counting began.
+
+        `left` gives the seconds that all still takes; where it does not, they are reckoned from what is counted.
+        """
         now = self._clock()
         if done < total and now - self._last < 1.0:
             return
@@ -55,10 +66,13 @@ class Progress:
         if note:
             parts.append(note)
         spent = now - (self._start if since is None else since)
-        if 0 < done < total and spent > 1:
-            parts.append(f"about {_duration(spent / done * (total - done))} left")
-        elif done == total:
+        if done == total:
             parts.append(f"took {_duration(spent)}")
+        in_all = None if left is None else left()
+        if in_all is not None:
+            parts.append(f"about {_duration(in_all)} left in all")
+        elif 0 < done < total and spent > 1:
+            parts.append(f"about {_duration(spent / done * (total - done))} left")
         self.line(", ".join(parts))
 
     def now(self) -> float:

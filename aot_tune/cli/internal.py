@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from aot_tune.clock import note_configured, note_linked
 from aot_tune.errors import OptionError
 from aot_tune.plan import Request, make_plan, write_plan
 
@@ -63,6 +64,7 @@ def _configure(given: argparse.Namespace) -> int:
     )
     plan, paths, files = make_plan(request, os.environ)
     write_plan(Path(given.directory), plan, paths, files)
+    note_configured(Path(given.directory))
     for line in plan.summary():
         print(f"aot_tune: {line}", flush=True)
     return 0
@@ -88,4 +90,5 @@ def _check(given: argparse.Namespace) -> int:
     if given.module is None:  # else the library was verified when it was linked, before its module
         with end_with_the_build():
             verify_library(directory, given.library)
+    note_linked(directory)
     return 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from aot_tune.clock import note_tuned, spent_before
 from aot_tune.errors import BuildError
+from aot_tune.pipeline.deadline import link_memory
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
@@ -18,6 +20,7 @@ from aot_tune.pipeline.verification import verify_shipped
 from aot_tune.plan import Plan, read_plan
 from aot_tune.progress import Progress
 from aot_tune.report import format_report
+from aot_tune.search import Budget
 
 __all__ = ["build", "try_candidate", "verify_library"]
 
@@ -29,10 +32,11 @@ def build(directory: Path) -> None:
         AotTuneError: when the library cannot be completed.
     """
     plan, paths = read_plan(directory)
+    budget = Budget(plan.options.budget, spent=spent_before(directory))
     progress = Progress()
     for line in plan.summary():
         progress.line(line)
-    session = Session(plan, paths, progress)
+    session = Session(plan, paths, progress, budget)
     try:
         reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
@@ -49,15 +53,20 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
         evidence = _replay(session)
     else:
         evidence = tune(session)
+    tuned = session.progress.now()
     generics = {name: _generics(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
+    choosing = session.progress.now() - tuned
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
     plan_checks(session, directory, chosen, generics)
+    note_tuned(directory, link_memory(session), ago=choosing, granted=session.load.granted)
     report = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)
-    session.progress.line(f"done in {session.budget.spent:.0f} s; `aot-tune report` shows this again:")
+    session.progress.line(
+        f"done in {session.budget.spent:.0f} s, the link comes next; `aot-tune report` shows this again:"
+    )
     sys.stdout.write(format_report(report))
     sys.stdout.flush()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +89,12 @@ class LazyBench:
                 )
             )
         return self._bench
+
+    def interrupt(self) -> None:
+        """Kill the workers, from another thread: what they were asked for ends with them."""
+        for worker in self._bench.pool.workers() if self._bench is not None else ():
+            with contextlib.suppress(OSError):
+                os.killpg(worker.pid, signal.SIGKILL)
 
     def shared_object(self, entry: Entry) -> Path:
         """The candidate's object linked for the benchmark, made once.

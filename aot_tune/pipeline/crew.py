@@ -17,13 +17,17 @@ Job = Callable[[Measurer], None]
 
 
 class Crew:
-    """A context manager; `devices` share their digest, so that it does not matter which of them measured what."""
+    """A context manager; `devices` share their digest, so that it does not matter which of them measured what.
+
+    Those that a probe finds off are left out.
+    """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
         self.benches = [LazyBench(session, d) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
         self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []
+        self._gone: list[Measurer] = []
 
     @property
     def device(self) -> Device:
@@ -33,12 +37,12 @@ class Crew:
     @property
     def measured(self) -> int:
         """Measurements made."""
-        return sum(m.measured for m in self.members)
+        return sum(m.measured for m in (*self.members, *self._gone))
 
     @property
     def reused(self) -> int:
         """Measurements known from before."""
-        return sum(m.reused for m in self.members)
+        return sum(m.reused for m in (*self.members, *self._gone))
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
         """Do all jobs; those of one number on one device, in their order."""
@@ -57,6 +61,18 @@ class Crew:
             for future in waiting:
                 future.cancel()
             raise
+
+    def leave_out(self, position: int) -> None:
+        """Let one of several devices go; the others do what comes next."""
+        bench, thread = self.benches.pop(position), self._threads.pop(position)
+        self._gone.append(self.members.pop(position))
+        thread.submit(bench.__exit__, None, None, None).result()
+        thread.shutdown()
+
+    def interrupt(self) -> None:
+        """Kill what the devices are busy with; to be called from another thread, again and again."""
+        for bench in self.benches:
+            bench.interrupt()
 
     def __enter__(self) -> Crew:
         return self

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from aot_tune.bench import Entry as Entrant
 from aot_tune.bench import Measurement, Prepared, runs_on
 from aot_tune.database import OperatorStore, operator_digest
-from aot_tune.errors import ToolchainError
+from aot_tune.errors import AotTuneError, ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
+from aot_tune.pipeline.outlook import task_of
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 
 __all__ = ["Measurer", "finalists"]
 
+T = TypeVar("T")
+
+_ONCE = ("check", "prepare")
+"""Phases of the first screen of an object, or on a problem."""
 _FINALISTS = 4
 _WITHIN = 1.3
 """A race takes the best four of the screen, as far as they are within 1.3 x of the best."""
@@ -42,20 +49,12 @@ class Measurer:
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self.measured = self.reused = 0
 
-    def measure(
-        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, tick: Callable[[str], None]
-    ) -> None:
-        """Screen and race what is not known of one problem of a workload, unless the budget has ended."""
+    def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
+        """Screen and race what is not known of one problem of a workload."""
         waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
-        if not waiting:
-            return
-        if not self._session.turn.allows(0.2):
-            workload = evidence.workload
-            left = sum(any(not evidence.has(e, p) for e in evidence.tried(p)) for p in workload)
-            evidence.note = f"the budget ended before {left} of {len(workload)} problems were measured"
-            return
-        self.screen(loaded, evidence, problem, waiting, tick)
-        self.race(loaded, evidence, problem)
+        if waiting:
+            self.screen(loaded, evidence, problem, waiting)
+            self.race(loaded, evidence, problem)
 
     def _store(self, loaded: LoadedOperator) -> OperatorStore:
         name = loaded.operator.name
@@ -75,29 +74,76 @@ class Measurer:
         evidence: Evidence,
         problem: Problem,
         entries: Sequence[Entry],
-        tick: Callable[[str], None],
     ) -> None:
-        """Screen candidates on a problem against the best that it has so far."""
+        """Screen candidates on a problem against the best that it has so far, until the budget ends."""
         one = self._one(loaded, problem)
         row = evidence.measurements.get(problem.id, {}).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
         for entry in entries:
-            if not self._session.turn.allows(0.0 if best is None else 1e-9):
+            begun, reused = self._session.progress.now(), self.reused
+            measurement = None if self._over else self._within(partial(self._screen, one, entry, best))
+            if measurement is None or (self._over and measurement.status != "ok"):
                 return
-            measurement = self._screen(one, entry, best)
-            evidence.add(measurement)
-            evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
+            self._take(evidence, problem, entry, measurement)
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
-            tick(f"{loaded.operator.name} {problem.id}: best so far {shown}")
+            whole = 0.0 if self.reused > reused else self._session.progress.now() - begun
+            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
+            outlook = self._session.outlook
+            outlook.screened(task_of(loaded.operator, problem), own, whole - own, f"best so far {shown}")
+
+    def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
+        """Screen a candidate on this device now, whatever is known of it.
+
+        Raises:
+            AotTuneError: when it cannot be linked, or no worker can be started.
+        """
+        path = self._lazy.shared_object(entry)
+        prepared = self._one(loaded, problem).prepared()
+        bench = self._lazy.get()
+        return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
+
+    def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
+        """Take over what the store knows of a candidate on a problem; whether it knew anything."""
+        known = self._known(self._one(loaded, problem), entry)
+        if known is not None:
+            self._take(evidence, problem, entry, known)
+        return known is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Race the best of a problem's screen, where a race is due."""
+        """Race the best of a problem's screen, where a race is due; what the budget's end broke off does not count."""
         entrants = finalists(evidence, problem)
-        for measurement in self._race(self._one(loaded, problem), entrants) if entrants else ():
+        if not entrants:
+            evidence.fresh.pop(problem.id, None)
+            return
+        begun, reused = self._session.progress.now(), self.reused
+        raced = None if self._over else self._within(partial(self._race, self._one(loaded, problem), entrants))
+        if raced is None or (self._over and any(m.status != "ok" for m in raced)):
+            return
+        for measurement in raced:
             evidence.add(measurement)
         evidence.fresh.pop(problem.id, None)
+        seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun
+        self._session.outlook.raced(task_of(loaded.operator, problem), seconds)
+
+    @property
+    def _over(self) -> bool:
+        """Whether the budget has ended, and whatever still ran was killed."""
+        return not self._session.turn.allows(1e-9)
+
+    def _within(self, do: Callable[[], T]) -> T | None:
+        """What `do` returns; None where it failed because the end of the budget killed what it waited for."""
+        try:
+            return do()
+        except AotTuneError:
+            if self._over:
+                return None
+            raise
+
+    def _take(self, evidence: Evidence, problem: Problem, entry: Entry, measurement: Measurement) -> None:
+        evidence.add(measurement)
+        evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)
@@ -105,10 +151,14 @@ class Measurer:
             self._problems[key] = _OneProblem(self._lazy, loaded, problem, self._store(loaded))
         return self._problems[key]
 
-    def _screen(self, one: _OneProblem, entry: Entry, best: float | None) -> Measurement:
+    def _known(self, one: _OneProblem, entry: Entry) -> Measurement | None:
         known = one.store.find(entry.candidate.id, entry.digest, one.problem)
+        self.reused += known is not None
+        return known
+
+    def _screen(self, one: _OneProblem, entry: Entry, best: float | None) -> Measurement:
+        known = self._known(one, entry)
         if known is not None:
-            self.reused += 1
             return known
         bench = self._lazy.get()
         prepared = one.prepared()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from aot_tune.compile.run import kill_running
@@ -45,7 +45,6 @@ def measure_overlapped(
     crew: Crew,
     pairs: Pairs,
     entries: list[Entry],
-    tick: Callable[[str], None],
 ) -> Timings:
     """Compile `entries` and screen each on its problems as it gets ready; race when all are there.
 
@@ -55,14 +54,14 @@ def measure_overlapped(
     timings = Timings()
     start = session.progress.now()
     new = {id(e) for e in entries}
-    _screen(crew, pairs, [e for _, v in pairs for e in v.entries.values() if id(e) not in new], tick)
+    _screen(crew, pairs, [e for _, v in pairs for e in v.entries.values() if id(e) not in new])
     wanted, left = _in_two(pairs, entries)
     while True:
         while wanted:
             for ready in _compiled(session, crew, wanted, timings):
-                _screen(crew, pairs, ready, tick)
+                _screen(crew, pairs, ready)
             wanted, left = _in_two(pairs, left)
-        _race_all(session, crew, pairs, tick)
+        _race_all(session, crew, pairs)
         wanted, left = _in_two(pairs, left)
         if not wanted:
             timings.wall = session.progress.now() - start
@@ -85,7 +84,7 @@ def _problems(pairs: Pairs) -> Iterator[tuple[int, LoadedOperator, Evidence, Pro
     return ((number, *one) for number, one in enumerate(each))
 
 
-def _screen(crew: Crew, pairs: Pairs, ready: Sequence[Entry], tick: Callable[[str], None]) -> None:
+def _screen(crew: Crew, pairs: Pairs, ready: Sequence[Entry]) -> None:
     by_operator: dict[str, list[Entry]] = {}
     for entry in ready:
         by_operator.setdefault(entry.candidate.operator, []).append(entry)
@@ -94,7 +93,7 @@ def _screen(crew: Crew, pairs: Pairs, ready: Sequence[Entry], tick: Callable[[st
         mine = by_operator.get(evidence.operator.name, [])
         tried = [e for e in evidence.tried(problem, mine) if not evidence.has(e, problem)]
         if tried:
-            jobs.append((number, partial(_screen_one, loaded, evidence, problem, tried, tick)))
+            jobs.append((number, partial(_screen_one, loaded, evidence, problem, tried)))
     crew.each(jobs)
 
 
@@ -103,13 +102,12 @@ def _screen_one(
     evidence: Evidence,
     problem: Problem,
     tried: list[Entry],
-    tick: Callable[[str], None],
     measurer: Measurer,
 ) -> None:
-    measurer.screen(loaded, evidence, problem, tried, tick)
+    measurer.screen(loaded, evidence, problem, tried)
 
 
-def _race_all(session: Session, crew: Crew, pairs: Pairs, tick: Callable[[str], None]) -> None:
+def _race_all(session: Session, crew: Crew, pairs: Pairs) -> None:
     """Race on every problem where that is due; entrants that only a record knew are compiled together before.
 
     Where the budget does not allow that, the times of the record stand.
@@ -118,24 +116,16 @@ def _race_all(session: Session, crew: Crew, pairs: Pairs, tick: Callable[[str], 
     missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
     if missing and _may_compile(session):
         session.compile(missing.values(), "finalists")
+        _link(crew, missing.values())
     crew.each(
-        (number, partial(_race, session, loaded, evidence, problem, tick))
+        (number, partial(_race, loaded, evidence, problem))
         for (number, loaded, evidence, problem), entrants in due
         if all(e.object is not None for e in entrants)
     )
 
 
-def _race(
-    session: Session,
-    loaded: LoadedOperator,
-    evidence: Evidence,
-    problem: Problem,
-    tick: Callable[[str], None],
-    measurer: Measurer,
-) -> None:
-    if session.turn.allows(1e-9):
-        measurer.race(loaded, evidence, problem)
-        tick(f"{loaded.operator.name} {problem.id}: raced")
+def _race(loaded: LoadedOperator, evidence: Evidence, problem: Problem, measurer: Measurer) -> None:
+    measurer.race(loaded, evidence, problem)
 
 
 def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timings) -> Iterator[list[Entry]]:
@@ -147,9 +137,7 @@ def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timin
     def ready(entry: Entry) -> None:
         if stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
-        with contextlib.suppress(ToolchainError):  # told again when it is measured
-            for bench in crew.benches if entry.compiled else ():
-                bench.shared_object(entry)
+        _link(crew, [entry])
         found.put(entry)
 
     def compile_them() -> None:
@@ -179,6 +167,14 @@ def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timin
             kill_running()
             thread.join(0.2)
         timings.compiling += session.progress.now() - start
+
+
+def _link(crew: Crew, entries: Iterable[Entry]) -> None:
+    """Link candidates for the devices, before anything is timed that a linker could disturb."""
+    for entry in entries:
+        with contextlib.suppress(ToolchainError):  # told again when it is measured
+            for bench in crew.benches if entry.compiled else ():
+                bench.shared_object(entry)
 
 
 def _next_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -31,6 +32,7 @@ from aot_tune.inspection import with_inspections
 from aot_tune.library import load_operators
 from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.transfer import winners_elsewhere
 from aot_tune.plan import Paths, Plan, devices
 from aot_tune.progress import Progress
@@ -49,6 +51,28 @@ _STEP = 16
 """Configs of a kernel asked for at once where a search learns from those before, or where nothing but the end of a
 budget ends it: the most promising ones are measured by then."""
 
+_TELLING = 0.5
+"""CPU seconds of compilers from which they tell how busy the machine is."""
+
+
+@dataclass
+class Load:
+    """What compilers get of the machine's cores beside other programs, as the last ones that ran show.
+
+    `jobs` run at a time. `granted` is the share of their wall time in which they computed; `each` are the CPU seconds
+    of one of the first compiles, None before any.
+    """
+
+    jobs: int
+    granted: float = 1.0
+    each: float | None = None
+
+    def add(self, cpu: float, wall: float, count: int) -> None:
+        """`count` compiles took so many seconds of CPUs and on the wall; what came from a cache tells nothing."""
+        if cpu >= _TELLING and count >= self.jobs:
+            self.granted = min(max(cpu / (wall * self.jobs), 0.05), 1.0)
+            self.each = self.each or cpu / count
+
 
 @dataclass(frozen=True)
 class LoadedOperator:
@@ -64,7 +88,7 @@ class Session:
     `budget` is that of the whole build, `turn` that of the target which is being tuned.
     """
 
-    def __init__(self, plan: Plan, paths: Paths, progress: Progress) -> None:
+    def __init__(self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None) -> None:
         self.plan, self.options, self.progress = plan, plan.options, progress
         roots = [Path(p) for p in paths.templates]
         self.operators = {
@@ -82,8 +106,9 @@ class Session:
         self.store = MeasurementStore.at(self.location)
         if plan.options.mode == "tune" and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
-        self.budget = Budget(plan.options.budget)
+        self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
+        self.outlook = Outlook(progress, self.budget)
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
@@ -92,6 +117,8 @@ class Session:
         self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
+        self.load = Load(max(map(self._job_count, plan.toolchains), default=1))
+        self._generic: dict[str, Entry] = {}
         self._native = {t.name for t in native_targets()}
 
     def close(self) -> None:
@@ -103,6 +130,9 @@ class Session:
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""
         return policy_for(family, Policy())
+
+    def _job_count(self, backend: str) -> int:
+        return self.jobs_of(backend).count
 
     def jobs_of(self, backend: str) -> Jobs:
         """How many compilers of a backend run at a time, and why."""
@@ -199,7 +229,10 @@ class Session:
             config = next(iter(one.configs(baseline.facts)))
             for dtypes in operator.dtype_choices(one):
                 candidate = candidate_for(operator, one, config, baseline, dtypes=dtypes)
-                found.append(Entry.of(operator, self.renderer.render(operator, candidate, baseline)))
+                if candidate.id not in self._generic:
+                    rendered = self.renderer.render(operator, candidate, baseline)
+                    self._generic[candidate.id] = Entry.of(operator, rendered)
+                found.append(self._generic[candidate.id])
         return found
 
     def _generics(self, operator: Operator, target: Target | None) -> Iterator[tuple[Kernel, Target]]:
@@ -213,20 +246,29 @@ class Session:
     def compile(self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] | None = None) -> None:
         """Compile what has no object yet; a failed compile is a status of its object.
 
-        `ready` is called in this thread with each entry as soon as it has its object.
+        `ready` is called in this thread with each entry as soon as it has its object; when it raises, the compilers are
+        killed, and what has none yet has none. Without `what`, nothing is printed.
         """
         waiting = [e for e in entries if e.object is None]
         by_symbol: dict[str, list[Entry]] = {}
         for entry in waiting:
             by_symbol.setdefault(entry.rendered.symbol, []).append(entry)
         start = self.progress.now()
+        self.outlook.compiling()
+        spent = _children_seconds()
 
         def show(p: CompileProgress) -> None:
-            self.progress.count(f"{what}: compiled", p.done, p.total, since=start)
+            self.outlook.compiled()
+            if what:
+                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, left=self.outlook.left)
             for entry in by_symbol[p.object.symbol]:
                 entry.object = p.object
-                if ready is not None:
-                    ready(entry)
+                try:
+                    if ready is not None:
+                        ready(entry)
+                except BaseException:
+                    entry.object = None
+                    raise
 
         backends = sorted({e.candidate.backend for e in waiting})
         compile_batches(
@@ -236,6 +278,7 @@ class Session:
             ],
             show,
         )
+        self.load.add(_children_seconds() - spent, self.progress.now() - start, len(by_symbol))
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""
@@ -250,6 +293,12 @@ class Session:
                 why=reason,
                 fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
             )
+
+
+def _children_seconds() -> float:
+    """CPU seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _runs(device: Device, target: Target) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain, zip_longest
-
 from aot_tune.bench import Device
 from aot_tune.errors import DatabaseError
+from aot_tune.pipeline.budgeted import Within
 from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import to_compile, waiting
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.overlap import measure_overlapped
+from aot_tune.pipeline.probe import check_agreement
 from aot_tune.pipeline.recorded import known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.vendors import vendor_entries
-from aot_tune.spec import Problem, Target
+from aot_tune.spec import Target
 
 __all__ = ["tune"]
 
@@ -23,14 +23,34 @@ __all__ = ["tune"]
 def tune(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, a target each, for the modes `auto` and `tune`."""
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    if session.budget.seconds is not None:
+        _begin_budget(session)
     for i, target in enumerate(session.targets):
-        session.turn = session.budget.part(len(session.targets) - i)
+        session.outlook.after = seconds_after(session)
+        session.turn = session.budget.part(len(session.targets) - i, session.outlook.after)
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
         else:
             _on_device(session, target, devices, found)
+    session.outlook.after = seconds_after(session)
+    session.outlook.expect((), ())
     return found
+
+
+def _begin_budget(session: Session) -> None:
+    """Compile what is always built, the generic variants; what they take also tells what the link will take."""
+    on_host = session.jobs_of("cxx") if "cxx" in session.plan.toolchains else None
+    generics = [e for op in session.operators.values() for e in session.generic_entries(op.operator)]
+    session.compile([e for e in generics if e.candidate.backend == "cxx"] if on_host else [], "generic")
+    kept, left = seconds_after(session), session.budget.left
+    told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
+    if kept < left:
+        session.progress.line(f"{told}{left - kept:.0f} s to tune, about {kept:.0f} s for the link")
+    else:
+        session.progress.line(
+            f"{told}TOO LITTLE for the generic variants and the link, which takes about {kept:.0f} s; nothing is tuned"
+        )
 
 
 def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
@@ -57,6 +77,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         found[name].append(Evidence(loaded.operator, target, {}))
         pairs.append((loaded, found[name][-1]))
     with Crew(session, devices) as crew:
+        on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
+        within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
         step = session.step
         while step and (fresh := _ask(session, pairs, crew.device, step)):
@@ -65,11 +87,17 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
                 recorded += known.give(evidence)
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
-            if target.family == "cpu":  # a compiler beside it would disturb what is measured
+            evidences = [evidence for _, evidence in pairs]
+            session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host)
+            if session.outlook.anything:
+                check_agreement(session, crew, pairs)
+            if within is not None:
+                within.run(entries)
+            elif on_host:
                 _one_after_the_other(session, crew.members[0], pairs, entries, target)
             else:
-                tick = _ticker(session, pairs, entries, races=True)
-                timings = measure_overlapped(session, crew, pairs, entries, tick)
+                with ended_with(session.turn, crew.interrupt):
+                    timings = measure_overlapped(session, crew, pairs, entries)
                 session.progress.line(
                     f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
                     f"both together {timings.wall:.0f} s"
@@ -121,12 +149,11 @@ def _one_after_the_other(
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
-    if entries:
-        first = not any(evidence.measurements for _, evidence in pairs)
-        session.compile(_within_budget(session, entries, first=first), target.name)
-    tick = _ticker(session, pairs, [], races=False)
-    for loaded, evidence, problem in _in_order(session, pairs):
-        measurer.measure(loaded, evidence, problem, tick)
+    session.compile(entries, target.name)
+    session.outlook.after = seconds_after(session)
+    for loaded, evidence in pairs:
+        for problem in evidence.workload:
+            measurer.measure(loaded, evidence, problem)
 
 
 def _unknown(evidence: Evidence) -> list[Entry]:
@@ -142,76 +169,3 @@ def _unknown(evidence: Evidence) -> list[Entry]:
     ]
     wanted = {id(e) for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
     return [e for e in entries if id(e) in wanted]
-
-
-def _within_budget(session: Session, entries: list[Entry], *, first: bool) -> list[Entry]:
-    """The entries whose compiling fits in two fifths of the budget, each kernel's best guesses first.
-
-    The time of a compile is learned from the generic variants; those are always built. In steps after the `first` it
-    is two fifths of what is left, and the first of the entries tells how long one takes.
-    """
-    budget = session.turn
-    if budget.seconds is None:
-        return entries
-    ranked = _in_turn([e for e in entries if not e.candidate.generic])
-    sample = [e for e in entries if e.candidate.generic] or ranked[:1]
-    start = session.progress.now()
-    session.compile(sample, "generic" if first else "a first one")
-    each = max((session.progress.now() - start) / max(len(sample), 1), 0.05)
-    seconds = 0.4 * budget.seconds - budget.spent if first else 0.4 * budget.left
-    room = int(max(seconds, 0.0) / each)
-    if room < len(ranked):
-        session.progress.line(f"budget {budget.seconds:g} s: {room} of {len(ranked)} candidates will be compiled")
-    return ranked[:room]
-
-
-def _in_turn(entries: list[Entry]) -> list[Entry]:
-    """First entries of all kernels, then the second ones, and so on."""
-    position: dict[tuple[str, str], int] = {}
-    ranked: list[tuple[int, int, Entry]] = []
-    for i, entry in enumerate(entries):
-        kernel = (entry.candidate.operator, entry.candidate.kernel)
-        position[kernel] = position.get(kernel, -1) + 1
-        ranked.append((position[kernel], i, entry))
-    return [e for _, _, e in sorted(ranked, key=lambda r: r[:2])]
-
-
-def _in_order(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]]
-) -> Iterator[tuple[LoadedOperator, Evidence, Problem]]:
-    """All problems, operator by operator; under a budget in turn, so that its end finds every operator served,
-    and each with problems from all over its workload."""
-    rows = [[(loaded, evidence, p) for p in evidence.workload] for loaded, evidence in pairs]
-    if session.turn.seconds is None:
-        yield from chain.from_iterable(rows)
-    else:
-        turns = zip_longest(*([row[i] for i in _spread_out(len(row))] for row in rows))
-        yield from (one for turn in turns for one in turn if one is not None)
-
-
-def _spread_out(count: int) -> list[int]:
-    """0 to count - 1 so that every beginning of the list is spread over the whole: by reversed binary digits."""
-    width = max(count - 1, 1).bit_length()
-    return sorted(range(count), key=lambda i: f"{i:0{width}b}"[::-1])
-
-
-def _ticker(
-    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], coming: list[Entry], *, races: bool
-) -> Callable[[str], None]:
-    """Counts what was tried, and with `races` the races too; `coming` are entries that may have no object yet."""
-    names = {e.candidate.id for e in coming}
-    total = 0
-    for _, evidence in pairs:
-        for problem in evidence.workload:
-            subjects = [e for i, e in evidence.entries.items() if e.digest or (i in names and e.object is None)]
-            left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
-            total += left + (races and left > 0)
-    done = 0
-    start = session.progress.now()
-
-    def tick(note: str) -> None:
-        nonlocal done
-        done += 1
-        session.progress.count("tried", done, total, note, since=start)
-
-    return tick

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from aot_tune.search.budget import Budget
+from aot_tune.search.gains import Durations, Gains, Task, most_promising
 from aot_tune.search.portfolio import Portfolio
 from aot_tune.search.strategy import Listed, Strategy, make_strategy
 
-__all__ = ["Budget", "Listed", "Portfolio", "Strategy", "make_strategy"]
+__all__ = [
+    "Budget",
+    "Durations",
+    "Gains",
+    "Listed",
+    "Portfolio",
+    "Strategy",
+    "Task",
+    "make_strategy",
+    "most_promising",
+]

@@ -9,10 +9,15 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """Seconds for a whole build, counted from creation; None is no limit. `clock` is monotonic, in seconds."""
+    """Seconds for a whole build, of which `spent` went before its creation; None is no limit.
 
-    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._start, self.seconds = clock, clock(), seconds
+    `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self, seconds: float | None, clock: Callable[[], float] = time.monotonic, *, spent: float = 0.0
+    ) -> None:
+        self._clock, self._start, self.seconds = clock, clock() - spent, seconds
 
     @property
     def spent(self) -> float:
@@ -24,9 +29,14 @@ class Budget:
         """Seconds that remain; infinite without a limit."""
         return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
 
-    def part(self, parts: int) -> Budget:
-        """A budget of an equal share of what is left, beginning now."""
-        return Budget(None if self.seconds is None else self.left / parts, self._clock)
+    def part(self, parts: int, kept: float = 0.0) -> Budget:
+        """A budget of an equal share of what is left without the `kept` seconds, beginning now."""
+        return Budget(None if self.seconds is None else max(self.left - kept, 0.0) / parts, self._clock)
+
+    def extend(self, seconds: float) -> None:
+        """Let it end so much later, or earlier where that is negative."""
+        if self.seconds is not None:
+            self.seconds += seconds
 
     def allows(self, seconds: float) -> bool:
         """Whether something that takes `seconds` would end in time."""

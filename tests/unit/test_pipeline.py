@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
+from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
 from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.story import failures_of
-from aot_tune.pipeline.tune import _in_turn, _spread_out, _unknown
+from aot_tune.pipeline.tune import _unknown
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
 
@@ -142,18 +145,43 @@ def test_under_a_budget_each_kernel_gets_its_first_guess_before_any_gets_its_sec
         for k in ("fast", "small")
         for p in (1, 2)
     ]
-    assert [(e.candidate.kernel, e.candidate.config["P"]) for e in _in_turn(queue)] == [
-        ("fast", 1),
+    served = {"fast": 1, "small": 2}
+    assert [
+        (e.candidate.kernel, e.candidate.config["P"]) for e in in_turn(queue, lambda e: served[e.candidate.kernel])
+    ] == [
         ("small", 1),
-        ("fast", 2),
+        ("fast", 1),
         ("small", 2),
+        ("fast", 2),
     ]
 
 
-def test_under_a_budget_the_first_problems_are_from_all_over_the_workload() -> None:
-    assert _spread_out(8) == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert sorted(_spread_out(23)) == list(range(23))
-    assert _spread_out(1) == [0]
+def test_operators_take_turns_and_begin_with_what_serves_most_of_their_problems() -> None:
+    def one(operator: str, kernel: str) -> Entry:
+        candidate = Candidate(operator=operator, kernel=kernel, backend="cxx", target=TARGET.name)
+        return Entry(candidate=candidate, rendered=GENERIC.rendered, requires=())
+
+    served = {"narrow": 2, "wide": 9, "other": 5}
+    queue = [one("a", "narrow"), one("a", "wide"), one("b", "other")]
+    assert [e.candidate.kernel for e in in_turn(queue, lambda e: served[e.candidate.kernel])] == [
+        "wide",
+        "other",
+        "narrow",
+    ]
+
+
+def test_the_mean_cost_of_a_candidate_is_over_the_problems_where_it_was_ok() -> None:
+    found = evidence(FAST, SMALL, GENERIC)
+    small, large = OPERATOR.workload
+    found.add(measured(FAST, small, (100.0,)))
+    found.add(measured(SMALL, small, (100.0 * math.e,)))
+    found.add(measured(GENERIC, large, (400.0,)))
+    found.add(measured(FAST, large, (400.0 * math.e,)))
+    found.add(measured(SMALL, large, (), status="timeout"))
+    found.add(measured("baseline:torch", large, (1.0,)))
+    assert mean_costs(found) == pytest.approx(
+        {FAST.candidate.id: 0.5, SMALL.candidate.id: 1.0, GENERIC.candidate.id: 0.0}
+    )
 
 
 def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() -> None:

@@ -75,7 +75,7 @@ class World:
         self.compiled: list[str] = []
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
-        self.delay, self.fault = delay, fault
+        self.delay, self.fault, self.busy = delay, fault, False
         self.times, self.finals = TIMES, TIMES
         self.main = threading.get_ident()
         self.turn = Budget(budget)
@@ -88,6 +88,13 @@ class World:
         self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] = lambda _entry: None
     ) -> None:
         assert (threading.get_ident() == self.main) == (what == "finalists")
+        self.busy = True
+        try:
+            self._compile(entries, ready)
+        finally:
+            self.busy = False
+
+    def _compile(self, entries: Iterable[Entry], ready: Callable[[Entry], None]) -> None:
         for one in entries:
             time.sleep(self.delay)
             if self.fault is not None:
@@ -110,7 +117,7 @@ class World:
         for _, job in jobs:
             job(cast(Any, self))
 
-    def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry], _tick: object) -> None:
+    def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry]) -> None:
         for one in tried:
             self.screened.append((where.id, one.rendered.symbol))
             width = cast(int, one.candidate.config.get("W", 0))
@@ -128,6 +135,7 @@ class World:
             evidence.fresh.setdefault(where.id, set()).add(one.candidate.id)
 
     def race(self, _loaded: object, evidence: Evidence, where: Problem) -> None:
+        assert not self.busy  # compilers pause while there are finals
         self.raced.append(where.id)
         for one in finalists(evidence, where):
             told = evidence.measurements[where.id][one.candidate.id]
@@ -138,7 +146,7 @@ class World:
     def run(self, entries: list[Entry], evidence: Evidence | None = None) -> Evidence:
         evidence = evidence or Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
         pairs = [(cast(LoadedOperator, SimpleNamespace(operator=OPERATOR)), evidence)]
-        measure_overlapped(cast(Session, self), cast(Crew, self), pairs, entries, lambda _note: None)
+        measure_overlapped(cast(Session, self), cast(Crew, self), pairs, entries)
         return evidence
 
 
@@ -150,7 +158,7 @@ def recorded(entries: list[Entry], names: Iterable[str], times: dict[int, float]
         if one.rendered.symbol in names:
             one.recorded = Code(one.rendered.symbol, "device")
     for where in found.workload:
-        world.screen(None, found, where, found.tried(where), None)
+        world.screen(None, found, where, found.tried(where))
         world.race(None, found, where)
     known = Known(tuple(m for row in found.measurements.values() for m in row.values()))
     evidence = Evidence(OPERATOR, TARGET, found.entries)

@@ -103,6 +103,9 @@ class Bench:
     def crew(self, _session: Session, devices: list[Device]) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(device=devices[0], members=[None], reused=0, measured=0)
 
+    def within(self, session: Session, _crew: object, pairs: list) -> SimpleNamespace:
+        return SimpleNamespace(run=lambda entries: self.measure(session, None, pairs, entries, None))
+
     def measure(self, _session: Session, _measurer: None, pairs: list, entries: list[Entry], _target: object) -> None:
         self.steps.append([e.candidate for e in entries if not e.candidate.generic])
         for entry in entries:
@@ -148,6 +151,8 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> tu
         module = sys.modules["aot_tune.pipeline.tune"]  # the package has a function of that name
         monkeypatch.setattr(module, "Crew", bench.crew)
         monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
+        monkeypatch.setattr(module, "Within", bench.within)
+        monkeypatch.setattr(session, "compile", lambda entries, *_: [setattr(e, "object", made(e)) for e in entries])
         return bench, tune(session)["gemm"]
     finally:
         session.close()

@@ -1,0 +1,136 @@
+"""The wall clock of a build, which is three processes or more: configure, tune, and the checks of what was linked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.storage import CorruptError, OtherSchemaError, private_folder, replace_file, seal, unseal
+
+__all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before"]
+
+_SCHEMA = 1
+_FILE = "clock.json"
+_NEXT_COMMAND = 2.0
+"""Seconds between the end of configuring and the build, up to which both are one command of the user's."""
+_TOOLS = frozenset(("cmake", "ninja", "ninja-build", "make", "gmake"))
+_SHELLS = frozenset(("bash", "dash", "sh"))
+"""Between build tools; one above them is the user's."""
+
+_REMEMBERED = 3
+"""Builds whose links are remembered: machines are busier at times."""
+
+
+class Wall(msgspec.Struct, kw_only=True):
+    """Moments of a build in seconds since boot: when CMake began to configure it, when the plan was written, and when
+    the tuning ended. `checks` of linked files came after that; `memory` is the file that remembers what linking took
+    where all cores were granted to it, of which `granted` was the share.
+    """
+
+    began: float = 0.0
+    planned: float = 0.0
+    tuned: float = 0.0
+    checks: int = 0
+    granted: float = 1.0
+    memory: str = ""
+
+
+class _Links(msgspec.Struct, frozen=True):
+    seconds: tuple[float, ...] = ()
+
+
+def note_configured(directory: Path) -> None:
+    """Write down in a build's folder that its plan was written now, and when CMake began."""
+    _write(directory, Wall(began=_began(_outermost({"cmake"}) or os.getpid()), planned=_now()))
+
+
+def spent_before(directory: Path) -> float:
+    """Seconds of a build until now: since this process began, and those of the configure that went right before."""
+    own = _began(os.getpid())
+    wall = _read(directory)
+    joined = 0.0 <= own - wall.planned <= _NEXT_COMMAND
+    return max(_now() - (wall.began if joined else own), 0.0)
+
+
+def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, granted: float = 1.0) -> None:
+    """Write down that the tuning ended `ago` seconds ago, and the file that is to remember what linking took.
+
+    `granted` is the share of the cores that compilers got lately beside other programs.
+    """
+    wall = _read(directory)
+    wall.tuned, wall.checks, wall.granted, wall.memory = _now() - ago, 0, granted, str(memory or "")
+    _write(directory, wall)
+
+
+def note_linked(directory: Path) -> None:
+    """Remember what a library took from the end of its tuning until now; each check of a linked file says so."""
+    wall = _read(directory)
+    if not wall.memory or _began(_outermost(_TOOLS | _SHELLS) or os.getpid()) > wall.tuned:
+        return  # linked by another command, some time after it was tuned
+    memory = Path(wall.memory)
+    earlier = _links(memory)[1 if wall.checks else 0 :]  # the last check of a build counts
+    links = _Links(((_now() - wall.tuned) * wall.granted, *earlier)[:_REMEMBERED])
+    wall.checks += 1
+    with contextlib.suppress(OSError):  # nothing but an estimate is lost
+        private_folder(memory.parent)
+        replace_file(memory, seal(links, _SCHEMA), memory.parent)
+        _write(directory, wall)
+
+
+def link_seconds(memory: Path | None) -> float | None:
+    """Seconds from the end of the tuning to a checked library where nothing else runs, the longest of the last times.
+
+    None if there were none.
+    """
+    return max(_links(memory), default=None) if memory is not None else None
+
+
+def _links(memory: Path) -> tuple[float, ...]:
+    try:
+        return unseal(memory.read_bytes(), _Links, _SCHEMA).seconds
+    except (OSError, CorruptError, OtherSchemaError):
+        return ()
+
+
+def _read(directory: Path) -> Wall:
+    try:
+        return msgspec.json.decode((directory / _FILE).read_bytes(), type=Wall)
+    except (OSError, msgspec.DecodeError):
+        return Wall()
+
+
+def _write(directory: Path, wall: Wall) -> None:
+    with contextlib.suppress(OSError):
+        (directory / _FILE).write_bytes(msgspec.json.encode(wall))
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _outermost(names: AbstractSet[str]) -> int | None:
+    """The outermost build tool in the unbroken row of ancestors of these names; None when there is none."""
+    found, here = None, os.getppid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while (name := (stat := _stat(here))[0]) in names:
+            found, here = here if name in _TOOLS else found, int(stat[1][1])
+    return found
+
+
+def _began(pid: int) -> float:
+    """When a process began, in seconds since boot; now, where the system does not tell."""
+    try:
+        return int(_stat(pid)[1][19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return _now()
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """A process's name and the fields of /proc/PID/stat after it."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    return name, rest.split()

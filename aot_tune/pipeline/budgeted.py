@@ -1,0 +1,218 @@
+"""Tuning a CPU within a budget: a few candidates are compiled, then what promises most is measured, and so on."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from aot_tune.compile.run import kill_running
+from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.deadline import ended_with, seconds_after
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measure import Measurer, finalists
+from aot_tune.pipeline.outlook import task_of
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.search import Gains, Task, most_promising
+from aot_tune.spec import Problem
+
+__all__ = ["Within"]
+
+_COMPILING = 0.4
+"""Share of the time in which compilers run, as long as there is anything to measure."""
+_PER_JOB = 2
+"""Candidates that each of the compilers gets at a time; nothing can be measured until the last of them is done."""
+_AT_LAST = 1e-6
+"""What is expected of measurements that change nothing but the report: they are made when there is nothing else."""
+
+
+@dataclass
+class _Place:
+    """A problem and the candidates that wait to be tried on it, by id; `raced` so many times."""
+
+    loaded: LoadedOperator
+    evidence: Evidence
+    problem: Problem
+    task: Task
+    waiting: dict[str, Entry] = field(default_factory=dict)
+    raced: int = 0
+
+    def best(self) -> float | None:
+        """The best time so far, in ns, of any but the generic variants."""
+        row, entries = self.evidence.measurements.get(self.problem.id, {}), self.evidence.entries
+        times = (m.ns for c, m in row.items() if c in entries and not entries[c].candidate.generic)
+        return min((t for t in times if t is not None), default=None)
+
+
+class Within:
+    """Tunes operators on one CPU target until the budget's turn ends; what was learned stays from step to step."""
+
+    def __init__(self, session: Session, crew: Crew, pairs: list[tuple[LoadedOperator, Evidence]]) -> None:
+        self._session, self._crew = session, crew
+        self._measurer: Measurer = crew.members[0]
+        self._places = [
+            _Place(loaded, evidence, p, task_of(loaded.operator, p))
+            for loaded, evidence in pairs
+            for p in evidence.workload
+        ]
+        self._pairs = pairs
+        self._durations = session.outlook.durations
+        self._gains = Gains(self._durations)
+        self._costs: dict[str, dict[str, float]] = {}
+
+    def run(self, entries: list[Entry]) -> None:
+        """Compile `entries`, best guesses of what serves most problems first, and measure what is compiled."""
+        turn = self._session.turn
+        self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.digest)
+        self._vouch_for_generics()  # it has to be done, and takes no less time later
+        with ended_with(turn, self._stop):
+            queue = in_turn([e for e in entries if e.object is None], self._places_of)
+            begun, compiling = turn.spent, 0.0
+            while turn.allows(1e-9):
+                task = self._most_gainful()
+                if queue and (task is None or compiling <= _COMPILING * (turn.spent - begun)):
+                    batch = queue[: self._room()]
+                    del queue[: len(batch) or len(queue)]
+                    before = turn.spent
+                    self._compile(batch)
+                    compiling += turn.spent - before
+                elif task is not None:
+                    task()
+                else:
+                    break
+        self._note_what_is_left()
+
+    def _stop(self) -> None:
+        kill_running()
+        self._crew.interrupt()
+
+    def _places_of(self, entry: Entry) -> int:
+        return sum(
+            p.task.operator == entry.candidate.operator and p.evidence.meant_for(entry, p.problem) for p in self._places
+        )
+
+    def _room(self) -> int:
+        """How many candidates to compile at once: no more than the rest of the budget has time for."""
+        most = _PER_JOB * self._session.jobs_of("cxx").count
+        return min(most, int(self._session.turn.left / self._durations.compile()))
+
+    def _compile(self, batch: list[Entry]) -> None:
+        def ready(entry: Entry) -> None:
+            if not entry.compiled and not self._session.turn.allows(1e-9):
+                raise InterruptedError("the budget has ended")
+
+        try:
+            self._session.compile(batch, "", ready)
+        except InterruptedError:
+            return
+        outlook, after = self._session.outlook, seconds_after(self._session)
+        self._session.turn.extend(outlook.after - after)  # other programs may have come or gone
+        outlook.after = after
+        self._arrive(batch)
+
+    def _arrive(self, entries: Iterable[Entry]) -> None:
+        """Let compiled candidates wait for their problems; what the store knows of them is taken over at once."""
+        by_operator: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_operator[entry.candidate.operator].append(entry)
+        for place in self._places:
+            for entry in place.evidence.tried(place.problem, by_operator[place.task.operator]):
+                if not place.evidence.has(entry, place.problem):
+                    if not self._measurer.recall(place.loaded, place.evidence, place.problem, entry):
+                        place.waiting[entry.candidate.id] = entry
+                    self._costs.pop(place.task.operator, None)
+
+    def _vouch_for_generics(self) -> None:
+        """Try each generic variant on the smallest problem that it serves: none is shipped unverified."""
+        for place in sorted(self._places, key=lambda p: p.task.size):
+            for entry in [e for e in place.waiting.values() if e.candidate.generic]:
+                rows = place.evidence.measurements.values()
+                if self._session.turn.allows(1e-9) and not any(entry.candidate.id in row for row in rows):
+                    self._screen(place, entry)
+
+    def _most_gainful(self) -> Callable[[], None] | None:
+        """The measurement that promises most per second, of those for which there is time; None when there is none."""
+        left = self._session.turn.left
+        best: tuple[float, Callable[[], None]] | None = None
+        for place in self._places:
+            for gain, seconds, task in self._choices(place):
+                if seconds <= left and (best is None or gain > best[0]):
+                    best = gain, task
+        return best[1] if best is not None else None
+
+    def _choices(self, place: _Place) -> Iterable[tuple[float, float, Callable[[], None]]]:
+        """What can be done about a problem: gain per second, seconds, and what does it."""
+        durations = self._durations
+        chosen = [e for e in place.waiting.values() if not e.candidate.generic]
+        if place.waiting:
+            seconds = durations.screen(place.task) + durations.prepare(place.task)
+            gain = self._gains.of_screen(place.task) if chosen else _AT_LAST / seconds
+            yield gain, seconds, lambda: self._screen_best(place)
+        if not chosen and (entrants := finalists(place.evidence, place.problem)):
+            seconds = durations.race(place.task)
+            gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else _AT_LAST / seconds
+            yield gain, seconds, lambda: self._race(place)
+
+    def _screen_best(self, place: _Place) -> None:
+        operator = place.task.operator
+        if operator not in self._costs:
+            self._costs[operator] = mean_costs(place.evidence)
+        chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
+        self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
+
+    def _screen(self, place: _Place, entry: Entry) -> None:
+        before = place.best()
+        del place.waiting[entry.candidate.id]
+        self._measurer.screen(place.loaded, place.evidence, place.problem, [entry])
+        if not entry.candidate.generic and place.evidence.has(entry, place.problem):
+            self._gains.tried(place.task, before, place.best())
+        self._costs.pop(place.task.operator, None)
+
+    def _race(self, place: _Place) -> None:
+        picked = finalists(place.evidence, place.problem)[0].candidate.id
+        self._measurer.race(place.loaded, place.evidence, place.problem)
+        place.raced += 1
+        raced = place.evidence.measurements[place.problem.id][picked]
+        if raced.final is not None and raced.ns is not None:
+            self._gains.raced(raced.ns, min(place.best() or raced.ns, raced.ns))
+        self._costs.pop(place.task.operator, None)
+
+    def _note_what_is_left(self) -> None:
+        for _, evidence in self._pairs:
+            mine = [p for p in self._places if p.evidence is evidence]
+            left = sum(bool(p.waiting) and p.best() is None for p in mine)
+            if left:
+                evidence.note = f"the budget ended before {left} of {len(mine)} problems were measured"
+
+
+def mean_costs(evidence: Evidence) -> dict[str, float]:
+    """By candidate, how far it was from the best: natural logarithms, in the mean over the problems where it was ok."""
+    found: dict[str, list[float]] = {}
+    for row in evidence.measurements.values():
+        times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.entries}
+        for candidate, time in times.items():
+            found.setdefault(candidate, []).append(math.log(time / min(times.values())))
+    return {c: statistics.fmean(values) for c, values in found.items()}
+
+
+def in_turn(entries: list[Entry], places: Callable[[Entry], int]) -> list[Entry]:
+    """The first entries of all kernels, then the second ones, and so on.
+
+    In each turn an operator's kernel that serves most of the `places` comes first, and operators take turns.
+    """
+    by_kernel: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        by_kernel.setdefault((entry.candidate.operator, entry.candidate.kernel), []).append(entry)
+    served = {kernel: places(found[0]) for kernel, found in by_kernel.items()}
+    ranks: dict[tuple[str, str], int] = {}
+    for operator in {o for o, _ in by_kernel}:
+        mine = sorted((k for k in by_kernel if k[0] == operator), key=lambda k: -served[k])
+        ranks |= {kernel: rank for rank, kernel in enumerate(mine)}
+    turns = [
+        (turn, ranks[kernel], -served[kernel], entry)
+        for kernel, found in by_kernel.items()
+        for turn, entry in enumerate(found)
+    ]
+    return [entry for *_, entry in sorted(turns, key=lambda t: t[:3])]

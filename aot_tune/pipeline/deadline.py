@@ -1,0 +1,72 @@
+"""The end of a budget: what is kept for what comes after tuning, and what still runs when the rest is over is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from aot_tune.clock import link_seconds
+from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.session import Session
+from aot_tune.search import Budget
+
+__all__ = ["ended_with", "link_memory", "seconds_after"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_AGAIN = 0.1
+"""Seconds between two attempts to end what runs."""
+_FILES = 1.0
+"""Seconds for the choice of variants, the library's files, and what starts and checks the link."""
+_PER_SOURCE = 1.2
+"""What a source of the library takes over what a generic variant takes to compile, links included."""
+_COMPILE = 0.5
+"""CPU seconds of a compile, where no generic variant was compiled."""
+
+
+@contextlib.contextmanager
+def ended_with(budget: Budget, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop`, in a thread of its own, when the budget ends before the block does, until the block ends too."""
+    if budget.seconds is None:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        wait = budget.left
+        while not done.wait(wait):
+            if budget.left <= 0:
+                stop()
+            wait = max(budget.left, _AGAIN)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def link_memory(session: Session) -> Path | None:
+    """The file that remembers how long linking the library took; None without a cache."""
+    folder = records_folder(session)
+    return None if folder is None else folder.parent.parent / "links" / f"{folder.name}.json"
+
+
+def seconds_after(session: Session) -> float:
+    """Seconds to keep for what comes after tuning: files, the link and its checks.
+
+    What it took the last times; else reckoned from the library's own sources and what the first compiles took. Where
+    other programs keep the machine busy, it is so much longer.
+    """
+    load = session.load
+    known = link_seconds(link_memory(session))
+    if known is None:
+        runtime = _PACKAGE / "runtime"
+        folders = [runtime, *(runtime / family for family in session.plan.families)]
+        folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
+        sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
+        known = _FILES + _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
+    return known / load.granted

@@ -1,0 +1,109 @@
+"""How long a build still takes: what is to be compiled, screened and raced, times what such things took so far."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.progress import Progress
+from aot_tune.search import Budget, Durations, Task
+from aot_tune.spec import Operator, Problem
+
+__all__ = ["Outlook", "task_of"]
+
+
+def task_of(operator: Operator, problem: Problem) -> Task:
+    """A problem as durations know it."""
+    return Task(operator.name, problem.id, operator.compulsory_bytes(problem))
+
+
+class Outlook:
+    """What is left of a build; told of everything that is done, by several threads at a time.
+
+    `budget` is the build's: never more is promised. `after` are the seconds that the files and the link take.
+    """
+
+    def __init__(self, progress: Progress, budget: Budget) -> None:
+        self.durations = Durations()
+        self.after = 0.0
+        self._progress, self._budget = progress, budget
+        self._lock = threading.Lock()
+        self._devices, self._overlap = 1, False
+        self._compiles, self._compiled = 0, 0
+        self._tried, self._known = 0, False
+        self._screens: dict[Task, int] = {}
+        self._races: set[Task] = set()
+        self._start = self._compiling_since = progress.now()
+
+    def expect(
+        self, evidences: Iterable[Evidence], entries: Sequence[Entry], *, devices: int = 1, overlap: bool = False
+    ) -> None:
+        """What is going to be done of a target: `entries` are compiled and tried, what has its object is tried.
+
+        With `overlap`, compilers run while `devices` measure.
+        """
+        coming = {e.candidate.id for e in entries}
+        self._devices, self._overlap, self._tried, self._known = devices, overlap, 0, True
+        self._compiles, self._compiled = len(entries), 0
+        self._screens, self._races = {}, set()
+        self._start = self._compiling_since = self._progress.now()
+        for evidence in evidences:
+            subjects = [e for i, e in evidence.entries.items() if e.digest or (i in coming and e.object is None)]
+            for problem in evidence.workload:
+                left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
+                if left:
+                    task = task_of(evidence.operator, problem)
+                    self._screens[task] = left
+                    self._races.add(task)
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is anything to measure."""
+        return any(self._screens.values())
+
+    def compiled(self) -> None:
+        """One more candidate was compiled, or came from the cache."""
+        with self._lock:
+            now = self._progress.now()
+            self.durations.compiled(1, now - self._compiling_since)
+            self._compiling_since = now
+            self._compiled += 1
+            self._compiles -= self._compiles > 0
+
+    def compiling(self) -> None:
+        """Compilers begin."""
+        self._compiling_since = self._progress.now()
+
+    def screened(self, task: Task, seconds: float, beside: float, note: str) -> None:
+        """A screen took `seconds`, and `beside` for what is done once; 0 for what was known."""
+        with self._lock:
+            if seconds > 0:
+                self.durations.screened(task, seconds, beside)
+            self._screens[task] = max(self._screens.get(task, 0) - 1, 0)
+        self._tick(f"{task.operator} {task.problem}: {note}")
+
+    def raced(self, task: Task, seconds: float) -> None:
+        """A race took that long."""
+        with self._lock:
+            if seconds > 0:
+                self.durations.raced(task, seconds)
+            self._races.discard(task)
+        self._tick(f"{task.operator} {task.problem}: raced")
+
+    def left(self) -> float | None:
+        """Seconds until the library is linked; None before it is known what is to be done."""
+        if not self._known:
+            return None
+        with self._lock:
+            durations = self.durations
+            compiling = self._compiles * durations.compile()
+            screens = sum(n * durations.screen(t) + durations.prepare(t) for t, n in self._screens.items() if n)
+            races = sum(durations.race(t) for t in self._races)
+        together = max(compiling, screens / self._devices) if self._overlap else compiling + screens / self._devices
+        return min(together + races / self._devices + self.after, self._budget.left)
+
+    def _tick(self, note: str) -> None:
+        self._tried += 1
+        total = self._tried + sum(self._screens.values()) + len(self._races)
+        self._progress.count("tried", self._tried, total, note, since=self._start, left=self.left)

@@ -1,0 +1,113 @@
+"""Whether devices of one model agree: each times the same probe before it may measure a part of the workload."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from aot_tune.bench import Measurement
+from aot_tune.errors import AotTuneError
+from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.evidence import Entry, Evidence, spread
+from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.spec import Problem
+
+__all__ = ["check_agreement", "deviations"]
+
+_FLOOR = 0.03
+"""Relative difference that equal devices may have: each keeps its own clock."""
+_BYTES = 1 << 26
+"""A probe should move about so much: more than caches hold, and little time."""
+_FLOPS_PER_BYTE = 16.0
+"""More of them make a generic kernel slow."""
+_SCREENS = 3
+
+Probe = tuple[LoadedOperator, Problem, Entry]
+
+
+def check_agreement(session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+    """Leave out, and say so, the devices of a crew on which a generic variant takes another time than on the others.
+
+    One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared.
+    """
+    if len(crew.members) < 2:
+        return
+    probe = _probe(pairs)
+    if probe is not None:
+        session.compile([probe[2]], "probe")
+    found: dict[int, Measurement | str] = {}
+    if probe is not None and probe[2].compiled:
+        crew.each((i, partial(_time, found, i, probe)) for i in range(len(crew.members)))
+    times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
+    if not times:
+        session.progress.line(f"NOTE {len(crew.members)} devices are taken for equal: no probe ran on any of them")
+        return
+    ratios = deviations(times)
+    for i, bench in reversed(list(enumerate(crew.benches))):
+        told = found.get(i, "it gave no time")
+        if i in times and abs(ratios[i][0] - 1.0) <= ratios[i][1]:
+            continue
+        why = told if isinstance(told, str) else f"it takes {ratios[i][0]:.3f} x the others' time for the same probe"
+        session.progress.line(f"LEFT OUT {bench.device.name} {bench.device.unit}: {why}; nothing is measured on it")
+        crew.leave_out(i)
+    if len(crew.members) > 1:
+        kept = ", ".join(f"{ratios[i][0]:.3f}" for i in sorted(times) if abs(ratios[i][0] - 1.0) <= ratios[i][1])
+        session.progress.line(f"{len(crew.members)} devices agree on a probe: {kept} x its median time")
+
+
+def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:
+    """For each device its time over the middle one's (of two, the faster one's), and the difference that is noise.
+
+    That is 3 %, or three standard errors of the two medians.
+    """
+    middle = statistics.median_low(_ns(m) for m in times.values())
+    base = next(m for m in times.values() if _ns(m) == middle)
+    return {
+        i: (_ns(m) / middle, max(_FLOOR, 3.0 * math.hypot(_error(m), _error(base)) * _ns(m) / middle))
+        for i, m in times.items()
+    }
+
+
+def _ns(measurement: Measurement) -> float:
+    return statistics.median(measurement.screen)
+
+
+def _error(measurement: Measurement) -> float:
+    """Relative standard error of the median: about 0.93 interquartile ranges over the root of the count."""
+    return 0.93 * spread(measurement) / math.sqrt(len(measurement.screen))
+
+
+def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
+    """The generic variant and problem that come closest to a short read of memory; None where there is none."""
+    found: list[tuple[bool, float, str, Probe]] = []
+    for loaded, evidence in pairs:
+        operator = loaded.operator
+        generics = [e for e in evidence.entries.values() if e.candidate.generic]
+        for problem in evidence.workload:
+            for entry in generics:
+                if evidence.meant_for(entry, problem):
+                    size = max(operator.compulsory_bytes(problem), 1)
+                    dense = operator.flops.evaluate(operator.facts(problem)) > _FLOPS_PER_BYTE * size
+                    far = abs(math.log(size / _BYTES))
+                    found.append((dense, far, f"{operator.name} {problem.id}", (loaded, problem, entry)))
+    return min(found, key=lambda f: f[:3])[3] if found else None
+
+
+def _time(found: dict[int, Measurement | str], i: int, probe: Probe, measurer: Measurer) -> None:
+    """Screen the probe on a member's device a few times; what went wrong, if something did."""
+    try:
+        screens = [measurer.probe(*probe) for _ in range(_SCREENS)]
+    except AotTuneError as error:
+        found[i] = f"the probe failed on it: {error.what}"
+        return
+    samples = tuple(s for m in screens for s in m.screen if m.status == "ok")
+    bad = next((m for m in screens if m.status != "ok"), None)
+    if bad is not None or not samples:
+        found[i] = f"the probe failed on it: {bad.status}: {bad.reason}" if bad is not None else "it gave no time"
+    else:
+        found[i] = msgspec.structs.replace(screens[0], screen=samples)

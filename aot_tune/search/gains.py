@@ -1,0 +1,156 @@
+"""Under a budget: which problem is worth the next seconds, from what tries have brought and taken so far."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Durations", "Gains", "Task", "most_promising"]
+
+_SCREEN, _PREPARE = 5e-9, 2e-8
+"""Seconds per byte to begin with, as measured on one CPU; they weigh as much as `_WEIGHT` bytes of measurements."""
+_WEIGHT = 1e8
+_LEAST = 0.02
+"""Seconds that each screen takes beside."""
+_RACE = 8.0
+"""A race takes so many times as long as a screen, to begin with."""
+
+_FIRST, _LATER = 2.0, 0.5
+"""Natural logarithms by which a time is expected to fall: by the first candidate that an operator's calls have beside
+the generic one, and by the first on a problem, which the winners elsewhere serve until then; the n-th try there after
+brings this over n squared until the operator's tries say more."""
+_RACED = 0.1
+"""The same of a race, which corrects what the few samples of screens pick."""
+_TRIES = 2.0
+"""What is expected to begin with weighs as much as so many tries."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem of an operator, and the bytes that a call must move."""
+
+    operator: str
+    problem: str
+    size: int
+
+
+@dataclass
+class _Sum:
+    seconds: float = 0.0
+    size: float = 0.0
+    count: int = 0
+
+    def add(self, seconds: float, size: float) -> None:
+        self.seconds, self.size, self.count = self.seconds + seconds, self.size + size, self.count + 1
+
+
+@dataclass
+class Durations:
+    """What things take, in seconds: learned from what was done, a problem's own times before those of others.
+
+    `compiling` is of one candidate on the wall, with as many at a time as there are.
+    """
+
+    compiling: _Sum = field(default_factory=_Sum)
+    preparing: _Sum = field(default_factory=_Sum)
+    screening: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    own: defaultdict[Task, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    prepared: set[Task] = field(default_factory=set)
+    racing: _Sum = field(default_factory=_Sum)
+
+    def compiled(self, count: int, seconds: float) -> None:
+        """Compiling `count` candidates took that long."""
+        self.compiling.count += count
+        self.compiling.seconds += seconds
+
+    def screened(self, task: Task, seconds: float, beside: float) -> None:
+        """A screen took `seconds`, and `beside` what is done but once: references, odd problems, buffers."""
+        if task not in self.prepared:
+            self.prepared.add(task)
+            self.preparing.add(beside, task.size)
+        self.screening[task.operator].add(seconds, task.size)
+        self.own[task].add(seconds, task.size)
+
+    def raced(self, task: Task, seconds: float) -> None:
+        """A race took `seconds`."""
+        self.racing.add(seconds, self.screen(task))
+
+    def compile(self) -> float:
+        """One more candidate compiled."""
+        return self.compiling.seconds / self.compiling.count if self.compiling.count else 1.0
+
+    def screen(self, task: Task) -> float:
+        """One more screen on a problem that is prepared."""
+        if (own := self.own.get(task)) is not None:
+            return own.seconds / own.count
+        known = self.screening[task.operator]
+        return _LEAST + task.size * (known.seconds + _SCREEN * _WEIGHT) / (known.size + _WEIGHT)
+
+    def prepare(self, task: Task) -> float:
+        """What a problem's first screen takes beside; 0 where it was."""
+        if task in self.prepared:
+            return 0.0
+        return task.size * (self.preparing.seconds + _PREPARE * _WEIGHT) / (self.preparing.size + _WEIGHT)
+
+    def race(self, task: Task) -> float:
+        """A race on a problem; its times grow with those of screens."""
+        known = self.racing
+        return self.screen(task) * (known.seconds + _RACE) / (known.size + 1.0)
+
+
+class Gains:
+    """How much a problem's time may fall by the next try on it, per second that the try takes.
+
+    The fall is a natural logarithm, so that 10 % count the same on every problem. What is expected is the mean of what
+    the operator's tries of that number brought (the second on a problem, the third, ...), and falls off where nothing
+    is known: problems without any measurement come first, then those where the last tries still brought something.
+    """
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+        self._falls: defaultdict[tuple[str, int], _Sum] = defaultdict(_Sum)
+        self._tries: defaultdict[Task, int] = defaultdict(int)
+        self._touched: set[str] = set()
+        self._races = _Sum()
+
+    def tried(self, task: Task, before: float | None, after: float | None) -> None:
+        """A screen was made; the best time was `before` and is `after`, None where there is none."""
+        number = self._tries[task]
+        self._tries[task] += 1
+        if after is not None:
+            self._touched.add(task.operator)
+            if before is not None:
+                self._falls[task.operator, number].add(math.log(before / after), 1)
+
+    def raced(self, before: float, after: float) -> None:
+        """A race's time of what the screens had picked was `before`, that of its winner `after`."""
+        self._races.add(math.log(before / after), 1)
+
+    def of_screen(self, task: Task) -> float:
+        """Of the next screen on a problem."""
+        if task.operator not in self._touched:
+            fall = _FIRST
+        else:
+            number = self._tries[task]
+            fall = _expected(self._falls[task.operator, number], _LATER / max(number, 1) ** 2)
+        return fall / (self._durations.screen(task) + self._durations.prepare(task))
+
+    def of_race(self, task: Task, earlier: int = 0) -> float:
+        """Of a race on a problem between candidates that screens could not tell apart, after so many others there."""
+        return _expected(self._races, _RACED) / (earlier + 1) ** 2 / self._durations.race(task)
+
+
+def _expected(known: _Sum, prior: float) -> float:
+    return (known.seconds + _TRIES * prior) / (known.count + _TRIES)
+
+
+def most_promising(costs: Mapping[str, float], waiting: list[str]) -> str:
+    """The candidate to try next on a problem: one that was within 5 % of the best elsewhere, else one that was not
+    tried anywhere yet, in the order given; then the others.
+
+    Args:
+        costs: natural logarithm of a candidate's time over the best, in the mean over the operator's problems.
+    """
+    return min(waiting, key=lambda c: costs.get(c, 0.05))
