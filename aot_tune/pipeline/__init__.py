@@ -60,7 +60,8 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
     plan_checks(session, directory, chosen, generics)
-    note_tuned(directory, link_memory(session), ago=choosing, granted=session.load.granted)
+    memory = link_memory(session) if session.location.mode in ("rw", "fresh") else None
+    note_tuned(directory, memory, ago=choosing, granted=session.load.granted)
     report = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)

@@ -78,7 +78,7 @@ class Outlook:
     def screened(self, task: Task, seconds: float, beside: float, note: str) -> None:
         """A screen took `seconds`, and `beside` for what is done once; 0 for what was known."""
         with self._lock:
-            if seconds > 0:
+            if seconds + beside > 0:
                 self.durations.screened(task, seconds, beside)
             self._screens[task] = max(self._screens.get(task, 0) - 1, 0)
         self._tick(f"{task.operator} {task.problem}: {note}")

@@ -1,0 +1,89 @@
+"""When a build began, and how long its links took."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aot_tune import clock
+
+LINK = """
+import sys, time
+from pathlib import Path
+from aot_tune.clock import note_linked, note_tuned
+folder, memory, granted, seconds, checks = Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:])
+note_tuned(folder, memory, granted=granted)
+for _ in range(int(checks)):
+    time.sleep(seconds)
+    note_linked(folder)
+"""
+
+
+def link(folder: Path, memory: Path, *, seconds: float, granted: float = 1.0, checks: int = 1) -> None:
+    """What a build and the checks of its linked files say, one process in the place of all."""
+    argv = [sys.executable, "-c", LINK, str(folder), str(memory), str(granted), str(seconds), str(checks)]
+    subprocess.run(argv, check=True)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "links" / "ops.json"
+
+
+def test_a_build_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
+    first = clock.spent_before(tmp_path)
+    time.sleep(0.05)
+    assert first + 0.05 <= clock.spent_before(tmp_path) < first + 5
+
+
+def test_the_configure_that_went_right_before_counts_and_no_other(tmp_path: Path) -> None:
+    own = clock._began(clock.os.getpid())
+    for planned, counted in ((own - 0.5, 30.0), (own - 60.0, 0.0), (own + 60.0, 0.0)):
+        clock._write(tmp_path, clock.Wall(began=own - 30.0, planned=planned))
+        assert clock.spent_before(tmp_path) == pytest.approx(clock._now() - own + counted, abs=0.1)
+
+
+def test_configuring_notes_its_own_moments(tmp_path: Path) -> None:
+    clock.note_configured(tmp_path)
+    wall = clock._read(tmp_path)
+    assert 0 < wall.began <= wall.planned <= clock._now()
+
+
+def test_links_are_remembered_up_to_their_last_check(tmp_path: Path, memory: Path) -> None:
+    assert clock.link_seconds(memory) is None
+    link(tmp_path, memory, seconds=0.2, checks=2)
+    assert clock.link_seconds(memory) == pytest.approx(0.4, abs=0.15)
+    assert len(clock._links(memory)) == 1
+
+
+def test_the_longest_of_the_last_three_links_counts(tmp_path: Path, memory: Path) -> None:
+    for seconds in (0.6, 0.1, 0.2, 0.1):
+        link(tmp_path, memory, seconds=seconds)
+    assert clock.link_seconds(memory) == pytest.approx(0.2, abs=0.09)
+    assert len(clock._links(memory)) == 3
+
+
+def test_on_a_busy_machine_a_link_counts_as_what_it_had_taken_alone(tmp_path: Path, memory: Path) -> None:
+    link(tmp_path, memory, seconds=0.6, granted=0.5)
+    assert clock.link_seconds(memory) == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_link_by_a_later_command_says_nothing(tmp_path: Path, memory: Path) -> None:
+    clock._write(tmp_path, clock.Wall(tuned=clock._began(clock.os.getpid()) - 3600.0, memory=str(memory)))
+    clock.note_linked(tmp_path)
+    assert clock.link_seconds(memory) is None
+
+
+def test_without_a_cache_and_with_damaged_files_nothing_is_known(tmp_path: Path, memory: Path) -> None:
+    clock.note_tuned(tmp_path, None)
+    clock.note_linked(tmp_path)
+    assert clock.link_seconds(None) is None
+    memory.parent.mkdir(parents=True)
+    memory.write_text("{}")
+    (tmp_path / "clock.json").write_text("nonsense")
+    assert clock.link_seconds(memory) is None
+    assert clock.spent_before(tmp_path) >= 0

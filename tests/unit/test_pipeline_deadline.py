@@ -1,0 +1,258 @@
+"""The end of a budget: what is kept for the link, what runs is ended, and what was ended does not count."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from test_pipeline import FAST, GENERIC, OPERATOR, evidence, measured
+
+from aot_tune.bench import Device, Measurement, Status
+from aot_tune.errors import AotTuneError
+from aot_tune.pipeline import deadline, measure
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.deadline import ended_with, seconds_after
+from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.outlook import Outlook, task_of
+from aot_tune.pipeline.session import Load, LoadedOperator, Session
+from aot_tune.progress import Progress
+from aot_tune.search import Budget
+
+ONE, TWO = OPERATOR.workload
+
+
+def test_what_runs_when_the_budget_ends_is_stopped_again_and_again() -> None:
+    stopped: list[float] = []
+    begun = time.monotonic()
+    with ended_with(Budget(0.2), lambda: stopped.append(time.monotonic() - begun)):
+        while len(stopped) < 3:
+            time.sleep(0.01)
+            assert time.monotonic() - begun < 10
+    assert stopped[0] >= 0.2
+    count = len(stopped)
+    time.sleep(0.3)
+    assert len(stopped) == count
+    assert threading.active_count() == 1
+
+
+def test_what_ends_in_time_is_not_stopped() -> None:
+    stopped: list[int] = []
+    for budget in (Budget(60), Budget(None)):
+        with ended_with(budget, lambda: stopped.append(1)):
+            pass
+    assert stopped == []
+
+
+def test_a_budget_that_is_extended_ends_later() -> None:
+    stopped: list[float] = []
+    budget = Budget(0.2)
+    begun = time.monotonic()
+    with ended_with(budget, lambda: stopped.append(time.monotonic() - begun)):
+        budget.extend(0.4)
+        while not stopped:
+            time.sleep(0.01)
+    assert stopped[0] >= 0.6
+
+
+def test_interrupting_a_bench_kills_its_workers() -> None:
+    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
+    bench = LazyBench(cast(Session, SimpleNamespace()), device)
+    bench.interrupt()  # nothing runs yet
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        workers = [SimpleNamespace(pid=process.pid)]
+        bench._bench = cast(Any, SimpleNamespace(pool=SimpleNamespace(workers=lambda: workers)))
+        bench.interrupt()
+        assert process.wait(10) == -signal.SIGKILL
+    bench.interrupt()  # the worker is gone
+
+
+class Bench:
+    """Stands in for a device: each call takes a second of a clock that stands still otherwise."""
+
+    def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
+        self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
+
+    def prepare(self, *_: object) -> None:
+        if self.fault is not None:
+            self.now += 1.0
+            raise self.fault
+
+    def screen(self, *arguments: Any) -> Measurement:
+        self.now += 1.0
+        self.calls += 1
+        return measured(arguments[3].id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
+
+    def race(self, _prepared: None, entrants: list) -> list[Measurement]:
+        self.now += 1.0
+        self.calls += 1
+        times = (90.0,) if self.status == "ok" else None
+        return [measured(e.candidate.id, ONE, (), status=self.status, final=times) for e in entrants]
+
+
+class Store:
+    """Knows nothing."""
+
+    def __init__(self) -> None:
+        self.put_, self.raced = [], []
+
+    def find(self, *_: object) -> None:
+        return None
+
+    find_race = find
+
+    def put(self, measurement: Measurement) -> None:
+        self.put_.append(measurement)
+
+    def put_race(self, measurements: list[Measurement]) -> None:
+        self.raced.append(measurements)
+
+
+def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | None) -> tuple[Measurer, Outlook]:
+    monkeypatch.setattr(measure, "baseline_versions", lambda _: {})
+    monkeypatch.setattr(measure, "operator_digest", lambda _: "")
+    budget = Budget(seconds, lambda: bench.now)
+    progress = Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None)), clock=lambda: bench.now)
+    store = Store()
+    session = SimpleNamespace(
+        turn=budget,
+        budget=budget,
+        progress=progress,
+        outlook=Outlook(progress, budget),
+        store=SimpleNamespace(operator=lambda *_: store),
+        policy_of=lambda _: SimpleNamespace(digest=""),
+    )
+    lazy = SimpleNamespace(
+        session=session,
+        device=SimpleNamespace(family="cpu", digest="d"),
+        get=lambda: bench,
+        shared_object=lambda _: Path("x"),
+    )
+    return Measurer(cast(LazyBench, lazy)), session.outlook
+
+
+LOADED = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR, folder=Path()))
+
+
+def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, found = Bench("oom"), evidence(FAST, GENERIC)
+    one, _ = measurer(monkeypatch, bench, seconds=1.0)
+    one.screen(LOADED, found, ONE, [FAST, GENERIC])
+    assert (bench.calls, found.measurements, found.fresh) == (1, {}, {})
+    one.screen(LOADED, found, ONE, [GENERIC])
+    assert bench.calls == 1  # nothing begins after the end
+
+
+def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, found = Bench("oom"), evidence(FAST, GENERIC)
+    one, _ = measurer(monkeypatch, bench, seconds=10.0)
+    one.screen(LOADED, found, ONE, [FAST])
+    assert found.failed(FAST.candidate.id)
+
+
+def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, found = Bench(), evidence(FAST, GENERIC)
+    one, outlook = measurer(monkeypatch, bench, seconds=1.0)
+    one.screen(LOADED, found, ONE, [FAST, GENERIC])
+    assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
+    assert outlook.durations.screening["scale"].count == 1
+
+
+@pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])
+def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, status: Status, final: bool
+) -> None:
+    bench, found = Bench(), evidence(FAST, GENERIC)
+    one, _ = measurer(monkeypatch, bench, seconds=3.0)
+    one.screen(LOADED, found, ONE, [FAST, GENERIC])
+    bench.status = status
+    one.race(LOADED, found, ONE)
+    row = found.measurements[ONE.id]
+    assert {m.status for m in row.values()} == {"ok"}
+    assert {m.final is not None for m in row.values()} == {final}
+    assert (ONE.id in found.fresh) != final
+
+
+def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seconds in (1.0, 10.0):
+        bench, found = Bench(fault=AotTuneError("no reference")), evidence(FAST, GENERIC)
+        one, _ = measurer(monkeypatch, bench, seconds)
+        if seconds > 1.0:
+            with pytest.raises(AotTuneError, match="no reference"):
+                one.screen(LOADED, found, ONE, [FAST])
+        else:
+            one.screen(LOADED, found, ONE, [FAST])
+        assert found.measurements == {}
+
+
+def session_with(monkeypatch: pytest.MonkeyPatch, load: Load, known: float | None, module: str = "") -> Session:
+    monkeypatch.setattr(deadline, "link_memory", lambda _: None)
+    monkeypatch.setattr(deadline, "link_seconds", lambda _: known)
+    return cast(Session, SimpleNamespace(load=load, plan=SimpleNamespace(families=["cpu"], module=module)))
+
+
+def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = Load(2, each=0.2), Load(2, each=0.8)
+    guesses = [seconds_after(session_with(monkeypatch, load, None)) for load in (quick, slow)]
+    assert guesses[0] < guesses[1] < 4 * guesses[0]
+    assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
+    assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
+
+
+def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(2)
+    load.add(cpu=4.0, wall=4.0, count=8)
+    assert (load.granted, load.each) == (0.5, 0.5)
+    assert seconds_after(session_with(monkeypatch, load, 7.0)) == 14.0
+    load.add(cpu=0.1, wall=4.0, count=8)  # all from the cache
+    load.add(cpu=1.0, wall=1.0, count=1)  # one job of two
+    assert load.granted == 0.5
+    load.add(cpu=8.0, wall=4.0, count=4)
+    assert (load.granted, load.each) == (1.0, 0.5)
+
+
+def outlook(budget: Budget, *, overlap: bool, devices: int = 1) -> Outlook:
+    found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), budget)
+    found.durations.compiled(1, 10.0)
+    for problem in OPERATOR.workload:
+        task = task_of(OPERATOR, problem)
+        found.durations.screened(task, 1.0, 0.0)
+        for _ in range(1000):
+            found.durations.raced(task, 3.0)
+    found.after = 5.0
+    assert found.left() is None
+    found.expect([evidence(FAST, GENERIC)], [FAST], overlap=overlap, devices=devices)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("overlap", "devices", "seconds"),
+    [(False, 1, 10 + 4 + 6 + 5), (True, 1, 10 + 6 + 5), (True, 2, 10 + 3 + 5)],
+)
+def test_the_time_left_is_of_compiles_and_screens_and_races_and_the_link(
+    overlap: bool, devices: int, seconds: float
+) -> None:
+    found = outlook(Budget(None), overlap=overlap, devices=devices)
+    assert found.left() == pytest.approx(seconds, rel=0.05)
+    found.screened(task_of(OPERATOR, ONE), 1.0, 0.0, "")
+    found.raced(task_of(OPERATOR, ONE), 3.0)
+    assert found.left() == pytest.approx(seconds - (3 + (not overlap)) / devices, rel=0.05)
+    found.expect((), ())
+    assert found.left() == 5.0
+
+
+def test_no_more_time_is_promised_than_the_budget_has() -> None:
+    now = 0.0
+    found = outlook(Budget(12, lambda: now), overlap=False)
+    assert found.left() == 12
+    now = 10.0
+    assert found.left() == 2
