@@ -16,7 +16,7 @@ __all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned
 
 _SCHEMA = 1
 _FILE = "clock.json"
-_NEXT_COMMAND = 2.0
+_NEXT_COMMAND = 10.0
 """Seconds between the end of configuring and the build, up to which both are one command of the user's."""
 _TOOLS = frozenset(("cmake", "ninja", "ninja-build", "make", "gmake"))
 _SHELLS = frozenset(("bash", "dash", "sh"))

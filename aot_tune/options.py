@@ -38,7 +38,7 @@ OPTIONS: tuple[Option, ...] = (
         "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of what "
         "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the database",
     ),
-    Option("AOT_TUNE_BUDGET", "", "seconds for the whole tuning; empty is no limit, then effort decides"),
+    Option("AOT_TUNE_BUDGET", "", "seconds for the whole build, link included; empty is no limit, then effort decides"),
     Option(
         "AOT_TUNE_EFFORT",
         "default",

@@ -17,17 +17,22 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
 from aot_tune.compile import toolchain_for
-from aot_tune.errors import BuildError, ToolchainError
+from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
+from aot_tune.search import Budget
 from aot_tune.storage import scratch_folder
 
 __all__ = ["LazyBench"]
 
 
 @contextmanager
-def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
-    """Keeps this user's other builds from measuring on the device at the same time."""
+def _device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
+    """Keeps this user's other builds from measuring on the device at the same time.
+
+    Raises:
+        WorkerError: when another build measures until a budget ends.
+    """
     shared = Path("/tmp")  # noqa: S108 - TMPDIR may differ between builds that must not measure together
     folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -40,21 +45,34 @@ def _device_lock(device: Device, log: Callable[[str], None]) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         log(f"waiting: another build measures on {device.name}")
-        lock.acquire()
+        _wait(lock, device, budget)
     try:
         yield
     finally:
         lock.release()
 
 
+def _wait(lock: FileLock, device: Device, budget: Budget | None) -> None:
+    limit = -1.0 if budget is None or budget.seconds is None else budget.left
+    try:
+        lock.acquire(timeout=limit)
+    except Timeout:
+        raise WorkerError(
+            f"{device.name} is not free", why="another build measured on it until the budget's end"
+        ) from None
+
+
 class LazyBench:
     """A bench on one device whose workers start at first use; a context manager.
 
-    It is `exclusive` where something is timed, or where the device's memory is not shared.
+    It is `exclusive` where something is timed, or where the device's memory is not shared: then it waits for a device
+    that another build measures on, no longer than a `budget` lasts where one is given.
     """
 
-    def __init__(self, session: Session, device: Device, *, exclusive: bool = True) -> None:
-        self.session, self.device, self._exclusive = session, device, exclusive
+    def __init__(
+        self, session: Session, device: Device, budget: Budget | None = None, *, exclusive: bool = True
+    ) -> None:
+        self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
         self._bench: Bench | None = None
         self._scratch: str | Path | None = None
@@ -74,11 +92,12 @@ class LazyBench:
         """The bench, started at first use.
 
         Raises:
-            WorkerError: when no worker can be started.
+            WorkerError: when no worker can be started, or another build has the device until the budget ends.
         """
         if self._bench is None:
             if self._exclusive:
-                self._stack.enter_context(_device_lock(self.device, self.session.progress.line))
+                lock = _device_lock(self.device, self.session.progress.line, self._budget)
+                self._stack.enter_context(lock)
             self._bench = self._stack.enter_context(
                 Bench(
                     self.device,

@@ -24,8 +24,6 @@ _COMPILING = 0.4
 """Share of the time in which compilers run, as long as there is anything to measure."""
 _PER_JOB = 2
 """Candidates that each of the compilers gets at a time; nothing can be measured until the last of them is done."""
-_AT_LAST = 1e-6
-"""What is expected of measurements that change nothing but the report: they are made when there is nothing else."""
 
 
 @dataclass
@@ -82,7 +80,17 @@ class Within:
                     task()
                 else:
                     break
-        self._note_what_is_left()
+
+    def finish(self) -> None:
+        """Measure what only the report is the better for, if there is time, and note what there was no time for."""
+        with ended_with(self._session.turn, self._stop):
+            while self._session.turn.allows(1e-9) and (task := self._most_gainful(least=0.0)) is not None:
+                task()
+        for _, evidence in self._pairs:
+            mine = [p for p in self._places if p.evidence is evidence]
+            left = sum(bool(p.waiting) and p.best() is None for p in mine)
+            if left:
+                evidence.note = f"the budget ended before {left} of {len(mine)} problems were measured"
 
     def _stop(self) -> None:
         kill_running()
@@ -94,9 +102,9 @@ class Within:
         )
 
     def _room(self) -> int:
-        """How many candidates to compile at once: no more than the rest of the budget has time for."""
+        """How many candidates to compile at once: no more than there is time for, and to measure them too."""
         most = _PER_JOB * self._session.jobs_of("cxx").count
-        return min(most, int(self._session.turn.left / self._durations.compile()))
+        return min(most, int(_COMPILING * self._session.turn.left / self._durations.compile()))
 
     def _compile(self, batch: list[Entry]) -> None:
         def ready(entry: Entry) -> None:
@@ -132,13 +140,16 @@ class Within:
                 if self._session.turn.allows(1e-9) and not any(entry.candidate.id in row for row in rows):
                     self._screen(place, entry)
 
-    def _most_gainful(self) -> Callable[[], None] | None:
-        """The measurement that promises most per second, of those for which there is time; None when there is none."""
+    def _most_gainful(self, least: float = 1e-12) -> Callable[[], None] | None:
+        """The measurement that promises most per second, of those for which there is time; None when there is none.
+
+        It promises `least` or more.
+        """
         left = self._session.turn.left
         best: tuple[float, Callable[[], None]] | None = None
         for place in self._places:
             for gain, seconds, task in self._choices(place):
-                if seconds <= left and (best is None or gain > best[0]):
+                if seconds <= left and gain >= least and (best is None or gain > best[0]):
                     best = gain, task
         return best[1] if best is not None else None
 
@@ -148,11 +159,11 @@ class Within:
         chosen = [e for e in place.waiting.values() if not e.candidate.generic]
         if place.waiting:
             seconds = durations.screen(place.task) + durations.prepare(place.task)
-            gain = self._gains.of_screen(place.task) if chosen else _AT_LAST / seconds
+            gain = self._gains.of_screen(place.task) if chosen else 0.0
             yield gain, seconds, lambda: self._screen_best(place)
         if not chosen and (entrants := finalists(place.evidence, place.problem)):
             seconds = durations.race(place.task)
-            gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else _AT_LAST / seconds
+            gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
             yield gain, seconds, lambda: self._race(place)
 
     def _screen_best(self, place: _Place) -> None:
@@ -178,13 +189,6 @@ class Within:
         if raced.final is not None and raced.ns is not None:
             self._gains.raced(raced.ns, min(place.best() or raced.ns, raced.ns))
         self._costs.pop(place.task.operator, None)
-
-    def _note_what_is_left(self) -> None:
-        for _, evidence in self._pairs:
-            mine = [p for p in self._places if p.evidence is evidence]
-            left = sum(bool(p.waiting) and p.best() is None for p in mine)
-            if left:
-                evidence.note = f"the budget ended before {left} of {len(mine)} problems were measured"
 
 
 def mean_costs(evidence: Evidence) -> dict[str, float]:

@@ -23,7 +23,7 @@ class Crew:
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
-        self.benches = [LazyBench(session, d) for d in devices]
+        self.benches = [LazyBench(session, d, session.turn) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
         self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []

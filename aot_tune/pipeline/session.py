@@ -51,13 +51,13 @@ _STEP = 16
 """Configs of a kernel asked for at once where a search learns from those before, or where nothing but the end of a
 budget ends it: the most promising ones are measured by then."""
 
-_TELLING = 0.5
+_TELLING = 0.25
 """CPU seconds of compilers from which they tell how busy the machine is."""
 
 
 @dataclass
 class Load:
-    """What compilers get of the machine's cores beside other programs, as the last ones that ran show.
+    """What C++ compilers get of the machine's cores beside other programs, as the last ones that ran show.
 
     `jobs` run at a time. `granted` is the share of their wall time in which they computed; `each` are the CPU seconds
     of one of the first compiles, None before any.
@@ -69,8 +69,8 @@ class Load:
 
     def add(self, cpu: float, wall: float, count: int) -> None:
         """`count` compiles took so many seconds of CPUs and on the wall; what came from a cache tells nothing."""
-        if cpu >= _TELLING and count >= self.jobs:
-            self.granted = min(max(cpu / (wall * self.jobs), 0.05), 1.0)
+        if cpu >= _TELLING:
+            self.granted = min(max(cpu / (wall * min(self.jobs, count)), 0.05), 1.0)
             self.each = self.each or cpu / count
 
 
@@ -117,7 +117,7 @@ class Session:
         self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
-        self.load = Load(max(map(self._job_count, plan.toolchains), default=1))
+        self.load = Load(self.jobs_of("cxx").count)
         self._generic: dict[str, Entry] = {}
         self._native = {t.name for t in native_targets()}
 
@@ -130,9 +130,6 @@ class Session:
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""
         return policy_for(family, Policy())
-
-    def _job_count(self, backend: str) -> int:
-        return self.jobs_of(backend).count
 
     def jobs_of(self, backend: str) -> Jobs:
         """How many compilers of a backend run at a time, and why."""
@@ -278,7 +275,8 @@ class Session:
             ],
             show,
         )
-        self.load.add(_children_seconds() - spent, self.progress.now() - start, len(by_symbol))
+        if backends == ["cxx"]:  # others keep processes, or wait for memory
+            self.load.add(_children_seconds() - spent, self.progress.now() - start, len(by_symbol))
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""

@@ -105,6 +105,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             for evidence in fresh:
                 session.tell(evidence)
             step = _next_step(session, entries, begun, step)
+        if within is not None:
+            within.finish()
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
 

@@ -18,6 +18,7 @@ from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.probe import check_agreement, deviations
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
+from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, problem
 
 
@@ -28,7 +29,7 @@ def crew_of(count: int) -> Crew:
         for i in range(count)
     ]
     assert len({d.digest for d in devices}) == 1
-    return Crew(cast(Session, SimpleNamespace()), devices)
+    return Crew(cast(Session, SimpleNamespace(turn=Budget(None))), devices)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -14,8 +14,8 @@ import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, evidence, measured
 
 from aot_tune.bench import Device, Measurement, Status
-from aot_tune.errors import AotTuneError
-from aot_tune.pipeline import deadline, measure
+from aot_tune.errors import AotTuneError, WorkerError
+from aot_tune.pipeline import benching, deadline, measure
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.measure import Measurer
@@ -70,6 +70,17 @@ def test_interrupting_a_bench_kills_its_workers() -> None:
         bench.interrupt()
         assert process.wait(10) == -signal.SIGKILL
     bench.interrupt()  # the worker is gone
+
+
+def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:
+    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this test alone"})
+    lines: list[str] = []
+    with benching._device_lock(device, lines.append, None):
+        with pytest.raises(WorkerError, match="not free"), benching._device_lock(device, lines.append, Budget(0.1)):
+            raise AssertionError
+        assert lines == ["waiting: another build measures on CPU"]
+    with benching._device_lock(device, lines.append, Budget(0.0)):
+        assert len(lines) == 1
 
 
 class Bench:
@@ -214,8 +225,9 @@ def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: py
     assert (load.granted, load.each) == (0.5, 0.5)
     assert seconds_after(session_with(monkeypatch, load, 7.0)) == 14.0
     load.add(cpu=0.1, wall=4.0, count=8)  # all from the cache
-    load.add(cpu=1.0, wall=1.0, count=1)  # one job of two
     assert load.granted == 0.5
+    load.add(cpu=0.5, wall=2.0, count=1)  # one job of two
+    assert load.granted == 0.25
     load.add(cpu=8.0, wall=4.0, count=4)
     assert (load.granted, load.each) == (1.0, 0.5)
 

@@ -104,7 +104,9 @@ class Bench:
         yield SimpleNamespace(device=devices[0], members=[None], reused=0, measured=0)
 
     def within(self, session: Session, _crew: object, pairs: list) -> SimpleNamespace:
-        return SimpleNamespace(run=lambda entries: self.measure(session, None, pairs, entries, None))
+        return SimpleNamespace(
+            run=lambda entries: self.measure(session, None, pairs, entries, None), finish=lambda: None
+        )
 
     def measure(self, _session: Session, _measurer: None, pairs: list, entries: list[Entry], _target: object) -> None:
         self.steps.append([e.candidate for e in entries if not e.candidate.generic])
