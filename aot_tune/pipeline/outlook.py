@@ -92,9 +92,9 @@ class Outlook:
         self._tick(f"{task.operator} {task.problem}: raced")
 
     def left(self) -> float | None:
-        """Seconds until the library is linked; None before it is known what is to be done."""
+        """Seconds until the library is linked; without a budget None before it is known what is to be done."""
         if not self._known:
-            return None
+            return None if self._budget.seconds is None else self._budget.left
         with self._lock:
             durations = self.durations
             compiling = self._compiles * durations.compile()

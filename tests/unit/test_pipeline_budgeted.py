@@ -1,0 +1,221 @@
+"""A CPU tuned within a budget, on a clock that only compiles and measurements move on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aot_tune.bench import Measurement
+from aot_tune.compile import Object
+from aot_tune.compile.jobs import Jobs
+from aot_tune.pipeline import budgeted
+from aot_tune.pipeline.budgeted import Within
+from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measure import finalists
+from aot_tune.pipeline.outlook import Outlook, task_of
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.progress import Progress
+from aot_tune.render import Candidate, Rendered
+from aot_tune.search import Budget
+from aot_tune.spec import Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
+
+(N,) = dims("N")
+TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
+COMPILE, RACE = 2.0, 8.0
+"""Seconds of a compile, and of a race over those of a screen on the same problem."""
+
+
+def operator(name: str, sizes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=name,
+        dims=("N",),
+        tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+        reference=lambda xp, call: {"out": call.x},
+        flops=N,
+        workload=tuple(problem(N=n) for n in sizes),
+        kernels=(
+            Kernel("generic", "g.j2", generic=True),
+            Kernel("rows", "r.j2", parameters=(Parameter("W", tuple(range(1, 9))),)),
+            Kernel("brief", "s.j2", parameters=(Parameter("W", (1, 2)),), worthwhile=(N <= 1000,)),
+        ),
+    )
+
+
+def entries_of(one: Operator) -> list[Entry]:
+    found = []
+    for kernel in one.kernels:
+        for width in [0] if kernel.generic else kernel.parameters[0].values:
+            candidate = Candidate(
+                operator=one.name,
+                kernel=kernel.name,
+                backend="cxx",
+                target=TARGET.name,
+                config={"W": width},
+                generic=kernel.generic,
+            )
+            symbol = f"{one.name}_{kernel.name}_{width}"
+            rendered = Rendered(candidate=candidate, source=symbol, digest=symbol, symbol=symbol, lines=[])
+            found.append(Entry(candidate=candidate, rendered=rendered, requires=()))
+    return found
+
+
+def ns(entry: Entry) -> float:
+    width = cast(int, entry.candidate.config["W"])
+    return 1000.0 if entry.candidate.generic else 100.0 + 40.0 * abs(width - 6)
+
+
+class World:
+    """The session, the crew and its only member: what was done, and when."""
+
+    def __init__(self, seconds: float | None, *, stored: Iterable[str] = ()) -> None:
+        self.now, self.log, self.stored = 0.0, [], set(stored)
+        self.turn = Budget(seconds, lambda: self.now)
+        self.progress = Progress(cast(Any, SimpleNamespace(write=len, flush=lambda: None)), lambda: self.now)
+        self.outlook = Outlook(self.progress, self.turn)
+        self.members = [self]
+        self.overran = 0.0
+        self.operators = [operator("a", (10, 1000, 10**7)), operator("b", (10, 10**6))]
+        self.pairs = [
+            (LoadedOperator(Path(), o), Evidence(o, TARGET, {e.candidate.id: e for e in entries_of(o)}))
+            for o in self.operators
+        ]
+        self.entries = [e for _, v in self.pairs for e in v.entries.values()]
+
+    def jobs_of(self, _backend: str) -> Jobs:
+        return Jobs(count=2, reason="")
+
+    def interrupt(self) -> None:
+        raise AssertionError("the clock stands still while nothing runs")
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+        self.overran = max(self.overran, -(self.turn.seconds or self.now) + self.now)
+
+    def compile(self, entries: list[Entry], what: str, ready: Callable[[Entry], None] = lambda _: None) -> None:
+        assert len(entries) <= 4
+        self.outlook.compiling()
+        for entry in entries:
+            self.spend(COMPILE)
+            self.log.append(f"compile {entry.rendered.symbol}")
+            fields = {"key": "", "path": "x", "symbol": entry.rendered.symbol, "source": "", "target": ""}
+            late = not self.turn.allows(1e-9)
+            entry.object = Object(
+                digest="" if late else entry.rendered.symbol, status="compile-failed" if late else "ok", **fields
+            )
+            self.outlook.compiled()
+            ready(entry)
+
+    def recall(self, _loaded: object, evidence: Evidence, where: Problem, entry: Entry) -> bool:
+        known = entry.rendered.symbol in self.stored
+        if known:
+            self._take(evidence, where, entry)
+        return known
+
+    def screen(self, loaded: LoadedOperator, evidence: Evidence, where: Problem, entries: list[Entry]) -> None:
+        task = task_of(loaded.operator, where)
+        seconds, beside = 0.05 + 1e-8 * task.size, 0.0 if task in self.outlook.durations.prepared else 2e-8 * task.size
+        for entry in entries:
+            self.spend(seconds + beside)
+            self.log.append(f"screen {entry.rendered.symbol} {where.id}")
+            self._take(evidence, where, entry)
+            self.outlook.screened(task, seconds, beside, "")
+
+    def _take(self, evidence: Evidence, where: Problem, entry: Entry) -> None:
+        evidence.add(self._measurement(where, entry, screen=(ns(entry),) * 4))
+        evidence.fresh.setdefault(where.id, set()).add(entry.candidate.id)
+
+    def race(self, loaded: LoadedOperator, evidence: Evidence, where: Problem) -> None:
+        seconds = RACE * (0.05 + 1e-8 * task_of(loaded.operator, where).size)
+        self.spend(seconds)
+        self.log.append(f"race {loaded.operator.name} {where.id}")
+        for entry in finalists(evidence, where):
+            evidence.add(self._measurement(where, entry, final=(ns(entry),) * 4, race="r"))
+        evidence.fresh.pop(where.id, None)
+        self.outlook.raced(task_of(loaded.operator, where), seconds)
+
+    def _measurement(self, where: Problem, entry: Entry, **fields: Any) -> Measurement:
+        return Measurement(
+            candidate=entry.candidate.id,
+            object=entry.digest,
+            problem=where,
+            device="d",
+            policy="p",
+            status="ok",
+            **fields,
+        )
+
+    def tune(self, monkeypatch: pytest.MonkeyPatch) -> World:
+        """What a build with a budget does: generic variants first, then the rest, then what only the report needs."""
+        monkeypatch.setattr(budgeted, "seconds_after", lambda session: session.outlook.after)
+        self.compile([e for e in self.entries if e.candidate.generic], "generic")
+        within = Within(cast(Session, self), cast(Crew, self), self.pairs)
+        entries = [e for e in self.entries if e.object is None]
+        self.outlook.expect([v for _, v in self.pairs], entries)
+        within.run(entries)
+        self.log.append("finish")
+        within.finish()
+        return self
+
+    def winners(self) -> dict[str, float]:
+        return {f"{v.operator.name} {p}": min(row.values()) for _, v in self.pairs for p, row in v.times().items()}
+
+
+def test_with_enough_time_everything_is_measured_and_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1000.0).tune(monkeypatch)
+    screens = [line for line in world.log if line.startswith("screen")]
+    assert len(screens) == len(set(screens)) == 3 * 11 + 2 * 9
+    assert set(world.winners().values()) == {100.0}
+    assert {line for line in world.log if line.startswith("race")} >= {"race a N=10", "race b N=1000000"}
+    assert all(v.note == "" for _, v in world.pairs)
+    assert world.outlook.left() == pytest.approx(0.0)
+
+
+def test_generic_variants_are_verified_first_and_on_their_smallest_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = World(1000.0).tune(monkeypatch).log
+    assert [line for line in log if line.startswith("screen")][:2] == [
+        "screen a_generic_0 N=10",
+        "screen b_generic_0 N=10",
+    ]
+    others = [i for i, line in enumerate(log) if "_generic_" in line and line.startswith("screen")][2:]
+    assert len(others) == 3
+    assert min(others) > log.index("finish")
+
+
+@pytest.mark.parametrize("seconds", [9.0, 15.0, 25.0, 40.0])
+def test_nothing_begins_that_what_was_seen_says_ends_too_late(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(seconds).tune(monkeypatch)
+    assert world.overran <= 0.05 * seconds
+    assert world.now >= 0.75 * seconds
+
+
+def test_a_short_budget_serves_every_operator_before_any_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(16.0).tune(monkeypatch)
+    tried = [line for line in world.log if line.startswith("screen") and "generic" not in line]
+    assert {line.split()[1][0] for line in tried[:2]} == {"a", "b"}
+    assert len(world.winners()) >= 4
+
+
+def test_compilers_and_measurements_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(60.0).tune(monkeypatch)
+    kinds = [line.split()[0] for line in world.log]
+    changes = sum(a != "compile" and b == "compile" for a, b in itertools.pairwise(kinds))
+    assert changes >= 3
+
+
+def test_problems_without_any_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(5.0).tune(monkeypatch)
+    notes = [v.note for _, v in world.pairs]
+    assert any(note.startswith("the budget ended before") for note in notes)
+
+
+def test_what_is_stored_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [e.rendered.symbol for e in World(None).entries]
+    world = World(1000.0, stored=stored).tune(monkeypatch)
+    assert not any(line.startswith("screen") for line in world.log)
+    assert set(world.winners().values()) == {100.0}
