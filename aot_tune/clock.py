@@ -78,7 +78,7 @@ def note_linked(directory: Path) -> None:
     wall.checks += 1
     with contextlib.suppress(OSError):  # nothing but an estimate is lost
         private_folder(memory.parent)
-        replace_file(memory, seal(links, _SCHEMA), memory.parent)
+        replace_file(memory, seal(links, _SCHEMA), memory.parent.parent / "tmp")
         _write(directory, wall)
 
 

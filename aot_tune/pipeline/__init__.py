@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aot_tune.clock import note_tuned, spent_before
 from aot_tune.errors import BuildError
-from aot_tune.pipeline.deadline import link_memory
+from aot_tune.pipeline.deadline import link_memory, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
@@ -66,7 +66,8 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)
     session.progress.line(
-        f"done in {session.budget.spent:.0f} s, the link comes next; `aot-tune report` shows this again:"
+        f"done in {session.budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
+        "`aot-tune report` shows this again:"
     )
     sys.stdout.write(format_report(report))
     sys.stdout.flush()

@@ -18,9 +18,11 @@ from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.pipeline import benching, deadline, measure
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.deadline import ended_with, seconds_after
+from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.outlook import Outlook, task_of
 from aot_tune.pipeline.session import Load, LoadedOperator, Session
+from aot_tune.plan import Request, make_plan
 from aot_tune.progress import Progress
 from aot_tune.search import Budget
 
@@ -81,6 +83,26 @@ def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -
         assert lines == ["waiting: another build measures on CPU"]
     with benching._device_lock(device, lines.append, Budget(0.0)):
         assert len(lines) == 1
+
+
+def test_compiles_that_are_broken_off_leave_no_failed_object(tmp_path: Path) -> None:
+    options = {"AOT_TUNE_TARGETS": "cpu-x86-64", "AOT_TUNE_CACHE": "off"}
+    request = Request(name="ops", prefix="ops", header="ops.h", operators=("silu_mul", "softmax"), options=options)
+    plan, paths, _ = make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    session = Session(plan, paths, Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))))
+    entries = [e for loaded in session.operators.values() for e in session.generic_entries(loaded.operator)]
+
+    def ready(_entry: Entry) -> None:
+        raise InterruptedError
+
+    try:
+        with pytest.raises(InterruptedError):
+            session.compile(entries, "", ready)
+        assert len(entries) == 2
+        assert [e.object for e in entries] == [None, None]
+        assert session.generic_entries(session.operators["softmax"].operator)[0] is entries[1]
+    finally:
+        session.close()
 
 
 class Bench:
@@ -241,7 +263,7 @@ def outlook(budget: Budget, *, overlap: bool, devices: int = 1) -> Outlook:
         for _ in range(1000):
             found.durations.raced(task, 3.0)
     found.after = 5.0
-    assert found.left() is None
+    assert (found.left() is None) == (budget.seconds is None)
     found.expect([evidence(FAST, GENERIC)], [FAST], overlap=overlap, devices=devices)
     return found
 
