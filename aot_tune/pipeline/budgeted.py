@@ -13,7 +13,7 @@ from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer, finalists
-from aot_tune.pipeline.outlook import task_of
+from aot_tune.pipeline.outlook import expected_seconds, task_of
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Gains, Task, most_promising
 from aot_tune.spec import Problem
@@ -71,7 +71,7 @@ class Within:
             while turn.allows(1e-9):
                 task = self._most_gainful()
                 if queue and (task is None or compiling <= _COMPILING * (turn.spent - begun)):
-                    batch = queue[: self._room()]
+                    batch = queue[: self._room(queue[0])]
                     del queue[: len(batch) or len(queue)]
                     before = turn.spent
                     self._compile(batch)
@@ -101,10 +101,12 @@ class Within:
             p.task.operator == entry.candidate.operator and p.evidence.meant_for(entry, p.problem) for p in self._places
         )
 
-    def _room(self) -> int:
-        """How many candidates to compile at once: no more than there is time for, and to measure them too."""
+    def _room(self, first: Entry) -> int:
+        """How many candidates like `first` to compile at once: no more than there is time for, and to measure too."""
+        operator = self._session.operators[first.candidate.operator].operator
+        each = self._durations.compile(expected_seconds(operator, first))
         most = _PER_JOB * self._session.jobs_of("cxx").count
-        return min(most, int(_COMPILING * self._session.turn.left / self._durations.compile()))
+        return min(most, int(_COMPILING * self._session.turn.left / each))
 
     def _compile(self, batch: list[Entry]) -> None:
         def ready(entry: Entry) -> None:

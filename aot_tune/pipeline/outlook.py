@@ -10,12 +10,17 @@ from aot_tune.progress import Progress
 from aot_tune.search import Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Outlook", "task_of"]
+__all__ = ["Outlook", "expected_seconds", "task_of"]
 
 
 def task_of(operator: Operator, problem: Problem) -> Task:
     """A problem as durations know it."""
     return Task(operator.name, problem.id, operator.compulsory_bytes(problem))
+
+
+def expected_seconds(operator: Operator, entry: Entry) -> float:
+    """What a kernel's author says that a candidate takes to compile."""
+    return operator.kernel(entry.candidate.kernel).compile_seconds
 
 
 class Outlook:
@@ -30,25 +35,34 @@ class Outlook:
         self._progress, self._budget = progress, budget
         self._lock = threading.Lock()
         self._devices, self._overlap = 1, False
-        self._compiles, self._compiled = 0, 0
+        self._compiles: dict[str, float] = {}
         self._tried, self._known = 0, False
         self._screens: dict[Task, int] = {}
         self._races: set[Task] = set()
         self._start = self._compiling_since = progress.now()
 
     def expect(
-        self, evidences: Iterable[Evidence], entries: Sequence[Entry], *, devices: int = 1, overlap: bool = False
+        self,
+        evidences: Iterable[Evidence],
+        entries: Sequence[Entry],
+        *,
+        devices: int = 1,
+        overlap: bool = False,
+        least_race: float = 0.0,
     ) -> None:
         """What is going to be done of a target: `entries` are compiled and tried, what has its object is tried.
 
-        With `overlap`, compilers run while `devices` measure.
+        With `overlap`, compilers run while `devices` measure. A race is taken for `least_race` seconds or more until
+        there was one.
         """
         coming = {e.candidate.id for e in entries}
         self._devices, self._overlap, self._tried, self._known = devices, overlap, 0, True
-        self._compiles, self._compiled = len(entries), 0
-        self._screens, self._races = {}, set()
+        self._compiles, self._screens, self._races = {}, {}, set()
+        self.durations.least_race = least_race
         self._start = self._compiling_since = self._progress.now()
         for evidence in evidences:
+            mine = [e for e in entries if e.candidate.operator == evidence.operator.name]
+            self._compiles |= {e.rendered.symbol: expected_seconds(evidence.operator, e) for e in mine}
             subjects = [e for i, e in evidence.entries.items() if e.digest or (i in coming and e.object is None)]
             for problem in evidence.workload:
                 left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
@@ -62,14 +76,13 @@ class Outlook:
         """Whether there is anything to measure."""
         return any(self._screens.values())
 
-    def compiled(self) -> None:
+    def compiled(self, operator: Operator, entry: Entry) -> None:
         """One more candidate was compiled, or came from the cache."""
         with self._lock:
             now = self._progress.now()
-            self.durations.compiled(1, now - self._compiling_since)
+            self.durations.compiled(expected_seconds(operator, entry), now - self._compiling_since)
             self._compiling_since = now
-            self._compiled += 1
-            self._compiles -= self._compiles > 0
+            self._compiles.pop(entry.rendered.symbol, None)
 
     def compiling(self) -> None:
         """Compilers begin."""
@@ -97,7 +110,7 @@ class Outlook:
             return None if self._budget.seconds is None else self._budget.left
         with self._lock:
             durations = self.durations
-            compiling = self._compiles * durations.compile()
+            compiling = durations.compile(sum(self._compiles.values()))
             screens = sum(n * durations.screen(t) + durations.prepare(t) for t, n in self._screens.items() if n)
             races = sum(durations.race(t) for t in self._races)
         together = max(compiling, screens / self._devices) if self._overlap else compiling + screens / self._devices

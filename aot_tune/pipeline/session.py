@@ -255,7 +255,8 @@ class Session:
         spent = _children_seconds()
 
         def show(p: CompileProgress) -> None:
-            self.outlook.compiled()
+            first = by_symbol[p.object.symbol][0]
+            self.outlook.compiled(self.operators[first.candidate.operator].operator, first)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, left=self.outlook.left)
             for entry in by_symbol[p.object.symbol]:

@@ -88,7 +88,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 recorded += known.give(evidence)
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             evidences = [evidence for _, evidence in pairs]
-            session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host)
+            race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
+            session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host, least_race=race)
             if session.outlook.anything:
                 check_agreement(session, crew, pairs)
             if within is not None:

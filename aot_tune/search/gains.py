@@ -15,7 +15,7 @@ _WEIGHT = 1e8
 _LEAST = 0.02
 """Seconds that each screen takes beside."""
 _RACE = 8.0
-"""A race takes so many times as long as a screen, to begin with."""
+"""A race takes so many times as long as a screen, to begin with; that weighs as much as one race."""
 
 _FIRST, _LATER = 2.0, 0.5
 """Natural logarithms by which a time is expected to fall: by the first candidate that an operator's calls have beside
@@ -50,7 +50,8 @@ class _Sum:
 class Durations:
     """What things take, in seconds: learned from what was done, a problem's own times before those of others.
 
-    `compiling` is of one candidate on the wall, with as many at a time as there are.
+    `compiling` is on the wall, with as many compilers at a time as there are; its sizes are what the kernels' authors
+    say of one candidate. A race takes at least `least_race` seconds until one is known.
     """
 
     compiling: _Sum = field(default_factory=_Sum)
@@ -59,11 +60,11 @@ class Durations:
     own: defaultdict[Task, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     prepared: set[Task] = field(default_factory=set)
     racing: _Sum = field(default_factory=_Sum)
+    least_race: float = 0.0
 
-    def compiled(self, count: int, seconds: float) -> None:
-        """Compiling `count` candidates took that long."""
-        self.compiling.count += count
-        self.compiling.seconds += seconds
+    def compiled(self, size: float, seconds: float) -> None:
+        """Compiling a candidate took that long, of which its author expected `size` seconds of one compiler."""
+        self.compiling.add(seconds, size)
 
     def screened(self, task: Task, seconds: float, beside: float) -> None:
         """A screen took `seconds`, and `beside` what is done but once: references, odd problems, buffers."""
@@ -77,9 +78,9 @@ class Durations:
         """A race took `seconds`."""
         self.racing.add(seconds, self.screen(task))
 
-    def compile(self) -> float:
-        """One more candidate compiled."""
-        return self.compiling.seconds / self.compiling.count if self.compiling.count else 1.0
+    def compile(self, size: float = 1.0) -> float:
+        """More candidates compiled, of which their authors expect `size` seconds."""
+        return size * (self.compiling.seconds / self.compiling.size if self.compiling.size else 1.0)
 
     def screen(self, task: Task) -> float:
         """One more screen on a problem that is prepared."""
@@ -96,8 +97,9 @@ class Durations:
 
     def race(self, task: Task) -> float:
         """A race on a problem; its times grow with those of screens."""
-        known = self.racing
-        return self.screen(task) * (known.seconds + _RACE) / (known.size + 1.0)
+        known, screen = self.racing, self.screen(task)
+        seconds = screen * (known.seconds + _RACE * screen) / (known.size + screen)
+        return seconds if known.count else max(seconds, self.least_race)
 
 
 class Gains:

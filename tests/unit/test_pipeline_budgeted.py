@@ -80,10 +80,11 @@ class World:
         self.outlook = Outlook(self.progress, self.turn)
         self.members = [self]
         self.overran = 0.0
-        self.operators = [operator("a", (10, 1000, 10**7)), operator("b", (10, 10**6))]
+        both = operator("a", (10, 1000, 10**7)), operator("b", (10, 10**6))
+        self.operators = {o.name: LoadedOperator(Path(), o) for o in both}
         self.pairs = [
-            (LoadedOperator(Path(), o), Evidence(o, TARGET, {e.candidate.id: e for e in entries_of(o)}))
-            for o in self.operators
+            (loaded, Evidence(loaded.operator, TARGET, {e.candidate.id: e for e in entries_of(loaded.operator)}))
+            for loaded in self.operators.values()
         ]
         self.entries = [e for _, v in self.pairs for e in v.entries.values()]
 
@@ -108,7 +109,7 @@ class World:
             entry.object = Object(
                 digest="" if late else entry.rendered.symbol, status="compile-failed" if late else "ok", **fields
             )
-            self.outlook.compiled()
+            self.outlook.compiled(self.operators[entry.candidate.operator].operator, entry)
             ready(entry)
 
     def recall(self, _loaded: object, evidence: Evidence, where: Problem, entry: Entry) -> bool:

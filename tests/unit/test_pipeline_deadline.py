@@ -256,7 +256,7 @@ def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: py
 
 def outlook(budget: Budget, *, overlap: bool, devices: int = 1) -> Outlook:
     found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), budget)
-    found.durations.compiled(1, 10.0)
+    found.durations.compiled(5.0, 10.0)  # FAST's kernel says 5 seconds
     for problem in OPERATOR.workload:
         task = task_of(OPERATOR, problem)
         found.durations.screened(task, 1.0, 0.0)
@@ -282,6 +282,24 @@ def test_the_time_left_is_of_compiles_and_screens_and_races_and_the_link(
     assert found.left() == pytest.approx(seconds - (3 + (not overlap)) / devices, rel=0.05)
     found.expect((), ())
     assert found.left() == 5.0
+
+
+def test_compiles_that_are_expected_to_be_short_are() -> None:
+    found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
+    found.durations.compiled(40.0, 20.0)
+    found.expect([evidence(FAST, GENERIC)], [FAST])
+    with_short = cast(float, found.left())
+    found.expect([evidence(FAST, GENERIC)], [])
+    assert with_short - cast(float, found.left()) == pytest.approx(2.5, rel=0.2)
+
+
+def test_before_any_race_one_is_taken_for_as_long_as_the_policy_gives_it() -> None:
+    durations = Outlook(Progress(), Budget(None)).durations
+    durations.least_race = 1.0
+    task = task_of(OPERATOR, ONE)
+    assert durations.race(task) == 1.0
+    durations.raced(task, 0.1)
+    assert durations.race(task) < 1.0
 
 
 def test_no_more_time_is_promised_than_the_budget_has() -> None:

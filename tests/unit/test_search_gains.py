@@ -44,8 +44,9 @@ def test_races_take_so_many_times_as_long_as_screens_as_the_last_ones_did() -> N
 
 def test_compiles_take_what_they_took() -> None:
     durations = Durations()
-    durations.compiled(4, 8.0)
-    assert durations.compile() == 2.0
+    durations.compiled(40.0, 20.0)
+    durations.compiled(10.0, 5.0)
+    assert durations.compile(3.0) == 1.5
 
 
 def test_an_operator_and_a_problem_that_nothing_is_known_of_come_first() -> None:
