@@ -40,9 +40,8 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
 
 def _begin_budget(session: Session) -> None:
     """Compile what is always built, the generic variants; what they take also tells what the link will take."""
-    on_host = session.jobs_of("cxx") if "cxx" in session.plan.toolchains else None
     generics = [e for op in session.operators.values() for e in session.generic_entries(op.operator)]
-    session.compile([e for e in generics if e.candidate.backend == "cxx"] if on_host else [], "generic")
+    session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
     kept, left = seconds_after(session), session.budget.left
     told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
     if kept < left:
