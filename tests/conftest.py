@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,13 +23,17 @@ settings.load_profile("any machine")
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: what shares fixtures shares a process, a file's tests or those of the one wheel."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            whole = item.path.parent if "wheelhouse" in getattr(item, "fixturenames", ()) else item.path
-            item.add_marker(pytest.mark.xdist_group(str(whole.relative_to(ROOT))))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, tests that share fixtures share a process."""
+    from sharing import shared_scope
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shared_scope(nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture

@@ -42,7 +42,6 @@ PACKAGE = Path(aot_tune.__file__).resolve().parent
 IDS = ["-".join(k) for k in KERNELS]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-interpreted = pytest.mark.xdist_group("Triton's interpreter")  # as long as all else in this file
 
 
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
@@ -147,7 +146,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 @needs_triton
-@interpreted
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
 def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str, name: str) -> None:
     said = interpret(operator, name)
@@ -156,7 +154,6 @@ def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str,
 
 
 @needs_triton
-@interpreted
 def test_the_interpreter_notices_a_fault(interpret: Program) -> None:
     said = interpret("flash_attention", "triton_64", "keys[None, :] < N")
     assert said["faults"]
