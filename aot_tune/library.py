@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def load_operator(folder: Path) -> Operator:
     except SpecError as error:
         raise SpecError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{path} fails: {type(error).__name__}: {error}", fix="run it alone with Python") from error
+        raise SpecError(f"{path} fails: {type(error).__name__}: {error}", why=_place(error, folder)) from error
     finally:
         sys.dont_write_bytecode = written
         for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
@@ -76,6 +77,12 @@ def load_operator(folder: Path) -> Operator:
             fix=f"write `operator = Operator(name={folder.name!r}, ...)`",
         )
     return _with_files(operator, folder)
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """The innermost line of an operator's files that an error passed through; a SyntaxError names its own."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(folder)]
+    return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _with_files(operator: Operator, folder: Path) -> Operator:

@@ -277,9 +277,10 @@ def check_problem(op: Operator, problem: Problem) -> None:
         SpecError: naming the problem and the offending value.
     """
     where = f"operator {op.name!r}: problem '{problem.id}'"
+    strange = "".join(f" in place of {n}" for n in problem.dims if n not in op.dims)
     for name in op.dims:
         if name not in problem.dims:
-            raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...")
+            raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...{strange}")
     for name in problem.dims:
         if name not in op.dims:
             raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
