@@ -25,9 +25,11 @@ def export_records(library: str, directory: Path) -> list[Path]:
     folder = _newest(root / "recorded", library) if root is not None else None
     fresh = load_databases(folder) if folder is not None else []
     if not fresh:
+        others = {_library(f) for f in (root / "recorded").glob("*-*")} if root is not None else set()
+        found = f", which has those of {', '.join(sorted(others))}" if others else ""
         raise DatabaseError(
             f"no build of library {library!r} has recorded anything",
-            why=f"looked in {root / 'recorded'}" if root is not None else "the cache is off",
+            why=f"looked in {root / 'recorded'}{found}" if root is not None else "the cache is off",
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
@@ -39,10 +41,14 @@ def _newest(recorded: Path, library: str) -> Path | None:
 
     Where there is none, that of the last build without some backends: `<library>-without-<backend>-<digest>`.
     """
-    folders = [(f.name.rpartition("-")[0], f) for f in recorded.glob("*-*") if f.is_dir()]
+    folders = [(_library(f), f) for f in recorded.glob("*-*") if f.is_dir()]
     whole = [f for name, f in folders if name == library]
     less = [f for name, f in folders if name.startswith(f"{library}-without-")]
     return max(whole or less, key=lambda f: f.stat().st_mtime_ns, default=None)
+
+
+def _library(folder: Path) -> str:
+    return folder.name.rpartition("-")[0]
 
 
 def _key(database: OperatorDatabase) -> tuple[str, str]:

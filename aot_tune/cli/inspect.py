@@ -55,6 +55,8 @@ def _explain(given: argparse.Namespace) -> int:
         raise BuildError(
             f"module {given.module} has no operator {given.operator!r}", fix=did_you_mean(given.operator, known)
         )
+    if not stated:
+        raise OptionError("no call is stated", fix="write its dims, such as M=16 N=4096 K=4096")
     try:
         told = ops.explain(given.operator, **stated)
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:

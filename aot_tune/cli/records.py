@@ -21,7 +21,11 @@ def add_commands(commands: Any) -> None:
         "report", help="why each kernel won", description="Print why each kernel of a built library won."
     )
     report.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
-    report.add_argument("--file", type=Path, help="a report.json; default: that of the installed operators")
+    report.add_argument(
+        "--file",
+        type=Path,
+        help="a report.json, as a build leaves in build/aot_tune/<library>/; default: that of the bundled operators",
+    )
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
     report.set_defaults(run=_report)
 
@@ -31,7 +35,9 @@ def add_commands(commands: Any) -> None:
         description="Write the measurements of the last build on this machine as text files to commit.",
     )
     record.add_argument("directory", type=Path, metavar="DIR", help="folder of the database, such as tuning/")
-    record.add_argument("--library", default="ops", help="name of the library; default: ops")
+    record.add_argument(
+        "--library", default="ops", help="the target of aot_tune_add_library; default: ops, the bundled operators"
+    )
     record.set_defaults(run=_record)
 
 
@@ -43,7 +49,9 @@ def read_report(path: Path) -> Report:
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
+    except msgspec.DecodeError as error:
         raise BuildError(
             f"{path} is not a report of this version", why=str(error), fix="build the library again"
         ) from error
