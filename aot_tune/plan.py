@@ -229,8 +229,8 @@ def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Tar
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
             why="replay measures nothing: it needs the records of a build on the device",
-            fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and name it "
-            "as DATABASE of aot_tune_add_library; or use another mode",
+            fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
+            "name it as DATABASE of aot_tune_add_library; or use another mode",
         )
     if options.targets == ("native",) and options.mode == "replay":
         names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})

@@ -257,9 +257,7 @@ def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="does not define `operator` with name 'mine'"):
         load_operator(folder)
     (folder / "operator.py").write_text("import nothing_like_this\n")
-    with pytest.raises(
-        SpecError, match=r"fails: ModuleNotFoundError.*\n  why: operator\.py:1: import nothing_like_this"
-    ):
+    with pytest.raises(SpecError, match=r"fails: ModuleNotFoundError.*\n  why: operator\.py:1: import"):
         load_operator(folder)
     (folder / "operator.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(SpecError, match=r"operator\.py fails: SystemExit: 3"):
