@@ -40,6 +40,13 @@ class Crew:
         return sum(m.measured for m in (*self.members, *self._gone))
 
     @property
+    def spent(self) -> dict[str, float]:
+        """The devices' seconds by what they went into, the most first."""
+        whats = {what for m in self.members for what in m.spent}
+        found = {what: sum(m.spent.get(what, 0.0) for m in self.members) for what in whats}
+        return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+    @property
     def reused(self) -> int:
         """Measurements known from before."""
         return sum(m.reused for m in (*self.members, *self._gone))

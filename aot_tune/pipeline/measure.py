@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -41,13 +42,18 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
 
 
 class Measurer:
-    """Measures on the device of a bench."""
+    """Measures on the device of a bench.
+
+    `spent` are its seconds by what they went into: the phases of screens, references and bookkeeping beside them, and
+    races.
+    """
 
     def __init__(self, bench: LazyBench) -> None:
         self._lazy, self._session = bench, bench.session
         self._stores: dict[str, OperatorStore] = {}
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self.measured = self.reused = 0
+        self.spent: defaultdict[str, float] = defaultdict(float)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Screen and race what is not known of one problem of a workload."""
@@ -89,6 +95,7 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             whole = 0.0 if self.reused > reused else self._session.progress.now() - begun
+            self._spend(measurement, whole)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
             outlook = self._session.outlook
             outlook.screened(task_of(loaded.operator, problem), own, whole - own, f"best so far {shown}")
@@ -125,6 +132,7 @@ class Measurer:
             evidence.add(measurement)
         evidence.fresh.pop(problem.id, None)
         seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun
+        self.spent["race"] += seconds
         self._session.outlook.raced(task_of(loaded.operator, problem), seconds)
 
     @property
@@ -144,6 +152,13 @@ class Measurer:
     def _take(self, evidence: Evidence, problem: Problem, entry: Entry, measurement: Measurement) -> None:
         evidence.add(measurement)
         evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
+
+    def _spend(self, measurement: Measurement, whole: float) -> None:
+        """Count a screen that took so many seconds; 0 for what was known."""
+        if whole > 0:
+            for phase, seconds in measurement.phases.items():
+                self.spent[phase] += seconds
+            self.spent["beside"] += max(whole - sum(measurement.phases.values()), 0.0)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)

@@ -109,6 +109,9 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             within.finish()
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
+        if crew.measured:
+            spent = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in crew.spent.items())
+            session.progress.line(f"{target.name}: where the measuring went: {spent}")
 
 
 def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device, step: int) -> list[Evidence]:
