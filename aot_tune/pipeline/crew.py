@@ -42,8 +42,9 @@ class Crew:
     @property
     def spent(self) -> dict[str, float]:
         """The devices' seconds by what they went into, the most first."""
-        whats = {what for m in self.members for what in m.spent}
-        found = {what: sum(m.spent.get(what, 0.0) for m in self.members) for what in whats}
+        members = (*self.members, *self._gone)
+        whats = {what for m in members for what in m.spent}
+        found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     @property

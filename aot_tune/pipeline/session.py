@@ -210,7 +210,8 @@ class Session:
             guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
             limit = effort_limit(self.options.effort, guesses)
             device = self.device_for(target)
-            elsewhere = [] if device is None else winners_elsewhere(self.databases, operator, kernel, device)
+            policy = self.policy_of(target.family).digest
+            elsewhere = [] if device is None else winners_elsewhere(self.databases, operator, kernel, device, policy)
             self._strategies[key] = make_strategy(space, kernel.order, limit, transfer=elsewhere)
         return self._strategies[key]
 

@@ -14,16 +14,17 @@ __all__ = ["winners_elsewhere"]
 
 
 def winners_elsewhere(
-    databases: Sequence[OperatorDatabase], operator: Operator, kernel: Kernel, device: Device
+    databases: Sequence[OperatorDatabase], operator: Operator, kernel: Kernel, device: Device, policy: str
 ) -> list[Config]:
     """Configs of a kernel that were its fastest on some problem on other devices of the family, best first.
 
     Of each database those that were so on most problems come first, and databases in turn, that of the most similar
-    device ahead. There are none where the device has a database of its own: its candidates are measured already, and
-    those of others would only take their place.
+    device ahead. There are none where the device has a database of its own, made under the policy of the digest
+    `policy`: its candidates are measured already, and those of others would only take their place. One that was made
+    under another policy is to be measured again, and says best where to begin.
     """
     near = nearest_databases(databases, operator.name, device)
-    if any(d.device.digest == device.digest for d in near):
+    if any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in near):
         return []
     lists = [_winners(d, kernel) for d in near]
     turns = [config for place in range(max(map(len, lists), default=0)) for row in lists for config in row[place:][:1]]

@@ -81,15 +81,20 @@ def test_what_won_on_other_devices_is_tried_early_the_most_similar_device_ahead(
         database(elsewhere(DEVICE.name), (8, ONE, 1.0), (1, ONE, 2.0), (8, TWO, 1.0)),
         database(elsewhere("G", "cuda"), (2, ONE, 1.0)),
     ]
-    found = [c["W"] for c in winners_elsewhere(records, OPERATOR, KERNEL, DEVICE)]
+    found = [c["W"] for c in winners_elsewhere(records, OPERATOR, KERNEL, DEVICE, POLICY.digest)]
     assert found[0] == 8
     assert sorted(found) == [1, 4, 8]
 
 
 def test_a_device_with_a_record_of_its_own_needs_no_others() -> None:
     records = [database(DEVICE, (1, ONE, 5.0)), database(elsewhere("A"), (2, ONE, 5.0))]
-    assert winners_elsewhere(records, OPERATOR, KERNEL, DEVICE) == []
-    assert winners_elsewhere([], OPERATOR, KERNEL, DEVICE) == []
+    assert winners_elsewhere(records, OPERATOR, KERNEL, DEVICE, POLICY.digest) == []
+    assert winners_elsewhere([], OPERATOR, KERNEL, DEVICE, POLICY.digest) == []
+
+
+def test_a_record_under_another_policy_says_where_to_begin() -> None:
+    found = winners_elsewhere([database(DEVICE, (4, ONE, 5.0))], OPERATOR, KERNEL, DEVICE, "another")
+    assert [c["W"] for c in found] == [4]
 
 
 class Bench:
