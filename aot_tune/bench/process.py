@@ -159,7 +159,7 @@ class Worker:
             return
         seconds = self.policy.deadlines.handshake
         try:
-            hello = self._wait(time.monotonic() + seconds, seconds)
+            hello = self._wait(seconds)
         except DiedError as death:
             said = self.output.text().strip()[-2000:]
             fix = "mend what it printed" if said else "free memory and processes, or look into the kernel's log"
@@ -181,7 +181,7 @@ class Worker:
         self.hello, self.state = hello, "READY"
 
     def request(self, request: messages.Request, seconds: float) -> messages.Reply:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its answer, at most `seconds` after each place that the worker says it is at.
 
         Raises:
             DiedError: when the worker dies, ends itself or is killed at the deadline; says by what, where, and what it
@@ -192,10 +192,9 @@ class Worker:
             raise DiedError("no-result", "the worker is gone")
         self._resident = 0
         self.state, self._place, self.output = "BUSY", type(request).__name__.lower(), Output()
-        deadline = time.monotonic() + seconds
         with contextlib.suppress(ClosedError):  # a dead worker is noticed below
             write_frame(self._requests, messages.encode(request))
-        reply = self._wait(deadline, seconds)
+        reply = self._wait(seconds)
         if isinstance(reply, messages.Failure) and reply.last:
             place = self._place
             self._drain_output()
@@ -205,8 +204,11 @@ class Worker:
         self.state = "READY"
         return reply
 
-    def _wait(self, deadline: float, seconds: float) -> messages.Reply:
+    def _wait(self, seconds: float) -> messages.Reply:
+        deadline, place = time.monotonic() + seconds, self._place
         while True:
+            if self._place != place:  # a hang shows as soon; a machine that others keep busy is no hang
+                deadline, place = time.monotonic() + seconds, self._place
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()

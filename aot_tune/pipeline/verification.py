@@ -94,13 +94,15 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
         prepared = bench.get().prepare(loaded.folder, operator, problem)
         path = bench.shared_object(entry)
         found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
-        store.put(msgspec.structs.replace(found, policy=policy))
+        if found.lasting:
+            store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":
         kind = "generic kernel" if entry.candidate.generic else f"kept variant {entry.candidate.label}"
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
             why=f"{found.status}: {found.reason}",
-            fix="mend the kernel; nothing that fails is shipped. "
+            fix=f"{'build again when the machine is less busy, else ' * (found.status == 'timeout')}mend the kernel; "
+            "nothing that fails is shipped. "
             f"To try again: {again(operator, entry, entry.candidate.target, found.problem)}",
         )
 
