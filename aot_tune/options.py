@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import msgspec
 
 from aot_tune.errors import OptionError, did_you_mean
 
-__all__ = ["OPTIONS", "Option", "Options", "effort_limit", "markdown_table", "resolve"]
+__all__ = ["OPTIONS", "Option", "Options", "effort_limit", "markdown_table", "misspelt", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,18 @@ def effort_limit(effort: str, guesses: int) -> int | None:
     """Configs to try of a kernel for a target whose author gave that many guesses; None is all."""
     limits = {"quick": 4, "default": max(8, guesses), "thorough": max(100, guesses), "exhaustive": None}
     return limits[effort]
+
+
+_OTHERS = ("CPU_LEVEL", "EXCLUDE", "FORCE", "IMPORT_PATH", "KERNEL_DIR", "TEMPLATE_ROOTS", "TRUST_CACHE")
+"""Variables that are no options of a build."""
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable of the environment that is no option but nearly one: nothing else would tell."""
+    known = [*(o.name for o in OPTIONS), *(f"AOT_TUNE_{name}" for name in _OTHERS)]
+    names = sorted(n for n in environment if n.startswith("AOT_TUNE_") and n not in known)
+    near = {n: difflib.get_close_matches(n, known, n=1, cutoff=0.85) for n in names}
+    return [f"{n} in the environment is no option and does nothing; did you mean {m[0]}?" for n, m in near.items() if m]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
-from aot_tune.options import Options, resolve
+from aot_tune.options import Options, misspelt, resolve
 from aot_tune.preflight import check_measuring
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
@@ -140,7 +140,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     files = _input_files(roots, operators, request.database)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
-    notes = [text for text in (left_out, *(caution_of(f) for f in families)) if text]
+    notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
     found = devices(options.threads or usable_cores(), families)

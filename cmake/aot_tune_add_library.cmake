@@ -125,6 +125,13 @@ macro(_aot_tune_configure)
       list(APPEND arguments --default AOT_TUNE_${option}=${value})
     endif()
   endforeach()
+  get_cmake_property(cached CACHE_VARIABLES) # a misspelt option is refused rather than ignored
+  foreach(variable IN LISTS cached)
+    string(REGEX REPLACE "^AOT_TUNE_" "" option "${variable}")
+    if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS AND NOT option STREQUAL "PACKAGE_DIR")
+      list(APPEND arguments --option ${variable}=${${variable}})
+    endif()
+  endforeach()
   set(ENV{CXX} "${CMAKE_CXX_COMPILER}")
   set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # what is imported while it is edited is not tuned by the way
   execute_process(

@@ -41,7 +41,8 @@ def verify_shipped(
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting = [e for e in shipped.values() if e.digest not in vouched]
         for device, group in _by_device(session, waiting):
-            with LazyBench(session, device) as bench:
+            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
+            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
                 for entry in group:
                     _verify(session, bench, loaded, entry)
 

@@ -263,6 +263,10 @@ def test_cmake_shows_the_whole_message(project: Project) -> None:
 def test_cmake_options(project: Project) -> None:
     assert "did you mean 'generic'" in " ".join(project.cmake("-DAOT_TUNE_MODE=genric", status=1).split())
     assert "AOT_TUNE_BUDGET='soon'" in project.cmake("-DAOT_TUNE_MODE=auto", "-DAOT_TUNE_BUDGET=soon", status=1)
+    said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_MODDE=generic", status=1)
+    assert "unknown option AOT_TUNE_MODDE" in said
+    assert "did you mean 'AOT_TUNE_MODE'" in " ".join(said.split())
+    project.cmake("-UAOT_TUNE_MODDE")
     said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
     assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
     assert project.compiler.candidates() == 0

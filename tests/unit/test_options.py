@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot_tune.errors import OptionError
-from aot_tune.options import OPTIONS, markdown_table, resolve
+from aot_tune.options import OPTIONS, markdown_table, misspelt, resolve
 
 
 def test_defaults() -> None:
@@ -17,6 +17,19 @@ def test_cmake_wins_over_the_environment() -> None:
     environment = {"AOT_TUNE_MODE": "tune", "AOT_TUNE_EFFORT": "quick"}
     options = resolve({"AOT_TUNE_MODE": "generic"}, environment)
     assert (options.mode, options.effort) == ("generic", "quick")
+
+
+def test_a_misspelt_variable_of_the_environment_is_told() -> None:
+    right = {
+        "AOT_TUNE_BUDGET": "5",
+        "AOT_TUNE_EXCLUDE": "x",
+        "AOT_TUNE_TEST_TRITON": "/x",
+        "AOT_TUNER": "1",
+        "HOME": "/",
+    }
+    assert misspelt(right) == []
+    (line,) = misspelt({**right, "AOT_TUNE_BUGDET": "5"})
+    assert line == "AOT_TUNE_BUGDET in the environment is no option and does nothing; did you mean AOT_TUNE_BUDGET?"
 
 
 @pytest.mark.parametrize(
