@@ -188,7 +188,7 @@ def _given(operator: Operator, value: KernelArgument) -> Given:
     for tensor in operator.tensors:
         if tensor.name == value:
             return Given(kind="pointer", tensor=_facts(operator, tensor))
-    default = next((s.default for s in operator.scalars if s.name == value), None)
+    default = next((s.sample for s in operator.scalars if s.name == value), None)
     return Given(kind="constant", value=value) if default is None else Given(kind="scalar", value=default)
 
 

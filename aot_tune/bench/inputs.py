@@ -199,8 +199,8 @@ def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[in
 
 
 def scalar_values(operator: Operator) -> dict[str, float | int]:
-    """The scalars of every test call: their defaults."""
-    return {s.name: s.default if s.dtype_name.startswith("f") else int(s.default) for s in operator.scalars}
+    """The scalars of every test call."""
+    return {s.name: s.sample for s in operator.scalars}
 
 
 def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:

@@ -22,7 +22,10 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
     equals = " = " if annotate else "="
     required = [f"{t.name}{note('Tensor')}" for t in op.inputs if not t.optional]
     optional = [f"{t.name}{note('Tensor | None')}{equals}None" for t in op.inputs if t.optional]
-    keyword = [f"{s.name}{note(_scalar_note(s))}{equals}{_default(s)}" for s in op.scalars]
+    keyword = [
+        f"{s.name}{note(_scalar_note(s))}" + (f"{equals}{_default(s)}" if s.default is not None else "")
+        for s in op.scalars
+    ]
     for attribute in op.attributes:
         choices = ", ".join(f'"{c}"' for c in attribute.choices)
         quote = '"' if annotate else "'"
@@ -37,7 +40,8 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
 
 
 def _default(scalar: Scalar) -> str:
-    return repr(float(scalar.default)) if scalar.dtype_name in ("f32", "f64") else str(int(scalar.default))
+    value = scalar.default or 0
+    return repr(float(value)) if scalar.dtype_name in ("f32", "f64") else str(int(value))
 
 
 def _scalar_note(scalar: Scalar) -> str:
@@ -55,6 +59,7 @@ def _doc(op: Operator) -> str:
         else:
             lines.append(f"{tensor.name}: {what}, made when not passed.")
     lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
+    lines += [f"{s.name}: a number{', to be passed' if s.default is None else ''}." for s in op.scalars]
     lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
     lines += [
         "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
@@ -164,7 +169,9 @@ def _tables(op: Operator) -> str:
     lines.append("};")
     if op.scalars:
         scalars = ", ".join(
-            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}}}' for s in op.scalars
+            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}'
+            f"{', true' if s.default is None else ''}}}"
+            for s in op.scalars
         )
         lines.append(f"const ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
     for a in op.attributes:

@@ -33,10 +33,12 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail":
+        alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
+        works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
             why="\n       ".join(_told(f) for f in failures_of(evidence)[:20]),
-            fix="mend the kernels, or ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic",
+            fix="mend the kernels" + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"

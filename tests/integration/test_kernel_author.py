@@ -21,6 +21,12 @@ x = np.linspace(-2, 3, 1000, dtype="f4")
 y = np.from_dlpack(ops.affine(x, a=2.0, b=0.5))
 assert np.abs(y - (2 * x + 0.5)).max() < 1e-6
 assert (np.from_dlpack(ops.affine(x[::-3], a=2.0, b=0.5)) == y[::-3]).all()
+try:
+    ops.affine(x, a=2.0)
+except TypeError as error:
+    assert "affine() needs 'b'; it is called as affine(x, *, a, b, y=None" in str(error), error
+else:
+    raise SystemExit("a scalar without a default was not missed")
 print(ops.operators, ops.is_tuned("affine", N=4096), ops.is_tuned("affine", N=4097))
 """
 

@@ -24,6 +24,7 @@ from aot_tune.spec import (
     Kernel,
     Operator,
     Probabilities,
+    Scalar,
     Tensor,
     all_of,
     attribute,
@@ -276,3 +277,15 @@ def test_what_is_not_exact_is_not_checked_on_integers() -> None:
     assert not any(c.integers for c in derived_checks(op, (attribute("activation") == 2,)))
     assert any(c.integers for c in derived_checks(op, (attribute("activation") == 1,)))
     assert not any(c.integers for c in derived_checks(with_values(None)))
+
+
+def test_scalars_that_callers_pass_are_verified_with_numbers_that_hide_nothing() -> None:
+    """Not 0, by which a kernel that leaves out a term would be right, nor one number for all."""
+    scalars = [Scalar(n, d) for n in "abcd" for d in ("f32", "f64", "i32", "i64")]
+    assert len({s.sample for s in scalars if s.dtype_name == "f32"}) == 4
+    for scalar in scalars:
+        assert scalar.sample not in (0, 1)
+        assert isinstance(scalar.sample, float if scalar.dtype_name.startswith("f") else int)
+        assert scalar.sample == float(np.float32(scalar.sample))
+    assert Scalar("eps", default=1e-5).sample == 1e-5
+    assert Scalar("scale", default=0).sample == 0.0

@@ -59,6 +59,7 @@ struct ScalarArgument {
   const char* name;
   enum Kind : uint8_t { kF32, kF64, kI32, kI64 } kind;
   Scalar value;  // when the caller gives none
+  bool required = false;
 };
 
 struct AttributeArgument {

@@ -131,7 +131,10 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
     return true;
   }
   i -= op.tensor_count;
-  if (i < op.scalar_count) return parse_scalar(op.scalars[i], value, &out->scalars[i]);
+  if (i < op.scalar_count) {
+    out->scalars_given |= 1u << i;
+    return parse_scalar(op.scalars[i], value, &out->scalars[i]);
+  }
   i -= op.scalar_count;
   PyObject** choices = names.choices;
   if (i < op.attribute_count) {
@@ -259,6 +262,7 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
   const Operator& op = kLibrary.operators[index];
   for (int i = 0; i < op.tensor_count; ++i) out->tensors[i] = nullptr;
   for (int i = 0; i < op.scalar_count; ++i) out->scalars[i] = op.scalars[i].value;
+  out->scalars_given = 0;
   for (int i = 0; i < op.attribute_count; ++i) out->attributes[i] = 0;
   for (int i = 0; i < op.variable_count; ++i) out->dtypes[i] = 0;
   out->dims_given = 0;
@@ -267,6 +271,17 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
   const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
   for (Py_ssize_t i = 0; i < named; ++i) {
     if (!parse_keyword(state, index, PyTuple_GetItem(keywords, i), arguments[count + i], out)) return false;
+  }
+  return true;
+}
+
+bool all_scalars(State* state, int index, const Parsed& parsed) {
+  const Operator& op = kLibrary.operators[index];
+  for (int i = 0; i < op.scalar_count; ++i) {
+    if (!op.scalars[i].required || (parsed.scalars_given >> i & 1u) != 0) continue;
+    PyErr_Format(state->type_error, "%s() needs '%s'; it is called as %s%s", op.name, op.scalars[i].name,
+                 op.name, signature_of(index));
+    return false;
   }
   return true;
 }
@@ -346,6 +361,7 @@ PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize
   const Operator& op = kLibrary.operators[index];
   Parsed parsed;
   if (!parse(state, index, arguments, count, keywords, &parsed)) return nullptr;
+  if (!all_scalars(state, index, parsed)) return nullptr;
   CallTensors tensors(op.tensor_count);
   if (!tensors.take_given(state, op, parsed)) return nullptr;
   bool bound = false;

@@ -10,6 +10,7 @@ struct Parsed {
   bool accept_dims = false;  // dims, dtypes and a device by keyword, for questions about a problem
   PyObject* tensors[kMaxTensors];
   Scalar scalars[kMaxScalars];
+  uint32_t scalars_given;  // a bit each
   int32_t attributes[kMaxAttributes];
   int64_t dims[kMaxDims];
   int dims_given;
@@ -52,6 +53,9 @@ struct CallTensors {
 
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out);
+
+// Whether the scalars without a default were passed; false with an exception set.
+bool all_scalars(State* state, int index, const Parsed& parsed);
 
 // The dtype of a tensor in a call, that of its variable taken from the tensors that are there.
 const DType& type_of(const Operator& op, int tensor, Tensors given);

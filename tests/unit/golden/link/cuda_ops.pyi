@@ -19,6 +19,7 @@ def scale(x: Tensor, bias: Tensor | None = None, *, factor: float = 1.0, out: Te
     bias: T [N], may be left out.
     out: T [N], made when not passed.
     T: f32 or bf16, the same for all.
+    factor: a number.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.
 

@@ -35,6 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, *, eps: 
     residual: f32 [M, N], may be left out.
     out: f32 [M, N], made when not passed.
     residual_out: f32 [M, N], written when passed; True makes a new one.
+    eps: a number.
     stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.
     workspace: memory of the device for the call, any tensor; the library's own when not passed.
 
