@@ -128,7 +128,9 @@ macro(_aot_tune_configure)
   get_cmake_property(cached CACHE_VARIABLES) # a misspelt option is refused rather than ignored
   foreach(variable IN LISTS cached)
     string(REGEX REPLACE "^AOT_TUNE_" "" option "${variable}")
-    if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS AND NOT option STREQUAL "PACKAGE_DIR")
+    if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS
+       AND NOT option MATCHES "^(PACKAGE_DIR|ROOT|DIR)$" # where packages are
+    )
       list(APPEND arguments --option ${variable}=${${variable}})
     endif()
   endforeach()
