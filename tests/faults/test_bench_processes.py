@@ -66,7 +66,7 @@ def test_a_worker_is_started_once_and_answers(pool: Any) -> None:
 def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any, raw: bytes) -> None:
     worker = pool.candidates()
     write_frame(worker._requests, raw)
-    reply = worker._wait(time.monotonic() + 5, 5)
+    reply = worker._wait(5)
     assert isinstance(reply, messages.Failure)
     assert reply.kind == "protocol"
     assert isinstance(worker.request(messages.Ping(), 5), messages.Pong)
@@ -114,6 +114,38 @@ def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: 
         pool.candidates()
     assert "cannot find my libraries" in caught.value.why
     assert time.monotonic() - begin < 5
+
+
+SLOW = """
+import os, sys, time
+import msgspec
+from aot_tune.bench import messages
+from aot_tune.bench.channel import read_frame, write_frame
+from aot_tune.bench.setup import Setup
+
+setup = msgspec.json.decode(sys.argv[1], type=Setup)
+hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, python="", device=setup.device.identity, sandbox={})
+write_frame(setup.replies, messages.encode(hello))
+for moves in (1, 0):
+    read_frame(setup.requests)
+    for number in range(5):
+        place = messages.Progress(place=f"place {moves * number}", resident_bytes=0)
+        write_frame(setup.replies, messages.encode(place))
+        time.sleep(0.4)
+    write_frame(setup.replies, messages.encode(messages.Pong(resident_bytes=0)))
+"""
+
+
+def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> None:
+    """A machine that others keep busy takes long for many problems; a hang stays at one."""
+    command = (sys.executable, "-c", SLOW)
+    policy = Policy(deadlines=DEADLINES)
+    with Pool(identify("cpu", 2), policy, tmp_path, 2, lambda _l: None, command) as pool:
+        worker = pool.candidates()
+        assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 2 s
+        with pytest.raises(DiedError, match=r"no answer within 1\.2 s at place 0") as caught:
+            worker.request(messages.Ping(), 1.2)
+    assert caught.value.status == "timeout"
 
 
 def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
