@@ -5,7 +5,8 @@
 Candidates of the bundled operators are screened (verified, then timed) on a few problems and the best of them raced, by
 the bench of a build: once with its worker processes, once with a pool that carries every request out in this process,
 in rounds of changing order. Candidates that are not right in a first pass with workers are left out, as one that
-crashes would end this process. The start of the workers, or of what takes their place, is counted by itself.
+crashes would end this process. The start of the workers, or of what takes their place, with all imports and the first
+problem, is counted by itself.
 """
 
 from __future__ import annotations
@@ -129,10 +130,9 @@ def _timed(make: Callable[[], Bench], jobs: Sequence[Job]) -> tuple[float, float
     """Seconds until the bench is ready, seconds of measuring, and statuses."""
     begin = time.monotonic()
     with make() as bench:
-        for worker in (bench.pool.candidates(), bench.pool.frameworks()):
-            bench.pool.request(worker, messages.Ping(), 60.0)
+        measure(bench, jobs[:1])  # frameworks are imported with the first baseline, once in a build
         ready = time.monotonic()
-        statuses = measure(bench, jobs)
+        statuses = measure(bench, jobs[1:])
         return ready - begin, time.monotonic() - ready, statuses
 
 
@@ -184,8 +184,9 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
     try:
         with LazyBench(session, device) as lazy:
             jobs = _jobs(session, lazy, device)
-            jobs = _without(jobs, _timed(workers, jobs)[2])
-            print(f"{sum(len(j.entries) for j in jobs)} screens and {len(jobs)} races in a round", file=say)
+            jobs = _without(jobs, _timed(workers, [jobs[0], *jobs])[2])
+            counted = jobs[1:]
+            print(f"{sum(len(j.entries) for j in counted)} screens, {len(counted)} races in a round", file=say)
             order = random.Random(0)
             for number in range(options.rounds):
                 ways = [("workers", workers), ("here", here)]
