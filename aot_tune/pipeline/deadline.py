@@ -21,6 +21,9 @@ _FILES = 1.0
 """Seconds for the choice of variants, the library's files, and what starts and checks the link."""
 _PER_SOURCE = 1.2
 """What a source of the library takes over what a generic variant takes to compile, links included."""
+_CHECK, _PER_PROBLEM = 1.0, 0.08
+"""Seconds in which variants are verified inside the library: the start of the workers, and by problem of the workload,
+which there are about two or three of for each variant."""
 _COMPILE = 0.5
 """CPU seconds of a compile, where no generic variant was compiled."""
 
@@ -68,5 +71,9 @@ def seconds_after(session: Session) -> float:
         folders = [runtime, *(runtime / family for family in session.plan.families)]
         folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
         sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
-        known = _FILES + _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
+        problems = sum(
+            len(o.operator.workload_for(t.family)) for t in session.targets for o in session.operators.values()
+        )
+        known = _FILES + _CHECK + _PER_PROBLEM * problems
+        known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
     return known / load.granted

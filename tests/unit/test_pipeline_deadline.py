@@ -227,10 +227,17 @@ def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_
         assert found.measurements == {}
 
 
-def session_with(monkeypatch: pytest.MonkeyPatch, load: Load, known: float | None, module: str = "") -> Session:
+def session_with(
+    monkeypatch: pytest.MonkeyPatch, load: Load, known: float | None, module: str = "", targets: int = 1
+) -> Session:
     monkeypatch.setattr(deadline, "link_memory", lambda _: None)
     monkeypatch.setattr(deadline, "link_seconds", lambda _: known)
-    return cast(Session, SimpleNamespace(load=load, plan=SimpleNamespace(families=["cpu"], module=module)))
+    plan = SimpleNamespace(families=["cpu"], module=module)
+    operators = {"fast": SimpleNamespace(operator=OPERATOR)}
+    given = SimpleNamespace(
+        load=load, plan=plan, operators=operators, targets=[SimpleNamespace(family="cpu")] * targets
+    )
+    return cast(Session, given)
 
 
 def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +245,7 @@ def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeyp
     guesses = [seconds_after(session_with(monkeypatch, load, None)) for load in (quick, slow)]
     assert guesses[0] < guesses[1] < 4 * guesses[0]
     assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
+    assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
     assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
 
 
