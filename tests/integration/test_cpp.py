@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,13 @@ def test_pkg_config(venv: Venv, tmp_path: Path, program: str) -> None:
     rpath = f"-Wl,-rpath,{package / 'lib'}"
     run([program, "-Wall", "-Wextra", "-Werror", "-pedantic", source, *flags, rpath, "-o", out], env=env)
     assert run([out], env={}).strip() == "0.25"
+
+
+def test_cmake_alone_knows_the_version(tmp_path: Path) -> None:
+    """Without pip, as C++ developers build: `find_package(aot_tune 0.1)` asks for it."""
+    search = os.pathsep.join(p for p in sys.path if p)
+    env = environment(AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(tmp_path / "cache"), PYTHONPATH=search)
+    argv = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", tmp_path / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    run(argv, env=env)
+    (wanted,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert f'set(PACKAGE_VERSION "{wanted}")' in (tmp_path / "build" / "aot_tuneConfigVersion.cmake").read_text()
