@@ -27,7 +27,6 @@ from projects import Tuned, forget_measurements, tune, write_templates
 from stats import Timing
 
 from aot_tune.bench import Bench
-from aot_tune.bench import Entry as Entrant
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -124,15 +123,7 @@ class _Long:
         loaded = self._session.operators[operator]
         wanted = {n: self._found(loaded, self.target)[n] for n in names}
         self._session.compile(wanted.values(), operator)
-        entrants = [
-            Entrant(
-                candidate=e.candidate,
-                shared_object=self._lazy.shared_object(e),
-                symbol=e.rendered.symbol,
-                object_digest=e.digest,
-            )
-            for e in wanted.values()
-        ]
+        entrants = [self._lazy.entrant(e) for e in wanted.values()]
         bench = self._bench()
         prepared = bench.prepare(loaded.folder, loaded.operator, self._problem(loaded, problem))
         by_id = {m.candidate: m for m in bench.race(prepared, entrants)}

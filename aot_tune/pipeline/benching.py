@@ -16,6 +16,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
+from aot_tune.bench import Entry as Entrant
 from aot_tune.compile import toolchain_for
 from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
@@ -134,6 +135,19 @@ class LazyBench:
         chain.link_shared([Path(entry.object.path)], path)
         with self._linking:
             return self._linked.setdefault(entry.digest, path)
+
+    def entrant(self, entry: Entry) -> Entrant:
+        """The candidate as races take it.
+
+        Raises:
+            ToolchainError: as for `shared_object`.
+        """
+        return Entrant(
+            candidate=entry.candidate,
+            shared_object=self.shared_object(entry),
+            symbol=entry.rendered.symbol,
+            object_digest=entry.digest,
+        )
 
     def _folder(self) -> str:
         """Where this bench's files are, until it ends."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from aot_tune.bench import Entry as Entrant
 from aot_tune.bench import Measurement, Prepared, runs_on
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.errors import AotTuneError, ToolchainError
@@ -195,15 +194,7 @@ class Measurer:
         if known is not None:
             self.reused += len(known)
             return known
-        entrants = [
-            Entrant(
-                candidate=e.candidate,
-                shared_object=self._lazy.shared_object(e),
-                symbol=e.rendered.symbol,
-                object_digest=e.digest,
-            )
-            for e in entries
-        ]
+        entrants = [self._lazy.entrant(e) for e in entries]
         raced = self._lazy.get().race(one.prepared(), entrants)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.bench import Entry as Entrant
 from aot_tune.errors import BuildError, OptionError, ToolchainError
 from aot_tune.library import bundled_templates
 from aot_tune.pipeline.benching import LazyBench
@@ -83,7 +82,10 @@ def problem_named(operator: Operator, text: str) -> Problem:
                 fix="copy a problem from the report, such as 'M=16 N=4096 +bias b:10'",
             )
     if set(dims) != set(operator.dims):
-        raise OptionError(f"{text!r} is no problem of operator {operator.name!r}: its dims are {operator.dims}")
+        raise OptionError(
+            f"{text!r} is no problem of operator {operator.name!r}",
+            fix=f"give each of its dims once, as {' '.join(f'{n}=1' for n in operator.dims)}",
+        )
     return make_problem(present=present, **found, **{n: dims[n] for n in operator.dims})  # type: ignore[arg-type]
 
 
@@ -187,7 +189,9 @@ def _run(session: Session, loaded: LoadedOperator, target: Target, device: Devic
     served = [p for p in problems if all_of(entry.requires, operator.facts(p))]
     if not served:
         raise BuildError(
-            f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload"
+            f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload",
+            why="what its code assumes of a call does not hold there",
+            fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
         outcomes = [_one(lazy, loaded, entry, p, odd=p in evidence.workload) for p in served]
@@ -207,8 +211,7 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem
     symbol, digest = entry.rendered.symbol, entry.digest
     found = bench.screen(prepared, path, symbol, entry.candidate, digest, entry.requires, tune_checks=odd)
     if found.status == "ok":
-        entrant = Entrant(candidate=entry.candidate, shared_object=path, symbol=symbol, object_digest=digest)
-        for raced in bench.race(prepared, [entrant]):
+        for raced in bench.race(prepared, [lazy.entrant(entry)]):
             if raced.candidate == entry.candidate.id and raced.status != "ok":
                 found = raced
             elif raced.ns is not None:

@@ -220,8 +220,11 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
     done: list[int] = []
     with crew_of(3) as crew:
         crew.members[1].measured = 5
+        crew.members[0].spent.update(bench=1.0, race=2.0)
+        crew.members[1].spent.update(race=1.5, check=0.5)
         crew.leave_out(1)
         assert crew.measured == 5
+        assert list(crew.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
         crew.each((n, lambda measurer: done.append(id(measurer))) for n in range(6))
         assert set(done) == {id(m) for m in crew.members}
         crew.leave_out(1)
