@@ -160,13 +160,11 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | Non
         store=SimpleNamespace(operator=lambda *_: store),
         policy_of=lambda _: SimpleNamespace(digest=""),
     )
-    lazy = SimpleNamespace(
-        session=session,
-        device=SimpleNamespace(family="cpu", digest="d"),
-        get=lambda: bench,
-        shared_object=lambda _: Path("x"),
-    )
-    return Measurer(cast(LazyBench, lazy)), session.outlook
+    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
+    lazy = LazyBench(cast(Session, session), device)
+    lazy._bench = cast(Any, bench)
+    monkeypatch.setattr(lazy, "shared_object", lambda _: Path("x"))
+    return Measurer(lazy), session.outlook
 
 
 LOADED = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR, folder=Path()))
