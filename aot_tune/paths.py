@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 from aot_tune.errors import BuildError
 
-__all__ = ["cmake_dir", "include_dir", "installed_report"]
+__all__ = ["BUNDLED_MODULE", "cmake_dir", "include_dir", "installed_report"]
+
+BUNDLED_MODULE = "aot_tune.ops"
+"""The Python module of the bundled operators."""
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -40,6 +44,31 @@ def include_dir() -> Path:
     return _installed("include")
 
 
-def installed_report() -> Path:
-    """The report of the build that made the installed operators."""
-    return _installed("share/aot_tune/ops/report.json")
+def installed_report(module: str = BUNDLED_MODULE) -> Path:
+    """The report of the build that made an installed library, by its Python module.
+
+    It lies beside the module; that of the bundled operators has a place of its own.
+
+    Raises:
+        BuildError: when the module is not installed, or without its report.
+    """
+    if module == BUNDLED_MODULE:
+        return _installed("share/aot_tune/ops/report.json")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise _no_module(module, str(error)) from error
+    if spec is None or spec.origin is None:
+        raise _no_module(module, "there is no such module")
+    path = Path(spec.origin).parent / "report.json"
+    if not path.is_file():
+        raise BuildError(
+            f"there is no report beside {module}",
+            why=f"looked for {path}",
+            fix="install the report.json of its build beside the module, or name it with --file",
+        )
+    return path
+
+
+def _no_module(module: str, why: str) -> BuildError:
+    return BuildError(f"module {module} is not installed here", why=why, fix="install it, or name a report with --file")

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from aot_tune.database import OperatorDatabase, load_databases, save_database, update
 from aot_tune.errors import DatabaseError
 from aot_tune.storage import cache_location
 
-__all__ = ["export_records"]
+__all__ = ["NOTES", "Exported", "export_records"]
+
+NOTES = "notes.txt"
+"""Beside the records of a build: what is to be said of them, such as what a budget left no time for; a line each."""
 
 
-def export_records(library: str, directory: Path) -> list[Path]:
-    """Write the records of a library's last build below `directory`, a folder per device; returns the files.
+@dataclass(frozen=True)
+class Exported:
+    """The files that were written, by path, and what is to be said of the build that they are of."""
+
+    files: dict[Path, OperatorDatabase]
+    notes: tuple[str, ...]
+
+
+def export_records(library: str, directory: Path) -> Exported:
+    """Write the records of a library's last build below `directory`, a folder per device.
 
     Records of the same operator and device that are there already are merged: newer measurements win, and replace all
     where the two cannot be compared.
@@ -33,7 +45,12 @@ def export_records(library: str, directory: Path) -> list[Path]:
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    return [save_database(directory, update(there[_key(d)], d) if _key(d) in there else d) for d in fresh]
+    merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
+    notes = folder / NOTES if folder is not None else Path()
+    return Exported(
+        files={save_database(directory, d): d for d in merged},
+        notes=tuple(notes.read_text().splitlines()) if notes.is_file() else (),
+    )
 
 
 def _newest(recorded: Path, library: str) -> Path | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from aot_tune.errors import BuildError, OptionError, did_you_mean
 from aot_tune.options import markdown_table
+from aot_tune.paths import BUNDLED_MODULE
 
 __all__ = ["add_commands"]
 
@@ -30,7 +31,7 @@ def add_commands(commands: Any) -> None:
     )
     explain.add_argument("--device", help="where the tensors are, such as cpu or cuda:0 (default: cpu)")
     explain.add_argument("--workspace", metavar="BYTES", help="size of the caller's workspace (default: no limit)")
-    explain.add_argument("--module", default="aot_tune.ops", help="Python module of the library")
+    explain.add_argument("--module", default=BUNDLED_MODULE, help="Python module of the library")
     explain.set_defaults(run=_explain)
 
     doctor = commands.add_parser(

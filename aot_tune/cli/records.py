@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from aot_tune.errors import BuildError, did_you_mean
-from aot_tune.paths import installed_report
+from aot_tune.paths import BUNDLED_MODULE, installed_report
 from aot_tune.report import Report, format_report
 
 __all__ = ["add_commands"]
@@ -21,11 +22,13 @@ def add_commands(commands: Any) -> None:
         "report", help="why each kernel won", description="Print why each kernel of a built library won."
     )
     report.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
-    report.add_argument(
-        "--file",
-        type=Path,
-        help="a report.json, as a build leaves in build/aot_tune/<library>/; default: that of the bundled operators",
+    where = report.add_mutually_exclusive_group()
+    where.add_argument(
+        "--module",
+        default=BUNDLED_MODULE,
+        help="Python module of the library, such as my_kernels.ops; its report.json is installed beside it",
     )
+    where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
     report.set_defaults(run=_report)
 
@@ -58,7 +61,7 @@ def read_report(path: Path) -> Report:
 
 
 def _report(given: argparse.Namespace) -> int:
-    report = read_report(given.file or installed_report())
+    report = read_report(given.file or installed_report(given.module))
     known = {one.operator for one in report.operators}
     for name in given.operators:
         if name not in known:
@@ -71,6 +74,10 @@ def _report(given: argparse.Namespace) -> int:
 def _record(given: argparse.Namespace) -> int:
     from aot_tune.recording import export_records
 
-    for path in export_records(given.library, given.directory):
+    exported = export_records(given.library, given.directory)
+    for path, database in exported.files.items():
         print(path)
+        print(f"  {len(database.problems)} problems, {len(database.candidates)} candidates", file=sys.stderr)
+    for note in exported.notes:
+        print(f"NOTE {note}", file=sys.stderr)
     return 0

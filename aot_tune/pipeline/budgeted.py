@@ -82,15 +82,10 @@ class Within:
                     break
 
     def finish(self) -> None:
-        """Measure what only the report is the better for, if there is time, and note what there was no time for."""
+        """Measure what only the report is the better for, if there is time."""
         with ended_with(self._session.turn, self._stop):
             while self._session.turn.allows(1e-9) and (task := self._most_gainful(least=0.0)) is not None:
                 task()
-        for _, evidence in self._pairs:
-            mine = [p for p in self._places if p.evidence is evidence]
-            left = sum(bool(p.waiting) and p.best() is None for p in mine)
-            if left:
-                evidence.note = f"the budget ended before {left} of {len(mine)} problems were measured"
 
     def _stop(self) -> None:
         kill_running()

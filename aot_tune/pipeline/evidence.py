@@ -114,6 +114,12 @@ class Evidence:
             row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row
         )
 
+    def unmeasured(self) -> list[Problem]:
+        """Problems on which nothing but a generic variant was timed, though what did not fail is meant for them."""
+        tuned = [e for e in self.entries.values() if not e.candidate.generic and not self.failed(e.candidate.id)]
+        timed = {p: {e.candidate.id for e in tuned}.intersection(row) for p, row in self.times().items()}
+        return [p for p in self.workload if not timed.get(p.id) and any(self.meant_for(e, p) for e in tuned)]
+
     def config_costs(self) -> dict[tuple[str, str], tuple[Config, float]]:
         """By kernel and digest: a config, and the geometric mean of its times over the best time of each problem.
 

@@ -14,6 +14,7 @@ from aot_tune.database import OperatorDatabase, make_database, operator_digest, 
 from aot_tune.errors import BuildError, DatabaseError
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
+from aot_tune.recording import NOTES
 from aot_tune.storage import new_temporary
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
@@ -106,6 +107,8 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         fresh = new_temporary(temporaries)
         for database in found:
             save_database(fresh, database)
+        notes = [f"{name} on {e.target.name}: {e.note}" for name, own in evidence.items() for e in own if e.note]
+        (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes))
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         _put(fresh, folder, temporaries)
     except OSError as error:

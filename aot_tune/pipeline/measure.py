@@ -17,7 +17,7 @@ from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 
-__all__ = ["Measurer", "finalists"]
+__all__ = ["Measurer", "finalists", "left_undone"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,15 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
     best = sorted(times, key=lambda c: (times[c], c))[:_FINALISTS]
     best = [c for c in best if times[c] <= times[best[0]] * _WITHIN]
     return [evidence.entries[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
+
+
+def left_undone(evidence: Evidence) -> str:
+    """What a budget left no time for, in words; empty when it was long enough."""
+    count = len(evidence.workload)
+    if left := len(evidence.unmeasured()):
+        return f"the budget ended before {left} of {count} problems were measured"
+    due = sum(bool(finalists(evidence, p)) for p in evidence.workload)
+    return f"the budget ended before {due} of {count} problems had their race" if due else ""
 
 
 class Measurer:

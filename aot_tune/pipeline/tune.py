@@ -9,7 +9,7 @@ from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import to_compile, waiting
-from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.measure import Measurer, left_undone
 from aot_tune.pipeline.overlap import measure_overlapped
 from aot_tune.pipeline.probe import check_agreement
 from aot_tune.pipeline.recorded import known_here, recorded_evidence
@@ -107,6 +107,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             step = _next_step(session, entries, begun, step)
         if within is not None:
             within.finish()
+        for _, evidence in pairs if session.turn.seconds is not None else ():
+            evidence.note = left_undone(evidence)
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
         if crew.measured:

@@ -54,6 +54,27 @@ def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "gemm on cpu-x86-64-v3" in capsys.readouterr().out
 
 
+def test_report_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "somebodys"
+    package.mkdir()
+    for name in ("__init__.py", "ops.py"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["report", "--module", "somebodys.ops"]) == 1
+    assert (
+        f"there is no report beside somebodys.ops\n  why: looked for {package}/report.json\n" in capsys.readouterr().err
+    )
+    report = Report(library="theirs", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
+    (package / "report.json").write_bytes(msgspec.json.encode(report))
+    assert main(["report", "--module", "somebodys.ops"]) == 0
+    assert "library   theirs" in capsys.readouterr().out
+    for absent in ("somebodys.opps", "nobodys.ops"):
+        assert main(["report", "--module", absent]) == 1
+        assert f"module {absent} is not installed here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from databases import DEVICE
 
+from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import DatabaseError
 from aot_tune.options import resolve
@@ -48,13 +49,15 @@ def build(
     name: str = "ops",
     prefix: str = "one",
     without: str = "",
+    note: str = "",
 ) -> Path | None:
     """What a build does at its end that measured `found`."""
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
     options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
     session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
     monkeypatch.setattr(keep, "_databases", lambda *_: iter(found))
-    keep.save_records(session, {})
+    noted: Any = SimpleNamespace(target=SimpleNamespace(name="cpu-x86-64-v3"), note=note)
+    keep.save_records(session, {"gemm": [noted], "other": [SimpleNamespace(target=noted.target, note="")]})
     return keep.records_folder(session)
 
 
@@ -108,3 +111,19 @@ def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: 
     (cache / "recorded").write_text("")
     with pytest.raises(DatabaseError, match=r"cannot write .*recorded"):
         build(cache, monkeypatch, database())
+
+
+def test_what_a_build_left_undone_is_told_with_its_record(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(cache, monkeypatch, database(), note="the budget ended before 2 of 3 problems were measured")
+    assert main(["record", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}/out/cpu-2t/gemm.jsonl\n"
+    assert said.err == (
+        "  0 problems, 0 candidates\n"
+        "NOTE gemm on cpu-x86-64-v3: the budget ended before 2 of 3 problems were measured\n"
+    )
+    build(cache, monkeypatch, database())
+    assert main(["record", str(tmp_path / "out")]) == 0
+    assert "NOTE" not in capsys.readouterr().err

@@ -17,7 +17,7 @@ from aot_tune.pipeline import budgeted
 from aot_tune.pipeline.budgeted import Within
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import finalists
+from aot_tune.pipeline.measure import finalists, left_undone
 from aot_tune.pipeline.outlook import Outlook, task_of
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.progress import Progress
@@ -211,8 +211,19 @@ def test_compilers_and_measurements_take_turns(monkeypatch: pytest.MonkeyPatch) 
 
 def test_problems_without_any_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(5.0).tune(monkeypatch)
-    notes = [v.note for _, v in world.pairs]
-    assert any(note.startswith("the budget ended before") for note in notes)
+    for _, evidence in world.pairs:
+        tuned = {i for i, e in evidence.entries.items() if not e.candidate.generic}
+        untimed = sum(not tuned & set(evidence.times().get(p.id, ())) for p in evidence.workload)
+        assert untimed > 0
+        told = f"the budget ended before {untimed} of {len(evidence.workload)} problems were measured"
+        assert left_undone(evidence) == told
+    assert [left_undone(v) for _, v in World(1000.0).tune(monkeypatch).pairs] == ["", ""]
+
+
+def test_problems_without_a_race_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, evidence = World(1000.0).tune(monkeypatch).pairs[0]
+    evidence.fresh = {p.id: set(evidence.times()[p.id]) for p in evidence.workload[:1]}
+    assert left_undone(evidence) == f"the budget ended before 1 of {len(evidence.workload)} problems had their race"
 
 
 def test_what_is_stored_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
