@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
@@ -19,8 +19,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)
 
 
-def examine() -> int:
-    """Print what a build would find; 1 when it could not work."""
+def examine(*, verbose: bool = False) -> int:
+    """Print what a build would find, and in the end what it would do; 1 when it could not work.
+
+    Args:
+        verbose: also all that identifies compilers and devices, as records hold it.
+    """
     from aot_tune.bench import features
     from aot_tune.bench.cpu import usable_cores
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
@@ -36,20 +40,36 @@ def examine() -> int:
     for name in toolchains():
         chain = toolchain_for(name)
         needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
-        problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity()), needed=needed)  # type: ignore[misc]
+        problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity(), verbose), needed=needed)  # type: ignore[misc]
     problems += _cuda(query)
     targets = native_targets()
     print(f"targets    {', '.join(t.name for t in targets) or 'none'}")
+    best = {t.family: t.name for t in targets}  # by level: the last of a family is its best
     for device in devices(usable_cores(), sorted({t.family for t in targets})):
         print(f"device     {device.name}")
-        for key, value in device.identity.items():
+        for key, value in device.identity.items() if verbose else ():
             print(f"             {key} {value}")
-    for feature, state in features().items():
-        print(f"sandbox    {feature}: {state}")
+    print(f"sandbox    {_sandbox(features(), verbose)}")
     print(f"compiles   {parallel_compiles(os.environ).reason}")
     location = cache_location(os.environ)
     print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
+    print(_answer(problems, list(best.values())))
     return 1 if problems else 0
+
+
+def _answer(problems: int, targets: Sequence[str]) -> str:
+    """What all of it comes to."""
+    if problems:
+        return f"answer     {problems} thing{'s' * (problems > 1)} above would stop a build, or the tuning for the GPU"
+    return f"answer     a build here tunes for {' and '.join(targets)}" if targets else "answer     nothing to tune for"
+
+
+def _sandbox(found: dict[str, int], verbose: bool) -> str:
+    """What keeps candidates from harm, or what of it this kernel lacks."""
+    if verbose:
+        return ", ".join(f"{feature} {state}" for feature, state in found.items())
+    lacking = [feature for feature, state in found.items() if not state]
+    return f"this kernel lacks {', '.join(lacking)}" if lacking else "complete"
 
 
 def _cuda(query: DeviceQuery) -> int:
@@ -93,8 +113,10 @@ def _cutlass(include: Path | None) -> str:
     return f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}.{found.get('PATCH', '?')} at {include}"
 
 
-def _listed(found: dict[str, str]) -> str:
-    """Digests by their first digits: enough to compare two machines by eye."""
+def _listed(found: dict[str, str], verbose: bool) -> str:
+    """The version; or all, digests by their first digits: enough to compare two machines by eye."""
+    if not verbose:
+        return found["version"]
     return ", ".join(f"{key} {value[:12] if _DIGEST.match(value) else value}" for key, value in found.items())
 
 

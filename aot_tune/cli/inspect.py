@@ -37,6 +37,9 @@ def add_commands(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor", help="what this machine offers", description="Show what a build would find here."
     )
+    doctor.add_argument(
+        "--verbose", action="store_true", help="also all that identifies compilers and devices, as records hold it"
+    )
     doctor.set_defaults(run=_doctor)
 
     options = commands.add_parser("options", help="the options of a build", description="Print the table of options.")
@@ -113,7 +116,7 @@ def _options(_: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(given: argparse.Namespace) -> int:
     from aot_tune.cli.doctor import examine
 
-    return examine()
+    return examine(verbose=given.verbose)

@@ -127,12 +127,23 @@ def test_explain(venv: Venv, ops: object) -> None:
 
 def test_doctor(venv: Venv, tmp_path: Path, cache: Path) -> None:
     said = venv.run("aot-tune", "doctor", AOT_TUNE_CACHE_DIR=str(cache))
-    for word in ("compiler", "cpu-x86-64", "device", "sandbox", str(cache)):
+    for word in (
+        "compiler",
+        "cpu-x86-64",
+        "device",
+        "sandbox",
+        str(cache),
+        "answer     a build here tunes for cpu-x86-64",
+    ):
         assert word in said
+    whole = venv.run("aot-tune", "doctor", "--verbose", AOT_TUNE_CACHE_DIR=str(cache))
+    assert "cc1plus" in whole
+    assert "cc1plus" not in said
     without = run(
         [venv.folder / "bin" / "aot-tune", "doctor"], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, status=1
     )
     assert "no C++ compiler" in without or "g++" in without
+    assert "above would stop a build" in without.splitlines()[-1]
 
 
 def test_an_sdist_builds_the_same_wheel(builder: Builder, source: Path, built: Built, tmp_path: Path) -> None:
