@@ -10,6 +10,9 @@ from aot_tune.report.records import OperatorReport, ProblemRow, Report
 
 __all__ = ["format_report", "format_time"]
 
+_ENOUGH = 5
+"""A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
+
 
 def format_time(ns: float) -> str:
     """A time in the unit that leaves one to four digits before the point."""
@@ -51,9 +54,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if one.problems:
         head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
         lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
-        text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean"
-        if one.held_out_regret is not None:
-            text += f", {_percent(one.held_out_regret)} on shapes left out of learning{_not_judged(one)}"
+        text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean" + _on_others(one)
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
         lines += _remarks(one.problems)
@@ -86,10 +87,15 @@ def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
     ]
 
 
-def _not_judged(one: OperatorReport) -> str:
-    if not one.not_held_out:
+def _on_others(one: OperatorReport) -> str:
+    """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
+    if one.held_out_regret is None:
         return ""
-    return f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
+    judged = len(one.problems) - one.not_held_out
+    if judged < _ENOUGH:
+        return f", on other shapes unknown ({judged} of {len(one.problems)} problems could be left out of learning)"
+    without = f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
+    return f", {_percent(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
 
 
 def _problem(row: ProblemRow) -> tuple[str, ...]:

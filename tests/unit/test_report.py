@@ -136,6 +136,21 @@ REPORT = Report(
 )
 
 
+@pytest.mark.parametrize(
+    ("count", "not_judged", "said"),
+    [
+        (4, 0, ", on other shapes unknown (4 of 4 problems could be left out of learning)\n"),
+        (7, 3, ", on other shapes unknown (4 of 7 problems could be left out of learning)\n"),
+        (5, 0, ", 5.0 % on shapes left out of learning\n"),
+        (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: what is picked was never timed there)\n"),
+    ],
+)
+def test_regret_on_other_shapes_is_told_where_there_were_enough(count: int, not_judged: int, said: str) -> None:
+    one = REPORT.operators[0]
+    changed = msgspec.structs.replace(one, problems=(one.problems[1],) * count, not_held_out=not_judged)
+    assert said in format_report(msgspec.structs.replace(REPORT, operators=(changed,)))
+
+
 def test_report_is_as_in_the_golden_file() -> None:
     text = format_report(REPORT)
     if os.environ.get("UPDATE_GOLDEN"):
