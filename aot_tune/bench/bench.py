@@ -78,22 +78,14 @@ class Bench:
     ) -> None:
         self.pool.__exit__(kind, error, trace)
 
-    def prepare(
-        self,
-        operator_folder: Path,
-        operator: Operator,
-        problem: Problem,
-        *,
-        special: bool = False,
-        integers: bool = False,
-    ) -> Prepared:
-        """Compute reference results and tolerances of a problem, once.
+    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
+        """Compute reference results and tolerances of a problem, or of a check, once.
 
         Raises:
             WorkerError: when no worker can be started.
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
-        check = Check(problem=problem, special=special, integers=integers)
+        check = Check(problem=on) if isinstance(on, Problem) else on
         folder = str(operator_folder.resolve())
         if folder not in self._sources:
             self._sources[folder] = (operator_folder / "operator.py").read_text()
@@ -114,7 +106,7 @@ class Bench:
             status, why = failure_of(reply)
             less = "; have it compute some rows at a time, or leave the problem out of the workload"
             raise AotTuneError(
-                f"operator {operator.name!r}: no reference for problem '{problem.id}'",
+                f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
                 why=f"{why} (out of memory)" if status == "oom" else why,
                 fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else ''}",
             )
@@ -326,9 +318,7 @@ class Bench:
         key = (folder, *(r.key() for r in requires))
         if key not in self._fitted:
             found = checks_for(operator, requires, self.policy, on_host=self.family.on_host)
-            self._fitted[key] = [
-                self.prepare(Path(folder), operator, c.problem, special=c.special, integers=c.integers) for c in found
-            ]
+            self._fitted[key] = [self.prepare(Path(folder), operator, c) for c in found]
         return self._fitted[key]
 
     def _judge(

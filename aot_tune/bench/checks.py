@@ -45,7 +45,13 @@ def derived_checks(
     found: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
-    wanted = [Check(problem=msgspec.structs.replace(p, dtypes=dtypes)) for p in derived]
+    others: tuple[dict[str, float | int], ...] = (
+        {},
+        {s.name: s.other for s in operator.scalars if s.other is not None},
+    )
+    wanted = [
+        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 2]) for i, p in enumerate(derived)
+    ]
     wanted += [Check(problem=p) for p in operator.checks]
     if operator.exact is not None:
         whole = _integer_check(operator, operator.exact, requires, dtypes)

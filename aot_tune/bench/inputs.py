@@ -198,9 +198,9 @@ def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[in
     return high - low + 1, -low
 
 
-def scalar_values(operator: Operator) -> dict[str, float | int]:
-    """The scalars of every test call."""
-    return {s.name: s.sample for s in operator.scalars}
+def scalar_values(operator: Operator, check: Check) -> dict[str, float | int]:
+    """The scalars of a test call."""
+    return {s.name: check.scalars.get(s.name, s.sample) for s in operator.scalars}
 
 
 def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:
@@ -216,4 +216,4 @@ def call_of(
     indices = attribute_indices(operator, check)
     attributes = {a.name: a.choices[indices[a.name]] for a in operator.attributes}
     tensors = {t.name: convert(arrays[t.name]) if t.name in arrays else None for t in operator.tensors}
-    return Call(**tensors, **scalar_values(operator), **attributes)
+    return Call(**tensors, **scalar_values(operator, check), **attributes)

@@ -228,17 +228,19 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to verify on.
 
     `special` puts NaN and infinities into its first input; with `integers`, inputs are small integers on which results
-    must be exact, see `IntegerSums`.
+    must be exact, see `IntegerSums`. `scalars` are passed in place of those of every other call.
     """
 
     problem: Problem
     special: bool = False
     integers: bool = False
+    scalars: dict[str, float | int] = {}
 
     @property
     def place(self) -> str:
         """The problem and what is odd about its values, for messages."""
         odd = (", special values" if self.special else "") + (", small integers" if self.integers else "")
+        odd += "".join(f", {name} {value:g}" for name, value in self.scalars.items())
         return f"problem '{self.problem.id}'{odd}"
 
 

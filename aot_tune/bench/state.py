@@ -63,7 +63,7 @@ class CallSet:
             self.views[name] = region.view(tensor.dtype.numpy, shapes[name], strides[name], first)
             addresses[name] = region.address + first * width
         self.arguments = Arguments(
-            operator, addresses, shapes, strides, scalar_values(operator), attribute_indices(operator, check)
+            operator, addresses, shapes, strides, scalar_values(operator, check), attribute_indices(operator, check)
         )
 
     def outputs(self) -> list[Tensor]:

@@ -98,18 +98,26 @@ class Scalar:
     """A number passed by value: `dtype_name` is f32, f64, i32 or i64.
 
     `default` is what Python callers get that pass none, and what calls are verified and timed with; without one they
-    have to pass it.
+    have to pass it. `other` is a value that every second odd problem is verified with in its place: one which shows,
+    as an epsilon of 1e-5 does not, that a kernel takes what it is passed.
     """
 
     name: str
     dtype_name: str = "f32"
     default: float | None = None
+    other: float | None = None
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "scalar", argument=True)
         dtype(self.dtype_name, f"scalar {self.name!r}")
         if self.dtype_name not in ("f32", "f64", "i32", "i64"):
             raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
+        if self.other is not None and self.other == self.sample:
+            raise SpecError(
+                f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
+            )
+        if self.other is not None and self.dtype_name.startswith("i") and self.other != int(self.other):
+            raise SpecError(f"scalar {self.name!r}: {self.other} is no whole number", fix="name one")
 
     @property
     def sample(self) -> float | int:

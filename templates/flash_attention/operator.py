@@ -168,7 +168,7 @@ operator = Operator(
         Tensor("v", (B, HK, N, D), "T"),
         Tensor("out", (B, H, M, D), "T", output=True),
     ),
-    scalars=(Scalar("scale", "f32", 0.0),),
+    scalars=(Scalar("scale", "f32", 0.0, other=0.2),),
     attributes=(Attribute("causal", ("none", "upper_left", "lower_right")),),
     dtypes={"T": ("f32", "bf16", "f16")},
     reference=reference,

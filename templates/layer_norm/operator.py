@@ -137,7 +137,7 @@ operator = Operator(
         Tensor("bias", (D,), "T"),
         Tensor("out", (R, D), "T", output=True),
     ),
-    scalars=(Scalar("eps", "f32", 1e-5),),
+    scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
     flops=7 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},

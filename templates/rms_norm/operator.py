@@ -143,7 +143,7 @@ operator = Operator(
         Tensor("out", (R, D), "T", output=True),
         Tensor("residual_out", (R, D), "T", output=True, optional=True),
     ),
-    scalars=(Scalar("eps", "f32", 1e-5),),
+    scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},

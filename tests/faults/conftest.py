@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from compiled import CompiledBed
 
 from aot_tune.bench import Bench, Deadlines, Entry, Measurement, Policy, Prepared, identify
 from aot_tune.library import load_operator
@@ -127,3 +128,18 @@ def bed(make_bench: Callable[..., Bench], operator_folder: Path, objects: Callab
 @pytest.fixture
 def make_bed(operator_folder: Path, objects: Callable[[str], Path]) -> Callable[[Bench], Bed]:
     return lambda bench: Bed(bench, operator_folder, objects)
+
+
+@pytest.fixture
+def compiled_bed(make_bench: Callable[..., Bench]) -> Iterator[Callable[[Path], CompiledBed]]:
+    """Makes a bed, with a bench of its own, for the operator in a folder."""
+    benches: list[Bench] = []
+
+    def make(folder: Path) -> CompiledBed:
+        benches.append(make_bench())
+        benches[-1].__enter__()
+        return CompiledBed(benches[-1], folder)
+
+    yield make
+    for bench in benches:
+        bench.__exit__(None, None, None)

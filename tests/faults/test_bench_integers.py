@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from compiled import CompiledBed
 
-from aot_tune.bench import Bench, Check, Measurement
+from aot_tune.bench import Check
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.reference import EXACT, read_truth, write_truth
 from aot_tune.compile import target_by_name
@@ -91,60 +89,18 @@ TWICE = PLAIN + "sum += depth > 700 ? term(512) : 0;"
 HIDDEN = PLAIN + "if (depth > 600) sum -= 1e-5f * term(depth - 1);"  # less than what rounding a long sum may cost
 
 
-class Bed:
-    """Candidates of one operator on the CPU."""
-
-    def __init__(self, bench: Bench, folder: Path) -> None:
-        self.bench, self.folder, self.operator = bench, folder, load_operator(folder)
-
-    def build(self, source: str, symbol: str = "candidate") -> Any:
-        """A candidate's shared object."""
-        digest = hashlib.sha256(source.encode()).hexdigest()
-        path = self.bench.pool.references.parent / f"{digest[:16]}.so"
-        if not path.exists():
-            path.with_suffix(".cpp").write_text(source)
-            flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp"]
-            subprocess.run(["g++", *flags, "-o", path, path.with_suffix(".cpp")], check=True, timeout=120)
-        return SimpleNamespace(path=path, symbol=symbol, digest=digest, candidate=SimpleNamespace(id=digest[:12]))
-
-    def on_integers(self, one: Any, requires: Any = ()) -> Measurement:
-        """Verify on nothing but small integers."""
-        check = next(c for c in derived_checks(self.operator, requires) if c.integers)
-        prepared = self.bench.prepare(self.folder, self.operator, check.problem, integers=True)
-        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest, requires, tune_checks=False)
-
-    def wholly(self, one: Any) -> Measurement:
-        """Verify as every candidate is."""
-        prepared = self.bench.prepare(self.folder, self.operator, self.operator.workload_for("cpu")[0])
-        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest)
-
-
 @pytest.fixture
-def make_bed(make_bench: Callable[..., Bench], tmp_path: Path) -> Any:
-    benches: list[Bench] = []
-
-    def make(folder: Path) -> Bed:
-        benches.append(make_bench())
-        benches[-1].__enter__()
-        return Bed(benches[-1], folder)
-
-    yield make
-    for bench in benches:
-        bench.__exit__(None, None, None)
-
-
-@pytest.fixture
-def make_product(make_bed: Any, tmp_path: Path) -> Callable[..., Bed]:
-    def make(exact: str = DECLARED) -> Bed:
+def make_product(compiled_bed: Any, tmp_path: Path) -> Callable[..., CompiledBed]:
+    def make(exact: str = DECLARED) -> CompiledBed:
         folder = tmp_path / "templates" / "product"
         folder.mkdir(parents=True)
         (folder / "operator.py").write_text(PRODUCT.replace("EXACT", exact))
-        return make_bed(folder)
+        return compiled_bed(folder)
 
     return make
 
 
-def test_sums_in_any_order_are_right(make_product: Callable[..., Bed]) -> None:
+def test_sums_in_any_order_are_right(make_product: Callable[..., CompiledBed]) -> None:
     bed = make_product()
     for body in (PLAIN, BACKWARDS, SPLIT):
         one = bed.build(SOURCE.replace("BODY", body))
@@ -154,7 +110,7 @@ def test_sums_in_any_order_are_right(make_product: Callable[..., Bed]) -> None:
 
 
 @pytest.mark.parametrize("body", [DROPS_LAST, ONE_TOO_MANY, DROPS_TAIL, TWICE, HIDDEN])
-def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., Bed], body: str) -> None:
+def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., CompiledBed], body: str) -> None:
     bed = make_product()
     measured = bed.on_integers(bed.build(SOURCE.replace("BODY", body)))
     assert measured.status == "wrong-result", body
@@ -166,13 +122,15 @@ def test_terms_that_are_left_out_or_added_are_found(make_product: Callable[..., 
     assert bed.on_integers(bed.build(SOURCE.replace("BODY", PLAIN))).status == "ok"
 
 
-def test_what_hides_in_rounding_is_found_only_by_integers(make_product: Callable[..., Bed], tmp_path: Path) -> None:
+def test_what_hides_in_rounding_is_found_only_by_integers(
+    make_product: Callable[..., CompiledBed], tmp_path: Path
+) -> None:
     with_integers = make_product()
     measured = with_integers.wholly(with_integers.build(SOURCE.replace("BODY", HIDDEN)))
     assert measured.status == "wrong-result"
     assert "small integers" in measured.reason
     (tmp_path / "templates/product/operator.py").write_text(PRODUCT.replace("EXACT", "None"))
-    without = Bed(with_integers.bench, with_integers.folder)
+    without = CompiledBed(with_integers.bench, with_integers.folder)
     without.bench._sources.clear()
     without.bench._fitted.clear()
     measured = without.wholly(without.build(SOURCE.replace("BODY", HIDDEN) + "// another object"))
@@ -180,8 +138,8 @@ def test_what_hides_in_rounding_is_found_only_by_integers(make_product: Callable
 
 
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
-def test_bundled_products_are_exact_and_a_wrong_depth_is_found(make_bed: Any, name: str, kernel: str) -> None:
-    bed, op = make_bed(TEMPLATES / name), OPERATORS[name]
+def test_bundled_products_are_exact_and_a_wrong_depth_is_found(compiled_bed: Any, name: str, kernel: str) -> None:
+    bed, op = compiled_bed(TEMPLATES / name), OPERATORS[name]
     config = next(iter(op.kernel(kernel).configs(TARGET.facts)))
     candidate = candidate_for(op, op.kernel(kernel), config, TARGET)
     rendered = Renderer([TEMPLATES]).render(op, candidate, TARGET)
@@ -201,11 +159,11 @@ def test_bundled_products_are_exact_and_a_wrong_depth_is_found(make_bed: Any, na
             assert "small integers" in measured.reason
 
 
-def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., Bed]) -> None:
+def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., CompiledBed]) -> None:
     bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
     check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)
     with pytest.raises(Exception, match=r"'out' has sums of up to \d+, exact are 16777216; mend the terms"):
-        bed.bench.prepare(bed.folder, bed.operator, check.problem, integers=True)
+        bed.bench.prepare(bed.folder, bed.operator, check)
 
 
 def test_an_output_with_fractions_is_told(tmp_path: Path) -> None:

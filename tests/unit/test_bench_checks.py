@@ -166,3 +166,12 @@ def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> Non
     assert {len(p.present) for p in problems} == {0, 1, 2}
     assert {p.attributes.get("activation", "none") for p in problems} == set(GEMM.attributes[0].choices)
     assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
+
+
+def test_every_second_odd_problem_has_the_other_scalars() -> None:
+    derived = [c for c in derived_checks(load_operator(bundled_templates() / "rms_norm")) if not c.special]
+    given = [c.scalars for c in derived]
+    assert given.count({}) > 3
+    assert given.count({"eps": 0.25}) > 3
+    assert {c.place.endswith(", eps 0.25") for c in derived if c.scalars} == {True}
+    assert all(c.scalars == {} for c in derived_checks(GEMM))

@@ -58,7 +58,7 @@ class CallSet:
             {n: a + firsts[n] for n, a in self.addresses.items()},
             {n: p.shape for n, p in self.layouts.items()},
             {n: p.strides for n, p in self.layouts.items()},
-            scalar_values(operator),
+            scalar_values(operator, check),
             attribute_indices(operator, check),
             engine.dlpack,
         )

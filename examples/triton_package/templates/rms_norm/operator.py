@@ -18,7 +18,7 @@ operator = Operator(
     dims=("R", "D"),
     dtypes={"T": ("bf16", "f16", "f32")},
     tensors=(Tensor("x", (R, D), "T"), Tensor("weight", (D,), "T"), Tensor("out", (R, D), "T", output=True)),
-    scalars=(Scalar("eps", default=1e-5),),
+    scalars=(Scalar("eps", default=1e-5, other=0.25),),
     legal=(stride("x", 1) == 1, stride("weight", 0) == 1, stride("out", 1) == 1),
     reference=reference,
     flops=4 * R * D,
