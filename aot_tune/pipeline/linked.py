@@ -217,7 +217,7 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
 
 def _run(session: Session, lazy: LazyBench, library: Path, one: _Shipped) -> Measurement:
     loaded, bench = session.operators[one.operator], lazy.get()
-    prepared = [bench.prepare(loaded.folder, loaded.operator, check.problem) for check in one.checks]
+    prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
     return verify_linked(bench, library, function, f"{one.operator}:{one.variant}", prepared)
 
