@@ -152,7 +152,7 @@ FAULTS = (
     ("cuda_thin", "      wait_for_slice();  // all have read it\n", ""),
     ("cuda_thin", "  wait_for_earlier_kernels();\n", ""),
     ("cuda_thin", "(end - from) / 8 * 16", "(end - from + 8) / 8 * 16"),
-    ("cuda_thin", "  arrive_at_cluster();\n  wait_for_cluster();\n  const float", "  const float"),
+    ("cuda_thin", "    arrive_at_cluster();\n    wait_for_cluster();\n", ""),
     ("cuda_thin", "part = at.rank * WK + at.warp_k", "part = at.rank * WK"),
     ("cuda_thin", "(((lane / 8) ^ (lane % 8)) << 4)", "((lane / 8) << 4)"),
     ("cuda_thin", "(to ^ 64) + 4 * 128", "to + 4 * 128"),

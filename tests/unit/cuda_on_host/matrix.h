@@ -130,7 +130,12 @@ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T
 template <typename T>
 void round_words(uint32_t (&)[4]) {}
 
+// A launch without clusters has no use for their instructions, and not all of them work there.
+inline void check_has_cluster() {
+  if (host::cluster->blocks.size() < 2) host::fail("an instruction of clusters in a launch without");
+}
 inline void arrive_at_cluster() {
+  check_has_cluster();
   auto& barrier = host::cluster->barrier;
   host::now().cluster_generation = barrier.generation;
   if (++barrier.arrived == static_cast<int>(host::cluster->fibres.size()))
@@ -142,6 +147,7 @@ inline void wait_for_cluster() {
 template <int CLUSTER, typename... Values>
 void store_in_block(uint32_t at, int rank, Values... values) {
   if (CLUSTER == 1 && rank != 0) host::fail("a store into another block without a cluster");
+  if (CLUSTER > 1) check_has_cluster();
   const float all[] = {values...};
   const uint32_t there = CLUSTER == 1 ? at : (at & 0xffffffu) | static_cast<uint32_t>(rank) << 24;
   std::memcpy(host::shared_at(there, sizeof(all)), all, sizeof(all));
