@@ -3,10 +3,11 @@
 #
 #   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|repeat|isolation ...]     all steps by default
 #
-# Results go to FOLDER: record.tar.gz (the database to commit below tuning/), a log of each step, tables and figures;
-# summary.txt has a line for each step with its seconds and status. Work that later steps build on is kept in WORK
-# (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python that is found first must have
-# torch, scikit-build-core and the other requirements of pyproject.toml; nothing is downloaded.
+# Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
+# log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
+# steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
+# that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, TRITON_PARTS, STARTS, BUDGET and ISOLATION_SECONDS cut steps short.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -27,9 +28,24 @@ wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below
     python -m pip install -q --no-index --no-deps --target "$folder/installed" "$folder"/*.whl
 }
 
-record() {
+record() { # what was measured, also where the link failed
+  local report=$work/tuned/installed/aot_tune/share/aot_tune/ops/report.json
+  [ ! -e "$report" ] || gzip -c "$report" >"$out/report.json.gz"
   rm -rf "$work/record"
   PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
+}
+
+gpu_tests() { # what others would disturb alone, the rest side by side; a copy of the cache, for some measure beside others
+  local status=0
+  rm -rf "$work/tests" && mkdir -m 700 "$work/tests"
+  for part in objects measurements; do
+    [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
+  done
+  export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
+  export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
+  python -m pytest tests/gpu -q -s -p no:cacheprovider -m alone || status=1
+  python -m pytest tests/gpu -v --durations=20 -p no:cacheprovider -m 'not alone' -n 3 --dist loadscope || status=1
+  return $status
 }
 
 stamp() { # prefix each line with the seconds since the start
@@ -43,25 +59,35 @@ for line in sys.stdin:
 
 step() {
   case $1 in
-    tune) wheel "$work/tuned" AOT_TUNE_MODE="${MODE:-auto}" && record ;;
+    tune)
+      local status=0
+      wheel "$work/tuned" AOT_TUNE_MODE="${MODE:-auto}" || status=1
+      record || status=1
+      return $status
+      ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
     without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
-    tests) PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$AOT_TUNE_CACHE_DIR python -m pytest tests/gpu -q -p no:cacheprovider ;;
+    tests) (gpu_tests) ;;
     bench)
-      local more=()
-      [ -d "$work/without/installed" ] && more=(--without-vendor "$work/without/installed")
+      local more=(--no-vendor-pass)
+      [ ! -d "$work/without/installed" ] || more=(--without-vendor "$work/without/installed")
       PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
         --compile-problems "${COMPILE_PROBLEMS:-40}" "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
     triton)
       PYTHONPATH=$work/tuned/installed python -m pip install -q --no-index --no-deps --no-build-isolation --target "$work/tuned/installed" examples/triton_package &&
-        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --json "$out/triton.json" --markdown "$out/triton.md" ;;
+        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,sections,start}" \
+          --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md"
+      ;;
     repeat) # without measurements, with what is compiled
       rm -rf "$work/repeated" && mkdir "$work/repeated" && cp -al "$AOT_TUNE_CACHE_DIR/objects" "$work/repeated/objects" &&
         PYTHONPATH=$work/tuned/installed python benchmarks/repeated.py --cache "$work/repeated" --budget "${BUDGET:-60}" \
           --json "$out/repeated.json" --markdown "$out/repeated.md"
       ;;
-    isolation) PYTHONPATH=$work/tuned/installed python benchmarks/isolation.py --cache "$AOT_TUNE_CACHE_DIR" --json "$out/isolation.json" ;;
+    isolation)
+      PYTHONPATH=$work/tuned/installed python benchmarks/isolation.py --cache "$AOT_TUNE_CACHE_DIR" \
+        --seconds "${ISOLATION_SECONDS:-300}" --json "$out/isolation.json"
+      ;;
     *) echo "no step $1" && return 2 ;;
   esac
 }

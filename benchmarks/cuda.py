@@ -31,7 +31,8 @@ __all__ = ["main"]
 
 _EAGER, _COMPILED, _ALONE, _BOTH = "eager", "max-autotune", "vendor variants off", "max-autotune, vendor variants off"
 _SHARES = {_EAGER: 0.42, _COMPILED: 0.28, _ALONE: 0.20, _BOTH: 0.10}
-"""Of the seconds, for each pass. The last finds what max-autotune compiled before in its cache."""
+"""Of the seconds, for each pass, beside what those before it leave over. The last finds what max-autotune compiled
+before in its cache."""
 
 _VENDOR, _BACKEND = "cublaslt*", "cublaslt"
 _STUCK = 240.0
@@ -281,18 +282,11 @@ def _merged(results: Sequence[Result]) -> list[Result]:
     return list(latest.values())
 
 
-def main() -> None:
-    """Run, print the tables, and write the files that are asked for."""
-    options = _arguments()
-    began = time.monotonic()
-    passes = _passes(options)
-    for one in passes:
-        _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
-        _run(one, options.rounds)
+def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) -> tuple[str, dict[str, list[Verdict]]]:
+    """Tables and requirements of what was measured until now, which go to the files that are asked for."""
     speeds = [s for p in passes for s in p.copy_speeds]
     speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
     copy_speed = max(speeds, default=math.nan)
-    seconds = time.monotonic() - began
     head, about = _head(passes, copy_speed, seconds, options.rounds)
     tables, found = _report(passes, copy_speed)
     text = f"{head}\n\n{tables}\n"
@@ -306,6 +300,22 @@ def main() -> None:
             "requirements": {name: [vars(v) for v in several] for name, several in found.items()},
         }
         options.json.write_text(json.dumps(everything, indent=1) + "\n")
+    return text, found
+
+
+def main() -> None:
+    """Run, print the tables, and write the files that are asked for, after each pass."""
+    options = _arguments()
+    began = time.monotonic()
+    passes = _passes(options)
+    spare, text, found = 0.0, "", dict[str, list[Verdict]]()
+    for one in passes:
+        one.seconds += spare
+        _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
+        start = time.monotonic()
+        _run(one, options.rounds)
+        spare = max(one.seconds - (time.monotonic() - start), 0.0)
+        text, found = _write(passes, options, time.monotonic() - began)
     print(text)
     for name, several in found.items():
         print(f"{name}:")

@@ -12,7 +12,9 @@ problem, is counted by itself.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
 import os
 import random
 import statistics
@@ -67,7 +69,12 @@ class Here:
     def __enter__(self) -> Here:
         return self
 
-    def __exit__(self, *_failure: object) -> None: ...
+    def __exit__(self, *_failure: object) -> None:
+        """Let go of what the sessions hold of the device; workers do that by their end."""
+        self._workers.clear()
+        gc.collect()
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+            sys.modules["torch"].cuda.empty_cache()
 
     def candidates(self) -> _Worker:
         """For candidates."""
@@ -140,13 +147,17 @@ def _jobs(session: Session, lazy: LazyBench, device: Device) -> list[Job]:
     target = next(t for t in session.targets if t.family == device.family)
     jobs = []
     for loaded in session.operators.values():
-        entries = session.ask(loaded.operator, target)
+        workload = loaded.operator.workload_for(device.family)
+        entries = session.ask(loaded.operator, target) if workload else []
         session.compile(entries, loaded.operator.name)
-        usable = [(e, lazy.shared_object(e)) for e in entries if e.compiled]
-        for problem in loaded.operator.workload_for(device.family):
+        for problem in workload:
             facts = loaded.operator.facts(problem)
             kernel = loaded.operator.kernel
-            mine = [u for u in usable if all_of((*u[0].requires, *kernel(u[0].candidate.kernel).worthwhile), facts)]
+            mine = [
+                (e, lazy.shared_object(e))
+                for e in entries
+                if e.compiled and all_of((*e.requires, *kernel(e.candidate.kernel).worthwhile), facts)
+            ]
             if mine:
                 jobs.append(Job(loaded, problem, tuple(mine)))
     return jobs
@@ -163,6 +174,7 @@ def _without(jobs: Sequence[Job], statuses: dict[tuple[str, str], str]) -> list[
 
 def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str, dict[str, list[float]]]:
     """Seconds of starting and measuring, by way and round."""
+    began = time.monotonic()
     write_templates(folder / "templates", options.family, options.problems, options.operators)
     cache = options.cache or folder / "cache"
     plan(folder / "plan", folder / "templates", options.family, cache)
@@ -184,11 +196,16 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
     try:
         with LazyBench(session, device) as lazy:
             jobs = _jobs(session, lazy, device)
+            begin = time.monotonic()
             jobs = _without(jobs, _timed(workers, [jobs[0], *jobs])[2])
             counted = jobs[1:]
             print(f"{sum(len(j.entries) for j in counted)} screens, {len(counted)} races in a round", file=say)
-            order = random.Random(0)
+            order, longest = random.Random(0), 2 * (time.monotonic() - begin)
             for number in range(options.rounds):
+                begin = time.monotonic()
+                if begin - began + longest > options.seconds:
+                    print(f"{options.rounds - number} rounds are left out: there is no time for them", file=say)
+                    break
                 ways = [("workers", workers), ("here", here)]
                 order.shuffle(ways)
                 for name, make in ways:
@@ -196,6 +213,7 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
                     found[name]["start"].append(start)
                     found[name]["measuring"].append(measuring)
                     print(f"round {number}: {name} start {start:.2f} s, measuring {measuring:.2f} s", file=say)
+                longest = max(longest, time.monotonic() - begin)
     finally:
         session.close()
     return found
@@ -205,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=6, help="problems in all; default 6")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of both ways; default 5")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would not end in time")
     parser.add_argument("--family", default="cuda", help="of the device to measure on: cuda (default) or cpu")
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects")
@@ -217,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = compare(options, Path(folder), sys.stderr)
+    if not found["here"]["measuring"]:
+        raise SystemExit("benchmarks: no round ended in time; give it more seconds, or fewer problems")
     ratios = [a / b for a, b in zip(found["workers"]["measuring"], found["here"]["measuring"], strict=True)]
     for name, rows in found.items():
         middle = {what: statistics.median(row) for what, row in rows.items()}

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,9 +86,9 @@ def plan(folder: Path, templates: Path, family: str, cache: Path, **options: str
     Raises:
         SystemExit: when it fails; with the end of what was printed.
     """
-    given = {"MODE": "tune", "TARGETS": family, "CACHE_DIR": str(cache), **options}
+    given = {"MODE": "tune", "TARGETS": family, "CACHE_DIR": str(cache.resolve()), **options}
     configure = ["configure", "--name", "tuned", "--prefix", "tuned", "--header", "tuned.h"]
-    configure += ["--directory", str(folder), "--templates", str(templates)]
+    configure += ["--directory", str(folder.resolve()), "--templates", str(templates.resolve())]
     configure += [word for name, value in given.items() for word in ("--option", f"AOT_TUNE_{name}={value}")]
     return _run(configure, {})
 
@@ -98,7 +99,7 @@ def tune(
     """Plan and tune a library, up to its sources; see `plan`. `env` is added to that of the process that tunes."""
     begin = time.monotonic()
     log = plan(folder, templates, family, cache, **options)
-    log += _run(["build", "--directory", str(folder)], env or {})
+    log += _run(["build", "--directory", str(folder.resolve())], env or {})
     seconds = time.monotonic() - begin
     report = msgspec.json.decode((folder / "report.json").read_bytes(), type=Report)
     return Tuned(folder, log, report, seconds)
@@ -109,7 +110,16 @@ def _run(arguments: Sequence[str], more: Mapping[str, str]) -> str:
     env = {k: v for k, v in os.environ.items() if not k.startswith("AOT_TUNE_")} | dict(more)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     argv = [sys.executable, "-B", "-m", "aot_tune", *arguments]
-    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        argv,
+        env=env,
+        cwd=tempfile.gettempdir(),  # `-m` looks where it is run first: never where another aot_tune is
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"benchmarks: `aot-tune {arguments[0]}` failed:\n{done.stdout[-4000:]}")
     return done.stdout

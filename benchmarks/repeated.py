@@ -36,12 +36,16 @@ from aot_tune.plan import read_plan
 from aot_tune.progress import Progress
 from aot_tune.spec import Problem, Target
 
-__all__ = ["Row", "judge", "main"]
+__all__ = ["NotRacedError", "Row", "judge", "main"]
 
 LONG = {"race_ns": 6_000_000_000, "race_rounds": 151, "race_least": 31}
 """The policy of the long measurement, where it is not that of a build."""
 
 _TIE = 0.01
+
+
+class NotRacedError(Exception):
+    """A choice has no times of the long measurement."""
 
 
 @dataclass(frozen=True)
@@ -115,35 +119,38 @@ class _Long:
         return self._entries[name]
 
     def race(self, operator: str, problem: str, names: Sequence[str]) -> dict[str, Timing]:
-        """Times of variants on a problem, round by round.
+        """Times of variants on a problem, round by round; a single one needs no more rounds than a build's.
 
         Raises:
-            SystemExit: when one of them has no times.
+            NotRacedError: when one of them has no times.
         """
         loaded = self._session.operators[operator]
-        wanted = {n: self._found(loaded, self.target)[n] for n in names}
+        known = self._found(loaded, self.target)
+        if unknown := [n for n in names if n not in known]:  # a vendor's library may list others each time it is asked
+            raise NotRacedError(f"{', '.join(unknown)} on {problem}: no candidate of that name now")
+        wanted = {n: known[n] for n in names}
         self._session.compile(wanted.values(), operator)
         entrants = [self._lazy.entrant(e) for e in wanted.values()]
-        bench = self._bench()
+        bench = self._bench(LONG if len(names) > 1 else {})
         prepared = bench.prepare(loaded.folder, loaded.operator, self._problem(loaded, problem))
         by_id = {m.candidate: m for m in bench.race(prepared, entrants)}
         found = {n: Timing(n, by_id[e.candidate.id].final or ()) for n, e in wanted.items()}
         for name, timing in found.items():
             if not timing.rounds:
-                raise SystemExit(f"benchmarks: {name} on {problem}: {by_id[wanted[name].candidate.id].reason}")
+                raise NotRacedError(f"{name} on {problem}: {by_id[wanted[name].candidate.id].reason}")
         return found
 
-    def _bench(self) -> Bench:
+    def _bench(self, rules: Mapping[str, int]) -> Bench:
         bench = self._lazy.get()
-        bench.policy = msgspec.structs.replace(self._session.policy_of(self.target.family), **LONG)
+        bench.policy = msgspec.structs.replace(self._session.policy_of(self.target.family), **rules)
         return bench
 
     def _problem(self, loaded: LoadedOperator, name: str) -> Problem:
         return next(p for p in loaded.operator.workload_for(self.target.family) if p.id == name)
 
 
-def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list[Tuned], list[Row]]:
-    """Tune, then measure what was chosen."""
+def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list[Tuned], list[Row], list[str]]:
+    """Tune, then measure what was chosen; the tunes, a row for each problem, and why some have none."""
     kept = write_templates(folder / "templates", options.family, options.problems, options.operators)
     print(f"{sum(map(len, kept.values()))} problems of {len(kept)} operators", file=say)
     cache = options.cache or folder / "cache"
@@ -155,16 +162,20 @@ def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list
         print(f"tune {number}: {tuned.seconds:.1f} s", file=say)
         if number >= options.warm:
             tunes.append(tuned)
-    rows = []
+    rows: list[Row] = []
+    left_out: list[str] = []
     with _Long(tunes[-1].folder, options.family, say) as long:
         for (operator, problem), choices in _choices(tunes, long.target.name).items():
             distinct = list(dict.fromkeys(choices))
-            timings = long.race(operator, problem, distinct)
-            rows.append(judge(operator, problem, choices, timings))
-    return tunes, rows
+            print(f"{operator} {problem}: {', '.join(distinct)}", file=say)
+            try:
+                rows.append(judge(operator, problem, choices, long.race(operator, problem, distinct)))
+            except NotRacedError as error:
+                left_out.append(f"{operator}: {error}")
+    return tunes, rows, left_out
 
 
-def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float) -> list[str]:
+def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float, left_out: Sequence[str] = ()) -> list[str]:
     """Markdown: a line per problem, and what it comes to."""
     lines = [
         "| problem | choices of the tunes | best µs | worst choice | same or tie |",
@@ -186,6 +197,7 @@ def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float) -> list[st
         f"* choices are {mean:.2f} % slower than the best one of their problem in the mean, {most:.2f} % at most",
         f"* tunes took {took} s of a budget of {budget:g} s each",
         *([f"* not chosen by every tune: {'; '.join(missing)}"] if missing else []),
+        *(f"* not raced, and not counted: {why}" for why in left_out),
     ]
     return lines
 
@@ -208,13 +220,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        tunes, rows = repeat(Path(folder), options, sys.stderr)
-        lines = table(rows, tunes, options.budget)
+        tunes, rows, left_out = repeat(Path(folder), options, sys.stderr)
+    if not rows:
+        raise SystemExit(f"benchmarks: no choice was raced: {'; '.join(left_out) or 'the tunes chose nothing'}")
+    lines = table(rows, tunes, options.budget, left_out)
     print("\n".join(lines))
     if options.markdown:
         options.markdown.write_text("\n".join(lines) + "\n")
     if options.json:
-        told = {"seconds": [t.seconds for t in tunes], "rows": [asdict(r) for r in rows]}
+        told = {"seconds": [t.seconds for t in tunes], "rows": [asdict(r) for r in rows], "left out": left_out}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +254,8 @@ def _attention_table(answers: Sequence[Mapping[str, Any]]) -> str:
     return _table(("width", "kernel", *names, *(f"x {n}" for n in names if n != "aot_tune")), rows)
 
 
-def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _measure(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """After each part what was found until then, and on what."""
     about: dict[str, Any] = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")}
     if set(options.parts) - {"throughput"}:
         about |= _on_gpu("machine")
@@ -273,19 +274,21 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
             found[part] = throughput(options.target, options.configs, options.workers, 3, _say)
         else:
             found[part] = _starts(options.starts) if part == "start" else _on_gpu(part, **given[part])
-    return found, about
+        yield found, about
 
 
 def main() -> None:
-    """Run, print the tables, and write the files that are asked for."""
+    """Run, print the tables, and write the files that are asked for, after each part."""
     options = _arguments()
-    found, about = _measure(options)
-    text = report(found, about)
-    if options.markdown is not None:
-        options.markdown.write_text(text)
-    if options.json is not None:
-        everything = {"about": about, "parts": found, "requirements": [vars(v) for v in verdicts(found)]}
-        options.json.write_text(json.dumps(everything, indent=1) + "\n")
+    found: dict[str, Any] = {}
+    text = ""
+    for found, about in _measure(options):
+        text = report(found, about)
+        if options.markdown is not None:
+            options.markdown.write_text(text)
+        if options.json is not None:
+            everything = {"about": about, "parts": found, "requirements": [vars(v) for v in verdicts(found)]}
+            options.json.write_text(json.dumps(everything, indent=1) + "\n")
     print(text)
     for verdict in verdicts(found):
         print(f"  {verdict.line}")

@@ -24,6 +24,8 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 BUDGET = os.environ.get("AOT_TUNE_GPU_TEST_BUDGET", "180")
 """Seconds for tuning the library of the tests."""
 # AOT_TUNE_GPU_TEST_CACHE: a cache folder to use, such as that of builds before; else a new one.
+AT_ONCE = 4
+"""Processes that use the GPU side by side where nothing is timed: each imports torch for seconds."""
 
 _LISTS = """
 cmake_minimum_required(VERSION 3.25)

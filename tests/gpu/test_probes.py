@@ -13,6 +13,8 @@ import pytest
 
 from aot_tune.bench import identify
 
+pytestmark = pytest.mark.alone
+
 PROBES = """
 import json, sys, time
 import torch

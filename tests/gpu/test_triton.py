@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from building import BUDGET, Library, build_project
+from building import AT_ONCE, BUDGET, Library, build_project
 from environments import ROOT, environment, run
 
 pytestmark = pytest.mark.skipif(
@@ -73,8 +74,14 @@ def test_every_operator_has_tuned_variants_and_generic_ones(package: Library) ->
 
 
 def test_every_variant_is_right_on_what_it_serves_and_refuses_the_rest(package: Library) -> None:
-    for name, v in of_triton(package):
-        told = said(package, "forced", name, json.dumps(v["dtypes"]), AOT_TUNE_FORCE=f"{name}:{v['name']}")
+    def check(one: tuple[str, dict[str, Any]]) -> Any:
+        name, v = one
+        return said(package, "forced", name, json.dumps(v["dtypes"]), AOT_TUNE_FORCE=f"{name}:{v['name']}")
+
+    members = of_triton(package)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(check, members))
+    for (_, v), told in zip(members, answers, strict=True):
         assert not told["faults"], f"{v['name']}:\n" + "\n".join(told["faults"][:10])
         assert sum(told["served"].values()) >= 1, f"{v['name']} served nothing: {told}"
         if v["generic"]:

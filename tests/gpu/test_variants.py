@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from building import AT_ONCE
 
 OPERATORS = ("batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax")
 
@@ -18,13 +21,16 @@ def checked(library: Any) -> dict[str, dict[str, Any]]:
         [(name, v["name"], v["kernel"], v["dtypes"]) for v in members]
         for name, members in sorted(library.variants().items())
     ]
-    found: dict[str, dict[str, Any]] = {}
-    for row in itertools.zip_longest(*columns):
-        wanted = [one for one in row if one is not None]
+    rows = [[one for one in row if one is not None] for row in itertools.zip_longest(*columns)]
+
+    def check(wanted: Sequence[Sequence[Any]]) -> dict[str, dict[str, Any]]:
         force = ",".join(f"{name}:{variant}" for name, variant, *_ in wanted)
         said = library.run("variants", json.dumps(wanted), AOT_TUNE_FORCE=force, timeout=600)
-        found |= json.loads(said.rpartition("RESULT ")[2])
-    return found
+        found: dict[str, dict[str, Any]] = json.loads(said.rpartition("RESULT ")[2])
+        return found
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {name: told for found in pool.map(check, rows) for name, told in found.items()}
 
 
 @pytest.mark.parametrize("name", OPERATORS)
