@@ -76,7 +76,7 @@ step() {
       ;;
     triton)
       PYTHONPATH=$work/tuned/installed python -m pip install -q --no-index --no-deps --no-build-isolation --target "$work/tuned/installed" examples/triton_package &&
-        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,sections,start}" \
+        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,start,sections}" \
           --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md"
       ;;
     repeat) # without measurements, with what is compiled

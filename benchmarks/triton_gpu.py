@@ -10,12 +10,14 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +77,38 @@ def jit_of(built: Built, root: Path) -> Any:
     return found
 
 
+Case = tuple[Path, Operator, str, dict[str, Any] | None, Problem]
+"""A template root, an operator below it, the name of a kernel, its config (None for the first one), and a call."""
+
+
 def same_sections(given: Mapping[str, Any]) -> Any:
     """Code and constants of our image and of the JIT's, for the same call of each kernel: equal or not."""
-    answers = []
     # descriptors that kernels make themselves need memory, which the JIT asks for
     importlib.import_module("triton").set_allocator(
         lambda size, _alignment, _stream: torch.empty(size, dtype=torch.int8, device="cuda")
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        for number, (root, operator, kernel, config, chosen) in enumerate(_kernels(given)):
+    answers = _all_compared(list(_example_cases()))
+    return answers + (_all_compared(list(_bundled_cases())) if given["bundled"] else [])
+
+
+def _all_compared(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Ours are compiled side by side, theirs one after the other; all cases are of the root that was read last."""
+    answers = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        making = [
+            threads.submit(build, root, operator, kernel, chosen, target(), Path(scratch, str(number)), config)
+            for number, (root, operator, kernel, config, chosen) in enumerate(cases)
+        ]
+        for (root, operator, kernel, config, chosen), made in zip(cases, making, strict=True):
             what = {"operator": operator.name, "kernel": kernel, "config": config, "problem": chosen.id}
             try:
-                built = build(root, operator, kernel, chosen, target(), Path(scratch, str(number)), config)
-                answers.append({**what, **_compared(built, root)})
+                answers.append({**what, **_compared(made.result(), root)})
             except (Exception, SystemExit) as error:  # the others are compared all the same
                 answers.append({**what, "error": f"{type(error).__name__}: {str(error)[:500]}"})
     return answers
 
 
-def _kernels(given: Mapping[str, Any]) -> Iterator[tuple[Path, Operator, str, dict[str, Any] | None, Problem]]:
+def _example_cases() -> Iterator[Case]:
     for name, width in (("rms_norm", 4096), ("swiglu", 14336)):
         operator = read_operator(EXAMPLE, name, target())
         tuned = next(k for k in operator.kernels if k.triton is not None and not k.generic)
@@ -101,8 +116,11 @@ def _kernels(given: Mapping[str, Any]) -> Iterator[tuple[Path, Operator, str, di
         for config in tuned.triton.inspections[target()].configs or ({},):
             given_values = {n: v for n, v in config.items() if v is not None}
             yield EXAMPLE, operator, tuned.name, given_values, problem(R=64, D=width)
+
+
+def _bundled_cases() -> Iterator[Case]:
     bundled = bundled_templates()
-    for folder in operator_folders([bundled]) if given["bundled"] else ():
+    for folder in operator_folders([bundled]):
         operator = read_operator(bundled, folder.name, target())
         for kernel in operator.kernels:
             if kernel.triton is None or kernel.generic or target() not in kernel.triton.inspections:
