@@ -147,11 +147,20 @@ class Session:
         return next(iter(self.devices_for(target)), None)
 
     def devices_for(self, target: Target) -> list[Device]:
-        """The devices here that run a target and are of one model."""
-        if target.name not in self._native:
-            return []
-        found = [d for d in self.devices if d.family == target.family and _runs(d, target)]
+        """The devices here that run a target and are of one model.
+
+        A GPU's own targets are those of its generation; it runs the baselines of generic variants too.
+        """
+        found = [d for d in self.devices if d.family == target.family and self._runs(d, target)]
         return [d for d in found if d.digest == found[0].digest]
+
+    def _runs(self, device: Device, target: Target) -> bool:
+        """Whether a device of the target's family runs the target; CPUs run all that are native."""
+        capability = device.identity.get("capability")
+        if capability is None:
+            return target.name in self._native
+        own = target.name in self._native or target in self.baselines
+        return own and target.runs_on(int(capability))
 
     def kernels_for(self, operator: Operator, target: Target) -> list[Kernel]:
         """The kernels beside the generic ones that have a toolchain for a target's family.
@@ -299,12 +308,6 @@ def _children_seconds() -> float:
     """CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _runs(device: Device, target: Target) -> bool:
-    """Whether a device of the target's family runs the target; CPUs run all that are native."""
-    capability = device.identity.get("capability")
-    return capability is None or target.runs_on(int(capability))
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

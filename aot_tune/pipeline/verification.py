@@ -32,6 +32,7 @@ def verify_shipped(
     Raises:
         BuildError: when a variant fails; a generic variant that failed while it was measured always ends the build.
     """
+    waiting: list[Entry] = []
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
         for generic in generics[name]:
@@ -39,12 +40,12 @@ def verify_shipped(
         kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
         vouched = {m.object for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
-        waiting = [e for e in shipped.values() if e.digest not in vouched]
-        for device, group in _by_device(session, waiting):
-            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
-            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
-                for entry in group:
-                    _verify(session, bench, loaded, entry)
+        waiting += [e for e in shipped.values() if e.digest not in vouched]
+    for device, group in _by_device(session, waiting):
+        # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
+        with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
+            for entry in group:
+                _verify(session, bench, session.operators[entry.candidate.operator], entry)
 
 
 def _ok(evidence: Evidence) -> Iterator[Measurement]:

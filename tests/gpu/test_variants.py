@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -50,6 +51,13 @@ def test_tuned_variants_are_there(library: Any) -> None:
     for name, members in library.variants().items():
         assert any(not v["generic"] for v in members), name
         assert any(v["generic"] for v in members), name
+
+
+def test_every_variant_was_verified_inside_the_library(library: Any) -> None:
+    """The generic ones too, which are compiled for another target than the GPU's own."""
+    count = sum(len(o["variants"]) for o in library.manifest["operators"])
+    assert "not verified inside the library" not in library.log
+    assert re.search(rf"\b{count} variants verified inside the library|verified before on this machine", library.log)
 
 
 def test_calls_that_no_variant_is_named_for(library: Any) -> None:

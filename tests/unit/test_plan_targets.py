@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from aot_tune import plan
+from aot_tune.bench.cuda import device_of
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
+from aot_tune.compile.cuda_targets import TARGETS, best_targets
 from aot_tune.errors import OptionError, ToolchainError
+from aot_tune.pipeline import session as sessions
+from aot_tune.progress import Progress
 
 
 def test_a_family_stands_for_its_best_target_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +70,27 @@ def test_the_families_of_each_toolchain() -> None:
     assert found == {"cublaslt": ["cuda"], "cxx": ["cpu"], "nvcc": ["cuda"], "triton": ["cuda", "hip"]}
     for chain in toolchains().values():
         assert all(t in chain.targets() for t in chain.baselines())
+
+
+@pytest.mark.parametrize(
+    ("level", "run"),
+    [(90, ["cuda-ptx_80", "cuda-sm_90", "cuda-sm_90a"]), (80, ["cuda-ptx_80", "cuda-sm_80"]), (75, [])],
+)
+def test_a_gpu_also_runs_the_generic_variants_of_all_gpus(
+    level: int, run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would ship without having been verified on it."""
+    options = {"AOT_TUNE_TARGETS": "cuda-sm_90a", "AOT_TUNE_MODE": "generic", "AOT_TUNE_CACHE": "off"}
+    request = plan.Request(name="ops", prefix="mine", header="ops.h", operators=("softmax",), options=options)
+    planned, paths, _ = plan.make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    gpu = device_of(
+        name="GPU", uuid="GPU-1", capability=level, sm_count=1, l2_bytes=1 << 20, memory_bytes=1 << 30, driver="1"
+    )
+    monkeypatch.setattr(sessions, "devices", lambda _threads, _families: [gpu])
+    monkeypatch.setattr(sessions, "native_targets", lambda: list(best_targets([level])))
+    session = sessions.Session(planned, paths, Progress())
+    try:
+        assert [t.name for t in TARGETS if session.devices_for(t) == [gpu]] == run
+        assert session.device_for(target_by_name("cpu-x86-64")) is None
+    finally:
+        session.close()
