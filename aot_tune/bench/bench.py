@@ -61,6 +61,7 @@ class Bench:
         self.monitor: Monitor = self.family.monitor(device, policy, log)
         self.pool = Pool(device, policy, scratch.resolve(), threads, log)
         self.remarks = Remarks(log)
+        self.unloads = True  # whether libraries are unloaded once a variant is verified in them
         self._prepared: dict[str, Prepared] = {}
         self._operators: dict[str, Operator] = {}
         self._sources: dict[str, str] = {}

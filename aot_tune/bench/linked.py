@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +59,20 @@ def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[P
             return run.ended(*failure_of(checked))
         if checked.status != "ok":
             return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
-    with contextlib.nullcontext() if bench.family.on_host else contextlib.suppress(DiedError):
-        # The way in which a GPU's runtime library goes is no fault of a variant; another worker takes over.
-        bench.pool.request(worker, messages.Unload(handle=load.handle), limits.load)
+    if bench.unloads:
+        _unload(bench, worker, load.handle)
     return run.ended("ok")
+
+
+def _unload(bench: Bench, worker: Worker, handle: str) -> None:
+    """The way in which a GPU's runtime library goes is no fault of a variant: another worker takes over, once.
+
+    From then on libraries stay, and each variant is called in a copy of its own: workers take seconds to start.
+    """
+    try:
+        bench.pool.request(worker, messages.Unload(handle=handle), bench.policy.deadlines.load)
+    except DiedError as death:
+        if bench.family.on_host:
+            raise
+        bench.unloads = False
+        bench.log(f"libraries stay loaded while they are verified, a worker died as one went: {death.reason}")

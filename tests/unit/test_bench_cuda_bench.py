@@ -14,7 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from aot_tune.bench import Bench, Deadlines, DeviceState, Entry, Measurement, Policy, Prepared, messages, policy_for
+from aot_tune.bench import (
+    Bench,
+    Deadlines,
+    DeviceState,
+    Entry,
+    Measurement,
+    Policy,
+    Prepared,
+    messages,
+    policy_for,
+    verify_linked,
+)
 from aot_tune.bench.attempt import Remarks
 from aot_tune.bench.cuda import device_of
 from aot_tune.errors import AotTuneError
@@ -51,12 +62,32 @@ operator = Operator(
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )
 """
+LIBRARY = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include "good.cpp"
+struct Execution { void *stream, *workspace; size_t size; };
+#define CALL const DLTensor *x, const DLTensor *bias, const DLTensor *y
+EXPORT int32_t my_axpb(CALL, const Execution* how) {
+  return candidate_launch(x, bias, y, how->workspace, how->size, how->stream);
+}
+EXPORT int32_t my_axpb_workspace(CALL, size_t* size) { return candidate_workspace(x, bias, y, size); }
+EXPORT int32_t my_axpb_explain(CALL, const Execution*, char* text, size_t size) {
+  static const char* const forced = std::getenv("AOT_TUNE_FORCE");
+  std::snprintf(text, size, "variant: %s\n", std::strchr(forced, ':') + 1);
+  return 0;
+}
+EXPORT const char* my_last_error() { return ""; }
+__attribute__((destructor)) static void go() { std::abort(); }
+"""
+"""A library that takes its process with it when it is unloaded."""
 CONTRACT = Path(__file__).resolve().parents[1] / "faults" / "candidates"
 
 
 class Bed:
-    def __init__(self, bench: Bench, folder: Path, objects: Callable[[str], Path]) -> None:
-        self.bench, self.folder, self._objects = bench, folder, objects
+    def __init__(self, bench: Bench, folder: Path, objects: Callable[[str], Path], lines: list[str]) -> None:
+        self.bench, self.folder, self._objects, self.lines = bench, folder, objects, lines
         self.operator = load_operator(folder)
 
     def prepare(self, **dims: int) -> Prepared:
@@ -97,8 +128,9 @@ def make_bed(root: Path, objects: Callable[[str], Path]) -> Iterator[Bed]:
     device = device_of(
         name="Host", uuid="host", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
     )
-    with Bench(device, policy, scratch=root / "scratch", threads=1) as bench:
-        yield Bed(bench, folder, objects)
+    lines: list[str] = []
+    with Bench(device, policy, scratch=root / "scratch", threads=1, log=lines.append) as bench:
+        yield Bed(bench, folder, objects, lines)
 
 
 @pytest.fixture
@@ -324,3 +356,18 @@ def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
     for _ in range(2):
         failing.prepare(prepared, lambda request: messages.Failure(kind="", reason=str(request.probe)))
     assert (len(lines), failing.on(prepared, "")) == (2, "")
+
+
+def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, tmp_path: Path) -> None:
+    """Else each variant of a library would cost a worker, which takes seconds to start on a GPU."""
+    library = tmp_path / "libmy.so"
+    (tmp_path / "my.cpp").write_text(LIBRARY)
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-I", CONTRACT, "-o", library, tmp_path / "my.cpp"]
+    subprocess.run(command, check=True, timeout=60)
+    for variant in ("one", "two", "three", "four"):
+        found = verify_linked(bed.bench, library, "my_axpb", f"axpb:{variant}", [bed.prepare(), bed.prepare(R=3, D=5)])
+        assert found.status == "ok", found.reason
+    assert bed.bench.pool.deaths == 1
+    told = [line for line in bed.lines if "libraries stay loaded" in line]
+    assert len(told) == 1
+    assert "SIGABRT" in told[0]
