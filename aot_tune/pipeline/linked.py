@@ -61,6 +61,7 @@ def plan_checks(
 ) -> None:
     """Write down what every variant of the library is to be verified on once it is linked."""
     shipped: list[_Shipped] = []
+    odd: dict[tuple[str, ...], list[Check]] = {}  # most variants require what others do
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
         entries = {e.candidate.id: e for e in generics[name]}
@@ -68,10 +69,10 @@ def plan_checks(
         contract = operator_digest(loaded.operator)
         for entry in entries.values():
             candidate = entry.candidate
-            checks = (
-                Check(problem=_problem(loaded.operator, entry, found)),
-                *_odd(session, loaded.operator, entry),
-            )
+            key = (name, candidate.target, *(r.key() for r in entry.requires))
+            if key not in odd:
+                odd[key] = _odd(session, loaded.operator, entry)
+            checks = (Check(problem=_problem(loaded.operator, entry, found)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
