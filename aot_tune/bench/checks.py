@@ -213,30 +213,45 @@ def _fitted(
     pinned = dict(p for r in requires for p in r.pinned())
     near = _with_pins(operator, problem, pinned, tensors)
     facts = operator.facts(near)
+    of_dims = [r for r in requires if r.facts() <= set(operator.dims)]
     for require in requires:
         if not all_of((require,), facts):
+            others = tuple(r for r in of_dims if all_of((r,), facts))
             near = (
-                _rounded(operator, near, facts, require, pinned) or _pitched(operator, near, require, tensors) or near
+                _rounded(operator, near, facts, require, pinned, others)
+                or _pitched(operator, near, require, tensors)
+                or near
             )
             facts = operator.facts(near)
     return near if all_of(requires, facts) else None
 
 
 def _rounded(
-    operator: Operator, problem: Problem, facts: Mapping[str, int], require: Expr, pinned: Mapping[str, int]
+    operator: Operator,
+    problem: Problem,
+    facts: Mapping[str, int],
+    require: Expr,
+    pinned: Mapping[str, int],
+    others: tuple[Expr, ...],
 ) -> Problem | None:
-    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut."""
+    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut.
+
+    Where that can be, so that `others`, which are about dims alone, still hold.
+    """
     about = require.facts()
     names = [n for n in operator.dims if n in about and n not in pinned]
     rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
     cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
     near_constants = [dict.fromkeys(names, extent) for c in _constants(require) for extent in (c - 1, c // 2 + 1, c)]
     moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
+    first: Problem | None = None
     for changed in (*rounded, *cut, *near_constants) if names else ():
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
         if all_of((require,), operator.facts(near) if moves else {**facts, **changed}):
-            return near
-    return None
+            if all_of(others, {**facts, **changed}):
+                return near
+            first = first or near
+    return first
 
 
 def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:

@@ -12,7 +12,7 @@ from aot_tune.bench import Policy
 from aot_tune.bench.checks import checks_for, derived_checks, oddest_checks
 from aot_tune.bench.inputs import storage_extent
 from aot_tune.library import bundled_templates, load_operator, operator_folders
-from aot_tune.spec import Expr, Operator, all_of, attribute, dim, dtype_index, present, stride
+from aot_tune.spec import Expr, Operator, all_of, attribute, dim, dtype_index, next_power_of_2, present, stride
 from aot_tune.spec.checks import check_problem
 
 FOLDERS = operator_folders([bundled_templates()])
@@ -142,6 +142,18 @@ def test_dtypes_are_those_that_a_kernel_is_for_and_the_least_alignment_is_theirs
 def test_a_kernel_for_small_dims_is_checked_beside_long_other_dims() -> None:
     found = derived_checks(GEMM, (dim("M") <= 16, dim("K") % 8 == 0))
     assert any(c.problem.dims["M"] == 13 and c.problem.dims["N"] > 100 and c.problem.dims["K"] > 100 for c in found)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(first: int) -> None:
+    """As in code of Triton functions that assumes what the JIT does: else nothing odd would be verified of it."""
+    softmax = load_operator(bundled_templates() / "softmax")
+    width = dim("D")
+    pair = (width % 16 == 0, next_power_of_2(width) == 1024)
+    checks = derived_checks(softmax, (pair[first], pair[1 - first]))
+    assert {c.problem.dims["D"] for c in checks} == {1024}
+    assert len({c.problem.dims["R"] for c in checks}) > 3
+    assert sum(c.special for c in checks) == 1
 
 
 def test_a_thinned_list_keeps_its_ends() -> None:
