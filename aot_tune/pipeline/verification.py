@@ -9,7 +9,7 @@ import msgspec
 from aot_tune.bench import Device, Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.errors import BuildError
+from aot_tune.errors import BuildError, WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -27,10 +27,12 @@ def verify_shipped(
 ) -> None:
     """Verify every kept and generic variant that this build has not verified, nor a record of the same object.
 
-    A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so.
+    A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so. So does
+    one of generic variants for a GPU on which nothing can be run, in a build that measures nothing.
 
     Raises:
         BuildError: when a variant fails; a generic variant that failed while it was measured always ends the build.
+        WorkerError: when no worker can be started.
     """
     waiting: list[Entry] = []
     for name, loaded in session.operators.items():
@@ -42,10 +44,21 @@ def verify_shipped(
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.digest not in vouched]
     for device, group in _by_device(session, waiting):
-        # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
-        with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
-            for entry in group:
-                _verify(session, bench, session.operators[entry.candidate.operator], entry)
+        try:
+            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
+            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
+                for entry in group:
+                    _verify(session, bench, session.operators[entry.candidate.operator], entry)
+        except WorkerError as error:
+            if _measures(session) or device.family == "cpu" or not all(e.candidate.generic for e in group):
+                raise
+            # What a GPU's workers need, such as torch, is asked for where something is measured.
+            count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
+            session.progress.line(f"{count} NOT verified on {device.name}: {error}")
+
+
+def _measures(session: Session) -> bool:
+    return session.plan.may_measure and session.options.mode in ("auto", "tune")
 
 
 def _ok(evidence: Evidence) -> Iterator[Measurement]:
