@@ -24,6 +24,8 @@ _PER_SOURCE = 1.2
 _CHECK, _PER_PROBLEM = 1.0, 0.08
 """Seconds in which variants are verified inside the library: the start of the workers, and by problem of the workload,
 which there are about two or three of for each variant."""
+_GPU_START = 5.0
+"""More of these where there is a GPU: on an H200's machine its workers took 4.4 s to import torch, 0.3 s for CUDA."""
 _COMPILE = 0.5
 """CPU seconds of a compile, where no generic variant was compiled."""
 
@@ -75,5 +77,6 @@ def seconds_after(session: Session) -> float:
             len(o.operator.workload_for(t.family)) for t in session.targets for o in session.operators.values()
         )
         known = _FILES + _CHECK + _PER_PROBLEM * problems
+        known += _GPU_START * any(d.family == "cuda" for d in session.devices)
         known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
     return known / load.granted

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -226,14 +227,23 @@ def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_
 
 
 def session_with(
-    monkeypatch: pytest.MonkeyPatch, load: Load, known: float | None, module: str = "", targets: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    load: Load,
+    known: float | None,
+    module: str = "",
+    targets: int = 1,
+    devices: Sequence[str] = ("cpu",),
 ) -> Session:
     monkeypatch.setattr(deadline, "link_memory", lambda _: None)
     monkeypatch.setattr(deadline, "link_seconds", lambda _: known)
     plan = SimpleNamespace(families=["cpu"], module=module)
     operators = {"fast": SimpleNamespace(operator=OPERATOR)}
     given = SimpleNamespace(
-        load=load, plan=plan, operators=operators, targets=[SimpleNamespace(family="cpu")] * targets
+        load=load,
+        plan=plan,
+        operators=operators,
+        targets=[SimpleNamespace(family="cpu")] * targets,
+        devices=[SimpleNamespace(family=f) for f in devices],
     )
     return cast(Session, given)
 
@@ -244,6 +254,7 @@ def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeyp
     assert guesses[0] < guesses[1] < 4 * guesses[0]
     assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
     assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
+    assert seconds_after(session_with(monkeypatch, quick, None, devices=("cpu", "cuda"))) > guesses[0] + 4  # torch
     assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
 
 
