@@ -72,7 +72,7 @@ SPREADS = (
         {
             "BLOCK_M": (16, 32, 64, 128),
             "BLOCK_N": (32, 64, 128),
-            "BLOCK_K": (32, 64, 128),
+            "BLOCK_K": (32, 64),
             "SPLIT": (2, 4, 8),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
