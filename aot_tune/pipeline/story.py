@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aot_tune.bench import Measurement, paired_gain
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
@@ -22,7 +22,8 @@ def _bytes(entry: Entry) -> int:
 def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
     """What is to be said of one operator on one target."""
     evidence, selection = one.evidence, one.selection
-    rows = tuple(_row(one, p.id) for p in evidence.workload if p.id in one.costs)
+    times = evidence.times()
+    rows = tuple(_row(one, p.id, times[p.id]) for p in evidence.workload if p.id in one.costs)
     wins = Counter(row.picked for row in rows)
     kept = [evidence.entries[c] for c in selection.kept]
     kept += [g for g in generics if g.candidate.id not in selection.kept]
@@ -54,17 +55,17 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
     )
 
 
-def _row(one: Chosen, problem_id: str) -> ProblemRow:
+def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow:
+    """One problem; by `times`, what a race left out is not the winner, however fast its screen was."""
     evidence = one.evidence
     problem = next(p for p in evidence.workload if p.id == problem_id)
     facts = evidence.operator.facts(problem)
     measured = evidence.measurements[problem_id]
-    costs = {c: m.ns for c, m in measured.items() if c in one.costs[problem_id] and m.ns is not None}
-    best = min(costs, key=lambda c: (costs[c], c))
+    best = min(times, key=lambda c: (times[c], c))
     picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
     name = variant_name(evidence.entries[picked]) if picked else "generic"
-    runner_up = sorted(costs.values())[1] if len(costs) > 1 else float("inf")
-    ns = costs[best]
+    runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
+    ns = times[best]
     return ProblemRow(
         problem=problem_id,
         winner=variant_name(evidence.entries[best]),

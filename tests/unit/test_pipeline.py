@@ -9,11 +9,12 @@ import pytest
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
-from aot_tune.pipeline.evidence import Entry, Evidence, spread, tie_band
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, spread, tie_band
 from aot_tune.pipeline.recorded import Known
-from aot_tune.pipeline.story import failures_of
+from aot_tune.pipeline.story import failures_of, tell, variant_name
 from aot_tune.pipeline.tune import _unknown
 from aot_tune.render import Candidate, Rendered
+from aot_tune.select import select
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
 
 M, N = dims("M N")
@@ -125,6 +126,17 @@ def test_what_a_race_left_out_is_not_taken_for_faster_than_its_ties(screened: fl
     for row in (found.costs()[where.id], found.times()[where.id]):
         assert limit < row[GENERIC.candidate.id] < limit + 1e-9
         assert row[FAST.candidate.id] == 100.0
+
+
+def test_what_a_race_left_out_is_not_the_winner_of_the_report() -> None:
+    found, where = evidence(FAST, GENERIC), OPERATOR.workload[0]
+    found.add(measured(FAST, where, (), final=(100.0, 101.0, 99.0, 100.0)))
+    found.add(measured(GENERIC, where, (90.0,)))
+    costs = found.costs()
+    chosen = select(costs, {where.id: OPERATOR.facts(where)}, lambda c, f: serves(found, c, f), times=found.times())
+    (row,) = tell(Chosen(found, chosen, costs), [GENERIC]).problems
+    assert (row.winner, row.ns, row.tie, row.regret) == (variant_name(FAST), 100.0, False, 0.0)
+    assert row.picked == row.winner
 
 
 def test_spread_and_tie_band() -> None:
