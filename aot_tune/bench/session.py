@@ -54,7 +54,6 @@ class CpuSession:
         self._ready: dict[tuple[str, str], _Ready] = {}
         self._baselines: dict[str, PreparedBaseline] = {}
         self._accepted: dict[tuple[str, str], Bits] = {}
-        self._overheads: dict[int, float] = {}
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
             messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
             messages.Work: self._work,
@@ -179,21 +178,23 @@ class CpuSession:
             self._ready[handle, key] = _Ready(self._loaded[handle], state, self._policy)
         return self._ready[handle, key]
 
-    def _overhead(self, arguments: tuple[Any, ...]) -> float:
-        if len(arguments) not in self._overheads:
-            self._overheads[len(arguments)] = timing.measure_empty(*empty_call(arguments))
-        return self._overheads[len(arguments)]
+    def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
+        function, arguments = empty_call(ready.arguments[0])
+        return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments))
 
     def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
         emit(_progress("timed calls"))
         state = self._state(request.key)
         try:
             ready = self._make_ready(request.handle, request.key)
-            overhead = self._overhead(ready.arguments[0])
             ready.calls.poison()
             watch = _Growth(ready.sampler.sample)
+
+            def take(empty: float) -> list[float]:
+                return timing.screen(watch.sample, self._policy, request.best_ns, overhead=empty)
+
             with self._confined():
-                samples = timing.screen(watch.sample, self._policy, request.best_ns)
+                samples, overhead = self._beside_empty(ready, take)
         except (LaunchError, timing.ReturnedError) as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
         except WorkspaceError as error:
@@ -232,14 +233,17 @@ class CpuSession:
             return messages.Timed(samples=(timing.undisturbed(repeater.sample, request.calls),))
         emit(_progress("timed calls of a race"))
         ready = self._make_ready(request.handle, request.key)
-        overhead = self._overhead(ready.arguments[0])
         if request.fresh:
             ready.calls.poison()
+
+        def take(_empty: float) -> list[float]:
+            if request.warm:
+                ready.sampler.sample(request.warm)
+            return [timing.undisturbed(ready.sampler.sample, request.calls)]
+
         try:
             with self._confined():
-                if request.warm:
-                    ready.sampler.sample(request.warm)
-                sample = timing.undisturbed(ready.sampler.sample, request.calls)
+                samples, overhead = self._beside_empty(ready, take)
         except timing.ReturnedError as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
         fault = ""
@@ -247,7 +251,7 @@ class CpuSession:
             bits = self._accepted.get((request.handle, request.key), {})
             fault = self._fault(ready, self._state(request.key), bits)
         return messages.Timed(
-            samples=(max(sample - overhead, 0.0),),
+            samples=(max(samples[0] - overhead, 0.0),),
             overhead=overhead,
             status="wrong-result" if fault else "ok",
             reason=f"{fault} (after a race)" if fault else "",

@@ -17,6 +17,7 @@ __all__ = [
     "Repeater",
     "ReturnedError",
     "Sampler",
+    "beside_empty",
     "group_size",
     "measure_empty",
     "paired_gain",
@@ -32,6 +33,7 @@ __all__ = [
 Clock = Callable[[], int]
 _MOST_CALLS = 4096
 _LONG_NS = 4_000_000
+_TRIES = 4
 
 
 class Sampler:
@@ -86,11 +88,16 @@ def group_size(call_ns: float, sample_ns: float) -> int:
 
 
 def screen(
-    sample: Callable[[int], float], policy: Policy, best_ns: float | None, have: Sequence[float] = ()
+    sample: Callable[[int], float],
+    policy: Policy,
+    best_ns: float | None,
+    have: Sequence[float] = (),
+    overhead: float = 0.0,
 ) -> list[float]:
     """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
 
-    `have` are samples that exist already (calls so long that they were timed while they were verified).
+    `have` are samples that exist already (calls so long that they were timed while they were verified). What an empty
+    call costs is in samples, but not in `best_ns`.
     """
     samples = list(have[:2])
     calls = 1
@@ -100,7 +107,7 @@ def screen(
             calls = group_size(sample(min(calls, 8)), policy.sample_ns)
             calls = group_size(sample(calls), policy.sample_ns)
         samples += [sample(calls) for _ in range(2 - len(samples))]
-    if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
+    if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
         return samples
     spent = sum(samples) * calls
     while spent < policy.screen_ns and len(samples) < policy.screen_samples:
@@ -130,12 +137,28 @@ def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], 
 def measure_empty(
     function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns
 ) -> float:
-    """ns of calling a function that does nothing with such arguments: the least of 100 samples.
+    """ns of calling a function that does nothing with such arguments: the least of some samples.
 
     What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
     """
     sampler = Sampler(function, [arguments], clock)
-    return min(sampler.sample(64) for _ in range(100))
+    return min(sampler.sample(32) for _ in range(8))
+
+
+def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float]) -> tuple[list[float], float]:
+    """Samples, and the ns of an empty call beside them: the less of those before and after.
+
+    A machine whose speed changes, as that of virtual ones does, makes both slower for a while. Samples no longer than
+    an empty call were taken at another speed than that, and are taken again; what stays so is not the machine's fault.
+    `take` is told what an empty call costs now.
+    """
+    for _ in range(_TRIES):
+        before = empty()
+        samples = take(before)
+        overhead = min(before, empty())
+        if min(samples) > overhead:
+            break
+    return samples, overhead
 
 
 def resident_bytes() -> int:

@@ -17,6 +17,7 @@ from aot_tune.bench.timing import (
     Repeater,
     ReturnedError,
     Sampler,
+    beside_empty,
     group_size,
     measure_empty,
     screen,
@@ -141,6 +142,41 @@ def test_a_sample_that_was_preempted_is_taken_again(counts: list[int], samples: 
 
 def test_an_empty_call_costs_less_than_a_microsecond_or_two() -> None:
     assert 0 < measure_empty(lambda *_: 0, (1, 2, 3)) < 20_000
+
+
+def test_a_screen_compares_without_the_cost_of_a_call() -> None:
+    samples = screen(lambda _calls: 700.0, Policy(), best_ns=150.0, overhead=550.0)
+    assert len(samples) > 2  # 150 ns are no more than the best
+    assert len(screen(lambda _calls: 700.0, Policy(), best_ns=90.0, overhead=550.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("speeds", "want", "overhead"),
+    [
+        ([1, 1, 1], 100.0, 500.0),
+        ([2, 2, 2], 200.0, 1000.0),  # slow throughout
+        ([2, 2, 1], 700.0, 500.0),  # it recovered: too much rather than too little
+        ([1, 2, 2], 700.0, 500.0),
+        ([2, 1, 2, 1, 1, 1], 100.0, 500.0),  # seemingly less than nothing: taken again
+    ],
+)
+def test_empty_calls_are_timed_when_samples_are(speeds: list[int], want: float, overhead: float) -> None:
+    """An empty call costs 500 ns, another 600, and both so many times as much at each moment."""
+    speed = iter(speeds)
+    samples, found = beside_empty(lambda _empty: [600.0 * next(speed)], lambda: 500.0 * next(speed))
+    assert (samples[0] - found, found) == (want, overhead)
+    assert list(speed) == []
+
+
+def test_calls_that_are_never_longer_than_empty_ones_are_not_taken_for_ever() -> None:
+    taken: list[float] = []
+
+    def take(empty: float) -> list[float]:
+        taken.append(empty)
+        return [40.0]
+
+    assert beside_empty(take, lambda: 50.0) == ([40.0], 50.0)
+    assert taken == [50.0] * 4
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=30), st.floats(0.2, 5))
