@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Deadlines
+from aot_tune.bench import Deadlines, messages
 from aot_tune.bench.processes import children_of
+from aot_tune.errors import WorkerError
 
 pytestmark = pytest.mark.alone
 
@@ -95,6 +97,37 @@ def test_a_candidate_that_works_only_while_it_is_looked_at_is_suspicious(bed: An
     measured = bed.screen("lazy", bed.prepare(R=256, D=1024))
     assert measured.status == "suspicious"
     assert re.search(r"ns per call, less than the \d+\.\d ns that the device's peaks allow", measured.reason)
+
+
+def kill_while_buffers_are_made(bed: Any, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Kill so many workers as they are asked to make a problem's buffers; the list is of their processes."""
+    request, killed = bed.bench.pool.request, []
+
+    def kill_then_ask(worker: Any, message: Any, seconds: float) -> Any:
+        if isinstance(message, messages.Prepare) and len(killed) < times:
+            killed.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
+        return request(worker, message, seconds)
+
+    monkeypatch.setattr(bed.bench.pool, "request", kill_then_ask)
+    return killed
+
+
+def test_a_worker_that_dies_while_buffers_are_made_is_replaced(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = kill_while_buffers_are_made(bed, monkeypatch, times=1)
+    assert bed.screen("good").status == "ok"
+    assert len(killed) == 1
+
+
+def test_a_problem_that_no_worker_can_hold_is_told_and_no_candidate_blamed(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = kill_while_buffers_are_made(bed, monkeypatch, times=2)
+    with pytest.raises(WorkerError, match="no worker can hold problem 'R=16 D=256'") as caught:
+        bed.screen("good")
+    assert "SIGKILL" in caught.value.why
+    assert len(set(killed)) == 2
+    assert bed.screen("good").status == "ok"
 
 
 def test_an_unsteady_candidate_is_flagged_and_correct(bed: Any) -> None:

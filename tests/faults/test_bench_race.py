@@ -57,6 +57,16 @@ def test_a_baseline_that_dies_does_not_end_the_race(bed: Any) -> None:
     assert again == {"good": "ok", "baseline:numpy": "ok"}
 
 
+def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen's was possible, or there would be no race: the clock slipped."""
+    prepared = bed.prepare()
+    monkeypatch.setattr(bed.bench, "floor_ns", lambda _prepared: 1e12)
+    found = {m.candidate: m for m in bed.bench.race(prepared, [bed.entry("good")])}
+    assert (found["good"].status, found["good"].final, found["good"].race) == ("skipped", None, None)
+    assert re.search(r"^\d+\.\d ns per call is below the device's floor$", found["good"].reason)
+    assert found["baseline:numpy"].status == "ok"
+
+
 def test_baselines_never_share_a_process_with_candidates(bed: Any) -> None:
     bed.bench.race(bed.prepare(), [bed.entry("good")])
     workers = {w.role: w for w in bed.bench.pool.workers()}
