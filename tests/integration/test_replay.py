@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -22,7 +23,11 @@ def tuning(built: Built, venv: Venv, cache: Path, tmp_path_factory: pytest.TempP
     del built
     folder = tmp_path_factory.mktemp("record") / "tuning"
     said = venv.run("aot-tune", "record", folder, AOT_TUNE_CACHE_DIR=str(cache))
-    assert sorted(said.split()) == sorted(str(p) for p in folder.rglob("*.jsonl"))
+    files = {str(p) for p in folder.rglob("*.jsonl")}
+    assert {line for line in said.splitlines() if line.startswith("/")} == files
+    told = [line for line in said.splitlines() if not line.startswith("/")]
+    assert len(told) == len(files)
+    assert all(re.fullmatch(r"  [1-9]\d* problems, [1-9]\d* candidates", line) for line in told), told
     return folder
 
 
