@@ -36,7 +36,7 @@ def export_records(library: str, directory: Path) -> Exported:
     root = cache_location(os.environ).root
     folder = _newest(root / "recorded", library) if root is not None else None
     fresh = load_databases(folder) if folder is not None else []
-    if not fresh:
+    if folder is None or not fresh:
         others = {_library(f) for f in (root / "recorded").glob("*-*")} if root is not None else set()
         found = f", which has those of {', '.join(sorted(others))}" if others else ""
         raise DatabaseError(
@@ -46,7 +46,7 @@ def export_records(library: str, directory: Path) -> Exported:
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
     merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
-    notes = folder / NOTES if folder is not None else Path()
+    notes = folder / NOTES
     return Exported(
         files={save_database(directory, d): d for d in merged},
         notes=tuple(notes.read_text().splitlines()) if notes.is_file() else (),

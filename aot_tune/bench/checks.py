@@ -47,7 +47,7 @@ def derived_checks(
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
     others: tuple[dict[str, float | int], ...] = (
         {},
-        {s.name: s.other for s in operator.scalars if s.other is not None},
+        {s.name: s.another for s in operator.scalars if s.another is not None},
     )
     wanted = [
         Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 2]) for i, p in enumerate(derived)

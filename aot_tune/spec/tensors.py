@@ -125,10 +125,18 @@ class Scalar:
 
         It depends on the name, so that two scalars that change places are noticed, and is exact in every dtype.
         """
+        if self.default is not None:
+            return self._passed(self.default)
         number = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
-        if self.dtype_name.startswith("f"):
-            return 1.25 + number % 61 / 64 if self.default is None else float(self.default)
-        return 2 + number % 5 if self.default is None else int(self.default)
+        return 1.25 + number % 61 / 64 if self.dtype_name.startswith("f") else 2 + number % 5
+
+    @property
+    def another(self) -> float | int | None:
+        """`other` as it is passed."""
+        return None if self.other is None else self._passed(self.other)
+
+    def _passed(self, value: float) -> float | int:
+        return float(value) if self.dtype_name.startswith("f") else int(value)
 
 
 @dataclass(frozen=True)
