@@ -122,7 +122,8 @@ def cpu_workload() -> tuple[Problem, ...]:
 def cuda_workload() -> tuple[Problem, ...]:
     """16384 tokens in sequences of 4 K to 16 K and 2048 columns, and layers of Llama-3-8B (32 heads, 8 of keys).
 
-    In bf16, a few in f16; with and without a mask. Short queries against long keys are a prompt's next piece.
+    In bf16, a few in f16; with and without a mask. Short queries against long keys are a prompt's next piece, a single
+    one is a token's.
     """
     found = []
     masks: tuple[dict[str, str], ...] = ({}, {"causal": "upper_left"})
@@ -135,6 +136,7 @@ def cuda_workload() -> tuple[Problem, ...]:
             found.append(_layer(1, 32, 8, tokens, tokens, 128, causal))
         found.append(_layer(4, 16, 16, 4096, 4096, 128, causal, "f16"))
     found += [_layer(1, 32, 8, m, 8192, 128, {"causal": "lower_right"}) for m in (128, 1024)]
+    found += [_layer(b, 32, 8, 1, 8192, 128, {}) for b in (1, 16)]
     return tuple(found)
 
 
