@@ -27,10 +27,11 @@ from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.story import variant_name
+from aot_tune.pipeline.verification import served_by
 from aot_tune.plan import read_plan
 from aot_tune.progress import Progress
 from aot_tune.select import rank
-from aot_tune.spec import Operator, Problem, all_of
+from aot_tune.spec import Operator, Problem
 from aot_tune.storage import DISK_ERRORS, check_folder, private_folder, replace_file
 
 __all__ = ["plan_checks", "verify_library"]
@@ -72,7 +73,7 @@ def plan_checks(
             key = (name, candidate.target, *(r.key() for r in entry.requires))
             if key not in odd:
                 odd[key] = _odd(session, loaded.operator, entry)
-            checks = (Check(problem=_problem(loaded.operator, entry, found)), *odd[key])
+            checks = (Check(problem=_problem(session, loaded.operator, entry, found)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
@@ -92,13 +93,10 @@ def _odd(session: Session, operator: Operator, entry: Entry) -> list[Check]:
     return oddest_checks(operator, entry.requires, session.policy_of(family), on_host=family == "cpu")
 
 
-def _problem(operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
+def _problem(session: Session, operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
     """The cheapest problem of the workload that dispatch gives to a variant, else the cheapest that it serves."""
     family = target_by_name(entry.candidate.target).family
-    workload = operator.workload_for(family)
-    dtypes = dict(entry.candidate.dtypes)
-    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
-    served = served or [msgspec.structs.replace(p, dtypes=dtypes) for p in workload]
+    served = served_by(session, operator, entry, family)
     won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
     if family == "cpu":
         won = [p for p in won if _is_quick(operator, p)]

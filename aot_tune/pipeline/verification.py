@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aot_tune.bench import Device, Measurement
+from aot_tune.bench.checks import checks_for
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.errors import BuildError, WorkerError
@@ -14,9 +15,9 @@ from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.single import again
-from aot_tune.spec import Problem, all_of
+from aot_tune.spec import Operator, Problem, all_of
 
-__all__ = ["verify_shipped"]
+__all__ = ["served_by", "verify_shipped"]
 
 _NOT_RUN = ("skipped", "timeout")
 """A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
@@ -96,13 +97,9 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
 
 def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
     """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
-    operator = loaded.operator
-    workload = operator.workload_for(bench.device.family)
-    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
-    problem = min(
-        served or _with_dtypes(workload, entry.candidate.dtypes), key=lambda p: (operator.compulsory_bytes(p), p.id)
-    )
-    policy = f"verify only, {session.policy_of(bench.device.family).digest}"
+    operator, family = loaded.operator, bench.device.family
+    problem = min(served_by(session, operator, entry, family), key=lambda p: (operator.compulsory_bytes(p), p.id))
+    policy = f"verify only, {session.policy_of(family).digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.digest, problem)
     if found is None:
@@ -122,6 +119,16 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
         )
 
 
-def _with_dtypes(problems: Sequence[Problem], dtypes: Mapping[str, str]) -> list[Problem]:
-    """The problems in other dtypes, for a variant whose dtypes the workload has nothing of."""
-    return [msgspec.structs.replace(p, dtypes=dict(dtypes)) for p in problems]
+def served_by(session: Session, operator: Operator, entry: Entry, family: str) -> list[Problem]:
+    """Problems of the workload that a variant serves, never none.
+
+    For a variant whose dtypes the workload has nothing of, it is the workload in those; where nothing is worth tuning
+    on devices of the family, the author's checks or else odd problems stand for it.
+    """
+    workload = (
+        operator.workload_for(family)
+        or operator.checks
+        or [c.problem for c in checks_for(operator, (), session.policy_of(family), on_host=family == "cpu")]
+    )
+    served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
+    return served or [msgspec.structs.replace(p, dtypes=dict(entry.candidate.dtypes)) for p in workload]

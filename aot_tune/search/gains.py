@@ -14,6 +14,8 @@ _SCREEN, _PREPARE = 5e-9, 2e-8
 _WEIGHT = 1e8
 _LEAST = 0.02
 """Seconds that each screen takes beside."""
+_SHORTEST = 1e-3
+"""Seconds that a screen counts as at least: of one that a killed worker ended, all was waiting."""
 _RACE = 8.0
 """A race takes so many times as long as a screen, to begin with; that weighs as much as one race."""
 
@@ -85,7 +87,7 @@ class Durations:
     def screen(self, task: Task) -> float:
         """One more screen on a problem that is prepared."""
         if (own := self.own.get(task)) is not None:
-            return own.seconds / own.count
+            return max(own.seconds / own.count, _SHORTEST)
         known = self.screening[task.operator]
         return _LEAST + task.size * (known.seconds + _SCREEN * _WEIGHT) / (known.size + _WEIGHT)
 

@@ -290,3 +290,15 @@ def test_cmake_target_name(project: Project) -> None:
     lists = project.folder / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace("aot_tune_add_library(tiny", "aot_tune_add_library(ti-ny"))
     assert "not an identifier" in " ".join(project.cmake(status=1).split())
+
+
+def test_an_operator_with_nothing_to_tune_here_has_its_generic_variant_verified_on_odd_problems(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    project.change("(problem(N=20000), problem(N=60000))", '{"cuda": (problem(N=20000),)}')
+    project.configure()
+    project.build()
+    (variant,) = project.winners()
+    assert variant[0].startswith("generic_")
+    project.change('"2 * " ~', '"3 * " ~', "generic.cpp.j2")
+    said = project.build(status=1)
+    assert "operator 'twice': its generic kernel fails on" in said

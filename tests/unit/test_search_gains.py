@@ -42,6 +42,15 @@ def test_races_take_so_many_times_as_long_as_screens_as_the_last_ones_did() -> N
     assert durations.race(SMALL) == pytest.approx(1.0, rel=0.15)
 
 
+def test_a_screen_that_took_no_time_of_its_own_is_none_to_divide_by() -> None:
+    durations = known(SMALL, seconds=0.0)  # its worker was killed while it was verified
+    assert 0 < durations.race(SMALL) < 1
+    gains = Gains(durations)
+    gains.tried(SMALL, None, None)
+    assert math.isfinite(gains.of_screen(SMALL))
+    assert math.isfinite(gains.of_race(SMALL))
+
+
 def test_compiles_take_what_they_took() -> None:
     durations = Durations()
     durations.compiled(40.0, 20.0)
