@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.bench import messages, timing
 from aot_tune.bench.process import DiedError, Worker
-from aot_tune.bench.records import CandidateLike, DeviceState, Measurement, Prepared, Status
+from aot_tune.bench.records import WORKER_FAULT, CandidateLike, DeviceState, Measurement, Prepared, Status
 from aot_tune.spec import Baseline
 
 if TYPE_CHECKING:
@@ -176,9 +176,12 @@ class Race:
             runner.error, runner.reason = reply.error, reply.reason
         elif isinstance(reply, messages.Empty):
             runner.out("skipped", reply.reason)
-            self._bench.log(f"baseline {runner.name} is not run: {reply.reason}")
+            self._bench.remarks.log(f"{runner.name} is not run: {reply.reason}")
         else:
-            runner.out("failed", reply.reason if isinstance(reply, messages.Failure) else repr(reply))
+            # What it raises is its own doing, not the worker's, and would be the same the next time.
+            reason = reply.reason.removeprefix(WORKER_FAULT) if isinstance(reply, messages.Failure) else repr(reply)
+            runner.out("failed", reason)
+            self._bench.remarks.log(f"{self._prepared.operator}: {runner.name} fails: {reason}")
 
     def _rounds(self, runners: Sequence[_Runner]) -> None:
         order = random.Random(f"{self._policy.seed} {self._prepared.key}")

@@ -92,7 +92,7 @@ def torch_attention(backend: str = "") -> Callable[[Any, Call], Callable[[], obj
 
         def run() -> None:
             if backend:
-                with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend[backend]):
+                with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
                     result = attend()
             else:
                 result = attend()

@@ -36,6 +36,10 @@ def numpy_axpb(numpy, call):
     return lambda: numpy.add(numpy.multiply(call.x, 2, out=call.y), 1, out=call.y)
 
 
+def raises(numpy, call):
+    raise TypeError("no such backend")
+
+
 def crash(numpy, call):
     return lambda: os._exit(3)
 
@@ -51,6 +55,7 @@ operator = Operator(
         Baseline("numpy", "numpy", numpy_axpb),
         Baseline("absent", "no_such_module_anywhere", numpy_axpb),
         Baseline("crash", "numpy", crash, supports=lambda p: p.dims["R"] == 17),
+        Baseline("raises", "numpy", raises, supports=lambda p: p.dims["R"] == 18),
     ),
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )

@@ -57,6 +57,19 @@ def test_a_baseline_that_dies_does_not_end_the_race(bed: Any) -> None:
     assert again == {"good": "ok", "baseline:numpy": "ok"}
 
 
+def test_a_baseline_that_raises_is_told_once_and_the_race_is_worth_keeping(make_bench: Any, make_bed: Any) -> None:
+    lines: list[str] = []
+    with make_bench(log=lines.append) as bench:
+        bed = make_bed(bench)
+        for _ in range(2):
+            found = {m.candidate: m for m in bench.race(bed.prepare(R=18, D=64), [bed.entry("good")])}
+    baseline = found["baseline:raises"]
+    assert (baseline.status, baseline.reason) == ("failed", "TypeError: no such backend")
+    assert baseline.lasting  # else all would race again in every build
+    assert found["good"].final
+    assert [line for line in lines if "raises" in line] == ["axpb: baseline:raises fails: TypeError: no such backend"]
+
+
 def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen's was possible, or there would be no race: the clock slipped."""
     prepared = bed.prepare()

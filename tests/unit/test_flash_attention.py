@@ -36,6 +36,30 @@ def render(kernel: str, target: Target, dtype: str) -> Rendered:
     )
 
 
+# -- the baselines ----------------------------------------------------------------------------------------------------
+
+
+def attended(baseline: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What a baseline computes on the host, and what it should."""
+    (given,) = (b for b in OP.baselines if b.name == f"torch.{baseline}")
+    call = arguments(1, (2, 6, 6, 13, 13, 8), "upper_left", 0.3)
+    q, k, v = (torch.from_numpy(t).float() for t in (call.q, call.k, call.v))
+    out = torch.full_like(q, float("nan"))
+    given.prepare(torch, SimpleNamespace(q=q, k=k, v=v, out=out, scale=0.3, causal="upper_left"))()
+    return out.numpy(), OP.reference(np, call)["out"]
+
+
+@pytest.mark.parametrize("baseline", ["scaled_dot_product_attention", "sdpa_flash"])
+def test_the_baselines_compute_the_same(baseline: str) -> None:
+    got, want = attended(baseline)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_a_backend_of_gpus_alone_is_asked_for_and_refuses_the_host() -> None:
+    with pytest.raises(RuntimeError, match="kernel"):
+        attended("sdpa_cudnn")
+
+
 # -- the definition --------------------------------------------------------------------------------------------------
 
 
