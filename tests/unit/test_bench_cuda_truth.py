@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench import Check  # noqa: E402
+from aot_tune.bench.cuda import compare  # noqa: E402
 from aot_tune.bench.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.cuda.truth import draw_inputs, exact_values, layout, read_limits, torch_dtype, write_limits  # noqa: E402
 from aot_tune.library import bundled_templates, load_operator  # noqa: E402
@@ -55,6 +56,20 @@ def test_one_wrong_element_in_2_to_the_24_is_found(tmp_path: Path, dtype: str) -
         got[row, column] = right
     assert fault.startswith("out[4095, 4095]: got nan, want ")
     assert fault.endswith("; 1 of 16777216 elements are wrong")
+
+
+def test_outputs_are_compared_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, a, b = product(tmp_path, problem(M=30, N=50, K=64))
+    got = split(a, b, 2)
+    whole = expected.judge(got)
+    monkeypatch.setattr(compare, "_BLOCK", 64)
+    assert expected.judge(got) == whole
+    got[7, 11] += 1.0
+    got[29, 49] += 2.0  # in the last block, which is not a whole one
+    fault, error = expected.judge(got.T.contiguous().T)
+    assert fault.startswith("out[29, 49]: got ")
+    assert fault.endswith("; 2 of 1500 elements are wrong")
+    assert error > 1
 
 
 def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -> None:

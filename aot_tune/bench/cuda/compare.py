@@ -16,6 +16,10 @@ FAR_OFF = 1e30
 """The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
 
 
+_BLOCK = 1 << 24
+"""Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
+
+
 class Expected:
     """True values of one output, in float32 for narrower outputs, and the reciprocal of what each may be off by."""
 
@@ -41,7 +45,7 @@ class Expected:
 
     def judge(self, got: Any) -> tuple[str, float]:
         """What is wrong with the worst element, empty when nothing is, and the largest error in tolerances."""
-        return compare(self.tensor.name, got, self.values.to(torch.float64), self.bounds, _highest(self.tensor))
+        return compare(self.tensor.name, got, self.values, self.bounds, _highest(self.tensor))
 
 
 def _highest(tensor: Tensor) -> float:
@@ -54,25 +58,33 @@ def compare(name: str, got: Any, exact: Any, bounds: Bounds, highest: float) -> 
 
     Overflow to infinity is right where the truth is beyond `highest`. Returns as `Expected.judge` does.
     """
-    value = got.to(torch.float64)
-    if not value.numel():
-        return "", 0.0
-    ratio = (value - exact).abs() / (exact.abs() * bounds.relative + (bounds.absolute + 5e-324))
-    overflow = (exact.abs() > highest) & torch.isinf(value) & (torch.sign(exact) == torch.sign(value))
-    fine = (torch.isnan(value) & torch.isnan(exact)) | (value == exact) | overflow
-    ratio = torch.where(torch.isfinite(ratio), ratio, torch.where(fine, 0.0, FAR_OFF))
-    worst, place = (x.item() for x in ratio.flatten().max(dim=0))
-    wrong = int((ratio > 1).sum())
+    values, wanted = got.reshape(-1), exact.reshape(-1)
+    worst, place, wrong = 0.0, 0, 0
+    for start in range(0, values.numel(), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        ratio = _ratios(values[block].to(torch.float64), wanted[block].to(torch.float64), bounds, highest)
+        most, where = (x.item() for x in ratio.max(dim=0))
+        wrong += int((ratio > 1).sum())
+        if most > worst:
+            worst, place = float(most), start + int(where)
     if not wrong:
-        return "", float(worst)
+        return "", worst
     index: list[int] = []
-    rest = int(place)
+    rest = place
     for extent in reversed(got.shape):
         index.insert(0, rest % extent)
         rest //= extent
     want = float(exact[tuple(index)])
     allowed = bounds.absolute + bounds.relative * abs(want)
     return (
-        f"{name}[{', '.join(map(str, index))}]: got {float(value[tuple(index)])!r}, want {want!r}, "
-        f"tolerance {allowed:.3g}; {wrong} of {value.numel()} elements are wrong"
-    ), float(worst)
+        f"{name}[{', '.join(map(str, index))}]: got {float(got[tuple(index)])!r}, want {want!r}, "
+        f"tolerance {allowed:.3g}; {wrong} of {values.numel()} elements are wrong"
+    ), worst
+
+
+def _ratios(value: Any, exact: Any, bounds: Bounds, highest: float) -> Any:
+    """Errors in tolerances of values in float64; `FAR_OFF` where there is nothing to compare."""
+    ratio = (value - exact).abs() / (exact.abs() * bounds.relative + (bounds.absolute + 5e-324))
+    overflow = (exact.abs() > highest) & torch.isinf(value) & (torch.sign(exact) == torch.sign(value))
+    fine = (torch.isnan(value) & torch.isnan(exact)) | (value == exact) | overflow
+    return torch.where(torch.isfinite(ratio), ratio, torch.where(fine, 0.0, FAR_OFF))
