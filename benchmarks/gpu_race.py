@@ -21,14 +21,16 @@ _NODES = 20
 _COLD = 4
 """Buffers that must be cold take so many times the L2 together."""
 _MOST = 512
+_TWICE = 2 << 30
+"""Calls on more bytes than that have one set alone: what may be left of them in the L2 is a few percent."""
 _LONG_US = 1000.0
 
 
 class Arena:
     """Buffers of a task: as many sets as it takes for what must be cold to leave the L2 between two uses.
 
-    Weights are cold always. In row problems all tensors are, where that takes at most 64 sets; a smaller problem stays
-    in the L2, as activations do.
+    Weights are cold always, and all tensors of a call that the L2 cannot hold; what is smaller stays there, as
+    activations do. That is how the kernels were chosen, too.
     """
 
     def __init__(self, task: Task) -> None:
@@ -37,10 +39,12 @@ class Arena:
         present = [t for t in operator.tensors if operator.is_present(problem, t)]
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         cold = [t for t in present if t.cold]
-        if task.kind == "rows" and task.bytes * 64 >= _COLD * cache:
+        whole = sum(_bytes(operator, problem, t) for t in present) > cache
+        if whole:
             cold = present
         moved = sum(_bytes(operator, problem, t) for t in cold)
-        self.sets = min(_MOST, max(1, math.ceil(_COLD * cache / moved))) if moved else 1
+        least = 2 if whole and moved <= _TWICE else 1
+        self.sets = min(_MOST, max(least, math.ceil(_COLD * cache / moved))) if moved else 1
         self._buffers = {
             t.name: [_tensor(operator, problem, t, i) for i in range(self.sets if t in cold else 1)] for t in present
         }

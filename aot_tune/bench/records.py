@@ -123,8 +123,8 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
         short_ns: shorter calls are short; a graph holds at least `short_calls` of them.
         most_calls: a graph holds at most so many calls, unless there are more copies of the tensors than that.
         plays: a sample is at most so many plays of its graph.
-        single_ns: a single call that is waited for takes at most so much longer than one of many; one that is hopeless
-            by that is not timed otherwise.
+        single_ns: a single call that is waited for takes at most so much longer than one of many, by the host's clock
+            and with compilers on all cores; one that is hopeless by that is not timed otherwise.
         empty_calls: nodes of the graph of empty kernels whose time is recorded as the overhead.
         idle_seconds: a device without work for so long is heated up before a sample, for `heat_seconds` and on until
             its clock is steady, `heat_most` seconds at most.
@@ -148,7 +148,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     short_calls: int = 32
     most_calls: int = 4096
     plays: int = 64
-    single_ns: int = 50_000
+    single_ns: int = 500_000
     empty_calls: int = 64
     idle_seconds: float = 1.0
     heat_seconds: float = 0.02

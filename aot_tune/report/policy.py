@@ -30,7 +30,8 @@ def _on_host(policy: Policy) -> Iterator[str]:
 def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
     yield (
         f"cold inputs rotate through copies of {policy.cold_factor:g} x the L2 (at most {policy.copies}), the rest is "
-        f"warm; noted where a probe reads the copies {gpu.read_limit:g} x as fast as memory"
+        "warm; all rotate where a call's tensors exceed the L2; noted where a probe reads the copies "
+        f"{gpu.read_limit:g} x as fast as memory"
     )
     how = "calls on a stream"
     if gpu.launch == "graph":

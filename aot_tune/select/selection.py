@@ -13,7 +13,7 @@ from aot_tune.spec import Facts
 
 __all__ = ["REGRET_LIMIT", "select"]
 
-REGRET_LIMIT = 0.01
+REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants."""
 
 _FOLDS = 24

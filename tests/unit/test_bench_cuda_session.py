@@ -266,14 +266,14 @@ def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
 def test_a_rotation_is_probed_when_that_is_asked_for(bed: Bed, monkeypatch: Any) -> None:
     few, many = bed.name(SMALL), bed.name(problem(R=64, D=1 << 16))
     asked: list[int] = []
-    monkeypatch.setattr(bed.engine, "read_rate", lambda storages: float(asked.append(len(storages)) or len(storages)))
+    monkeypatch.setattr(bed.engine, "read_rate", lambda storages: float(asked.append(len(storages)) or 1))
     for key in (few, many):
         assert bed.ask(messages.Prepare(key=key)) == messages.Done()
     assert asked == []
     remark = bed.ask(messages.Prepare(key=few, probe=True)).remark
     assert remark == "not all cold: the copies of cold tensors hold 0.1 MiB, 0.2 MiB are wanted"
     assert bed.ask(messages.Prepare(key=many, probe=True)) == messages.Done()
-    assert asked == [1, (64 << 20) >> 18]  # one copy is enough; memory is read in tensors of its size
+    assert asked == [2 * 3, (64 << 20) >> 24]  # all tensors, twice; memory is read in tensors of the largest's size
 
 
 def test_a_probe_that_fails_does_not_stop_anything(bed: Bed, build: Any, monkeypatch: Any) -> None:
@@ -303,14 +303,26 @@ def test_the_clock_is_told_when_it_is_asked_for(tmp_path: Path, build: Any, monk
 
 
 def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
-    key = bed.name(problem(R=64, D=4096))
+    key = bed.name(problem(R=1, D=4096))
     state = bed.session._known(key)
     sets = state.rotation()
     assert len(sets) == min(bed.policy.copies, 4 * (1 << 16) // (4 * 4096))
     assert len({s.storages["w"].data_ptr() for s in sets}) == len(sets)
     assert len({s.storages["x"].data_ptr() for s in sets}) == 1
-    assert all(s.storages["w"].data_ptr() % 256 == 0 for s in sets)
+    assert all(s.storages["w"].data_ptr() % 512 == 0 for s in sets)
+    assert len(state.cold()) == len(sets)
     assert state.exact().storages["w"].data_ptr() % 128 == 64
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(2, 4), (3, 3), (64, 2)])
+def test_all_tensors_of_a_call_rotate_where_they_exceed_the_cache(bed: Bed, rows: int, copies: int) -> None:
+    state = bed.session._known(bed.name(problem(R=rows, D=4096)))
+    sets = state.rotation()
+    assert sum(s.numel() for s in sets[0].storages.values()) > 1 << 16
+    assert len(sets) == copies
+    for name in ("w", "x", "y"):
+        assert len({s.storages[name].data_ptr() for s in sets}) == copies
+    assert len(state.cold()) == 3 * copies
 
 
 def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None:
@@ -318,9 +330,6 @@ def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None
     text = path.read_text()
     assert "output=True" in text
     path.write_text(text.replace("output=True", "output=True, cold=True"))
-    key = bed.name(problem(R=64, D=4096))
-    sets = bed.session._known(key).rotation()
-    assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == 1  # one fills the cache four times
     key = bed.name(problem(R=1, D=4096))
     sets = bed.session._known(key).rotation()
     size = sum(int(storage.numel()) for storage in sets[0].cold())

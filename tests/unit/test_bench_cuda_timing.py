@@ -185,7 +185,7 @@ def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, dat
         address = piece.address + want.origin
         assert piece.size == want.size == piece.storage.numel()
         assert want.size == 0 or piece.address == piece.storage.data_ptr()
-        assert address % (2 * want.alignment or 256) == want.alignment
+        assert address % (2 * want.alignment or 512) == want.alignment
         piece.storage.fill_(0x5A)
     assert not arena.damaged()
     number = data.draw(st.integers(0, len(wants) - 1))
@@ -200,6 +200,19 @@ def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, dat
     arena.heal()
     assert not arena.damaged()
     assert arena.damage() == ("", "")
+
+
+def test_large_pieces_lie_where_torch_would_put_them_and_have_both_their_guards() -> None:
+    arena = Arena(CPU, [Want("x", 11 << 20), Want("w", 100), Want("y", 10 << 20, 64), Want("z", 5 << 20)])
+    for name, origin, step in (("x", 0, 2 << 20), ("w", 0, 512), ("y", 64, 2 << 20), ("z", 0, 512)):
+        assert (arena.pieces[name].address + origin) % step == 0
+    for name in arena.pieces:
+        for at, place in ((-1, "0 bytes before its start"), (arena.pieces[name].size, "0 bytes past its end")):
+            arena._memory[arena.pieces[name].address - arena._base + at] = 0
+            assert arena.damaged()
+            assert arena.damage() == (name, f"1 bytes written {place}")
+            arena.heal()
+    assert len(arena._all) < 10 * 4096  # a gap of a segment is not looked at byte by byte
 
 
 @given(

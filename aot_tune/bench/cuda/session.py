@@ -202,10 +202,11 @@ class CudaSession:
 
     def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
         self._warm([request.key])
-        sets = self._known(request.key).rotation()
+        state = self._known(request.key)
+        state.rotation()
         remark = ""
         if request.probe:
-            cold = [storage for one in sets for storage in one.cold()]
+            cold = state.cold()
             remark = self._probes.rotation(cold, int(self._device.identity.get("l2_bytes", 0)))
         return messages.Done(remark=remark, log=self._probes.said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ __all__ = ["CallSet", "ProblemState"]
 class CallSet:
     """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
-    With `natural`, tensors lie as an allocator places them, unless the problem says less; else exactly as the problem
-    says. `share` is a call set whose tensors are used where they are not cold.
+    With `natural`, tensors lie as torch's allocator places them, unless the problem says less; else exactly as the
+    problem says. `share` is a call set whose tensors are used where they are not cold.
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class CallSet:
         """The inputs that are present."""
         return [t for t in self.operator.inputs if t.name in self.layouts]
 
-    def cold(self) -> list[Any]:
-        """Storages of what shall not be in the caches when a call begins."""
-        return [self.storages[t.name] for t in (*self.inputs(), *self.outputs()) if t.cold]
+    def cold(self, *, whole: bool = False) -> list[Any]:
+        """Storages of what shall not be in the caches when a call begins; all, where that is the `whole` call."""
+        return [self.storages[t.name] for t in (*self.inputs(), *self.outputs()) if whole or t.cold]
 
     def poison(self) -> None:
         """Fill all outputs with NaN."""
@@ -148,6 +149,10 @@ def _unequal(one: Any, other: Any) -> Any:
     return ((wide != too) if wide.dtype == too.dtype else (one != other)).any()
 
 
+_TWICE = 2 << 30
+"""Calls on more bytes than that have one copy alone: what may be left of them in the L2 is a few percent."""
+
+
 class ProblemState:
     """One problem in one worker; parts are made when they are first needed.
 
@@ -195,19 +200,33 @@ class ProblemState:
     def rotation(self) -> list[CallSet]:
         """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
 
-        There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants.
+        There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants. A call
+        whose tensors are more than the L2 holds finds none of them there: all of them are cold then.
         """
         if not self._rotation:
             first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)
             self._rotation.append(first)
-            size = sum(storage.numel() for storage in first.cold())
+            whole = self._exceeds_cache(first)
+            size = _size(first.cold(whole=whole))
             wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
+            if whole and size <= _TWICE:
+                wanted = max(wanted, 2)
+            share = None if whole else first
             for _ in range(min(wanted, self.policy.copies) - 1):
                 self._rotation.append(
-                    CallSet(self._engine, self.operator, self.check, self.pristine, natural=True, share=first)
+                    CallSet(self._engine, self.operator, self.check, self.pristine, natural=True, share=share)
                 )
             self.bytes += sum(s.bytes for s in self._rotation)
         return self._rotation
+
+    def cold(self) -> list[Any]:
+        """Storages of all copies of what is cold in the rotation."""
+        sets = self.rotation()
+        whole = self._exceeds_cache(sets[0])
+        return [storage for one in sets for storage in one.cold(whole=whole)]
+
+    def _exceeds_cache(self, calls: CallSet) -> bool:
+        return 0 < self._last_cache < _size(calls.cold(whole=True))
 
     def close(self) -> None:
         """Give the memory back."""
@@ -215,3 +234,7 @@ class ProblemState:
         for kept in (self._pristine, self._expected):
             kept.clear()
         self._rotation.clear()
+
+
+def _size(storages: Sequence[Any]) -> int:
+    return sum(int(s.numel()) for s in storages)
