@@ -236,13 +236,23 @@ def _rounded(
 ) -> Problem | None:
     """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut.
 
-    Where that can be, so that `others`, which are about dims alone, still hold.
+    Else with extents at its constants, or between them and their halves. Where that can be, so that `others`, which are
+    about dims alone, still hold.
     """
     about = require.facts()
     names = [n for n in operator.dims if n in about and n not in pinned]
     rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
     cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
-    near_constants = [dict.fromkeys(names, extent) for c in _constants(require) for extent in (c - 1, c // 2 + 1, c)]
+    constants = _constants(require)
+    near_constants = [dict.fromkeys(names, extent) for c in constants for extent in (c - 1, c // 2 + 1)]
+    # Rows of 2049 to 4096 that are multiples of 16, say: extents of their own, so that padding is not always empty.
+    near_constants += [
+        {n: c // 2 + extent for n, extent in r.items()}
+        for c in constants
+        for r in rounded
+        if max(r.values(), default=c) <= c // 2
+    ]
+    near_constants += [dict.fromkeys(names, c) for c in constants]
     moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
     first: Problem | None = None
     for changed in (*rounded, *cut, *near_constants) if names else ():

@@ -1,29 +1,18 @@
-"""Odd calls on a GPU and their truth: sizes that are multiples of nothing, padded, strided and unaligned tensors."""
+"""Calls on a GPU and their truth: tensors made by a layout, with guards around them."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from draws import placed
 
-from aot_tune.spec import Call, Operator, Problem, Tensor, all_of, problem
+from aot_tune.spec import Call, Operator, Problem, Tensor
 
-LAYOUTS = ("dense", "padded", "padded oddly", "unaligned", "stepped", "broadcast")
 _GUARD = 512
 """Elements around every output that must stay as they are."""
-
-_ROWS = (1, 2, 3, 7, 33, 132, 300)
-_WIDTHS = (1, 3, 8, 100, 127, 128, 136, 512, 1000, 1024, 1032, 4096, 4099, 8192, 14336, 40008, 131072)
-_PRODUCT = {
-    "B": (1, 2, 5),
-    "M": (1, 2, 3, 8, 15, 16, 17, 64, 100, 129, 257, 400),
-    "N": (1, 7, 8, 64, 120, 129, 136, 256, 264, 1000, 1288),
-    "D": (64, 80, 128, 200, 256),
-    "K": (1, 5, 8, 31, 64, 72, 136, 200, 513, 520, 1032, 4104),
-}
 
 
 class Torch:
@@ -45,68 +34,6 @@ class Torch:
     @staticmethod
     def mean(x: Any, axis: int, keepdims: bool = False) -> Any:
         return x.mean(dim=axis, keepdim=keepdims)
-
-
-def odd_problems(
-    operator: Operator, seed: int, count: int, dtypes: Mapping[str, str] | None = None
-) -> Iterator[tuple[Problem, str]]:
-    """Problems without strides, and the layout that their tensors get."""
-    generator = random.Random(seed)
-    orders: list[dict[str, tuple[int, ...]]] = [{}]
-    if any(t.name == "b" and t.rank >= 2 for t in operator.inputs):
-        rank = operator.tensor("b").rank
-        orders = [{"b": (*range(rank - 2), rank - 1, rank - 2)}, {"b": (*range(rank - 2), rank - 1, rank - 2)}, {}]
-    for number in range(count):
-        dims = _sizes(operator, generator)
-        if number % 2:  # every second with what vector loads want
-            dims = {d: -(-n // 8) * 8 if d in ("N", "K", "D") else n for d, n in dims.items()}
-        found = problem(
-            order=generator.choice(orders),
-            present=[t.name for t in operator.tensors if t.optional and generator.random() < 0.5],
-            attributes={a.name: generator.choice(a.choices) for a in operator.attributes},
-            dtypes=dtypes or {v: generator.choice(choices) for v, choices in operator.dtypes.items()},
-            **dims,
-        )
-        yield found, "dense" if number % 4 == 1 else generator.choice(LAYOUTS)
-
-
-def _sizes(operator: Operator, generator: random.Random) -> dict[str, int]:
-    if set(operator.dims) == {"R", "D"}:
-        width = generator.choice(_WIDTHS)
-        return {"R": generator.choice([r for r in _ROWS if r * width < 1 << 22]), "D": width}
-    return {d: generator.choice(_PRODUCT.get(d, (1, 17, 64))) for d in operator.dims}
-
-
-def placed(operator: Operator, chosen: Problem, tensor: Tensor, layout: str) -> tuple[tuple[int, ...], int]:
-    """Strides of a tensor, and where its first element is beyond an aligned address, in elements."""
-    shape = operator.shape(chosen, tensor)
-    order = chosen.order.get(tensor.name) or tuple(range(len(shape)))
-    pad = {"padded": 8, "padded oddly": 3}.get(layout, 0)
-    step = 3 if layout == "stepped" else 1
-    strides = [0] * len(shape)
-    for place, axis in enumerate(reversed(order)):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-        if place == 0 and pad:
-            step = -(-step // pad) * pad + pad if pad == 8 else step + pad
-    if layout == "broadcast" and not tensor.output and len(shape) > 1:
-        strides = [s if axis == order[-1] else 0 for axis, s in enumerate(strides)]
-    return chosen.strides.get(tensor.name, tuple(strides)), 1 if layout == "unaligned" else 0
-
-
-def accepted(operator: Operator, chosen: Problem, layout: str, kernel: str) -> bool:
-    """Whether the guards of a kernel hold, its dtypes left aside."""
-    present = [t for t in operator.tensors if operator.is_present(chosen, t)]
-    alignment = {t.name: operator.dtype(chosen, t).itemsize for t in present} if layout == "unaligned" else {}
-    full = problem(
-        strides={t.name: placed(operator, chosen, t, layout)[0] for t in present},
-        alignment=alignment,
-        present=chosen.present,
-        attributes=chosen.attributes,
-        dtypes=chosen.dtypes,
-        **chosen.dims,
-    )
-    return all_of(operator.kernel(kernel).requires, operator.facts(full))
 
 
 class Case:
@@ -186,7 +113,7 @@ class Case:
     def _units(self, dtype: Any) -> float:
         """Relative rounding error of one operation; float32 sums may be sequential, where torch's are pairwise."""
         if self.problem.attributes.get("math") == "tf32" and dtype == torch.float32:
-            return 2.0**-11
+            return 2.0**-10  # 10 bits behind the point, and hardware may cut off the others
         unit = float(torch.finfo(dtype).eps)
         longest = max(self.problem.dims.values())
         return unit * max(1.0, math.sqrt(longest) / 4) if dtype == torch.float32 else unit

@@ -8,17 +8,19 @@ import importlib.util
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from problems import Case, accepted, odd_problems
+from draws import Drawn, calls_of, guards_of, odd_problems, refusing
+from problems import Case
 
 from aot_tune.library import load_operator
-from aot_tune.spec import Operator, problem
+from aot_tune.spec import Expr, Operator, problem
 
 BF16 = {"T": "bf16"}
 
@@ -62,37 +64,35 @@ class World:
 
 
 def variants(world: World, wanted: str) -> None:
-    """Check the variants that AOT_TUNE_FORCE names: [[operator, variant, kernel, dtypes], ...]; prints what came of it.
-
-    Odd calls that the kernel's guards accept must be served by it and be right; a few others must be refused.
-    """
+    """Check the variants that AOT_TUNE_FORCE names: [[operator, variant, dtypes, requires], ...]; prints what came."""
     found = {}
-    for name, variant, kernel, dtypes in json.loads(wanted):
+    for name, variant, dtypes, requires in json.loads(wanted):
         operator = world.operator(name)
-        usual = [(p, "dense") for p in operator.workload_for("cuda") if {**default(operator), **p.dtypes} == dtypes]
-        odd = list(odd_problems(operator, 1, 3000, dtypes))
-        fit = [pair for pair in odd if accepted(operator, *pair, kernel)][:40]
-        unfit = [pair for pair in odd if not accepted(operator, *pair, kernel)][:3]
-        told: dict[str, Any] = {"checked": 0, "refused": 0, "faults": []}
-        for number, (chosen, layout) in enumerate([*usual, *fit, *unfit]):
-            case = Case(operator, chosen, layout, number)
-            try:
-                case.call(world.ops)
-            except world.ops.Error as error:
-                refused = "AOT_TUNE_FORCE" in str(error)
-                told["refused"] += refused
-                told["faults"] += [] if refused else [f"{case.text}: {error}"]
-                continue
-            told["checked"] += 1
-            if fault := case.fault():
-                told["faults"].append(fault)
-        found[f"{name}:{variant}"] = told
+        guards = guards_of(operator, dtypes, requires)
+        found[f"{name}:{variant}"] = judged(world, operator, guards, calls_of(operator, guards, dtypes))
     print("RESULT " + json.dumps(found))
 
 
-def default(operator: Operator) -> dict[str, str]:
-    """The first choice of each dtype variable."""
-    return {variable: choices[0] for variable, choices in operator.dtypes.items()}
+def judged(world: World, operator: Operator, guards: tuple[Expr, ...], calls: Iterable[Drawn]) -> dict[str, Any]:
+    """Make calls to the one variant of an operator that AOT_TUNE_FORCE names.
+
+    What its guards admit must be served and be right, the rest must be refused. Returns the faults, and how many calls
+    of each layout were served and refused.
+    """
+    served, refused, faults = Counter[str](), Counter[str](), list[str]()
+    for number, (chosen, layout) in enumerate(calls):
+        case = Case(operator, chosen, layout, number)
+        against = refusing(operator, guards, chosen, layout)
+        try:
+            case.call(world.ops)
+        except world.ops.Error as error:
+            refused[layout] += 1
+            faults += [] if against and "AOT_TUNE_FORCE" in str(error) else [f"{case.text}: {error}"]
+            continue
+        served[layout] += 1
+        fault = f"{case.text}: served, though not {against[0]}" if against else case.fault()
+        faults += [fault] if fault else []
+    return {"served": served, "refused": refused, "faults": faults}
 
 
 def without_force(world: World) -> None:

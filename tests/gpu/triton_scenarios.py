@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import scenarios
 import torch
+from draws import guards_of, odd_rows, own_calls
 from problems import Case
 from scenarios import BF16, World
-
-from aot_tune.spec import Operator, Problem, problem
-
-ROWS = (1, 2, 3, 7, 33, 300)
-WIDTHS = (1, 3, 100, 128, 1000, 4096, 4099, 8192, 14336, 20000)
-LAYOUTS = ("dense", "padded", "padded oddly", "unaligned", "broadcast")
 
 
 class TritonWorld(World):
@@ -35,29 +30,12 @@ class TritonWorld(World):
         ]
 
 
-def odd_calls(operator: Operator, dtypes: dict[str, str]) -> Iterator[tuple[Problem, str]]:
-    """Problems and layouts, around what is tuned and far from it."""
-    for rows in ROWS:
-        for width in WIDTHS:
-            for layout in LAYOUTS:
-                yield problem(R=rows, D=width, dtypes=dtypes), layout
-
-
-def forced(world: World, name: str, dtypes: str) -> None:
-    """Odd calls of one operator to the variant that AOT_TUNE_FORCE names; prints how many of each layout it served."""
-    operator, faults = world.operator(name), list[str]()
-    told: dict[str, Counter[str]] = {"served": Counter(), "refused": Counter()}
-    for number, (chosen, layout) in enumerate(odd_calls(operator, json.loads(dtypes))):
-        case = Case(operator, chosen, layout, number)
-        try:
-            case.call(world.ops)
-        except world.ops.Error as error:
-            told["refused"][layout] += 1
-            faults += [] if "AOT_TUNE_FORCE" in str(error) else [f"{case.text}: {error}"]
-            continue
-        told["served"][layout] += 1
-        faults += [fault] if (fault := case.fault()) else []
-    print("RESULT " + json.dumps({**told, "faults": faults}))
+def forced(world: World, name: str, dtypes: str, requires: str) -> None:
+    """Calls of one operator to the variant that AOT_TUNE_FORCE names: odd ones, and those made for its guards."""
+    operator, chosen = world.operator(name), json.loads(dtypes)
+    guards = guards_of(operator, chosen, json.loads(requires))
+    calls = [*odd_rows(chosen), *own_calls(operator, guards)]
+    print("RESULT " + json.dumps(scenarios.judged(world, operator, guards, calls)))
 
 
 def unforced(world: World) -> None:
@@ -66,7 +44,7 @@ def unforced(world: World) -> None:
     faults, kernels = list[str](), Counter[str]()
     for name in world.ops.operators:
         aligned = {v["name"] for v in manifest[name] if any("alignment." in r for r in v["requires"])}
-        for number, (chosen, layout) in enumerate(odd_calls(world.operator(name), BF16)):
+        for number, (chosen, layout) in enumerate(odd_rows(BF16)):
             case = Case(world.operator(name), chosen, layout, number)
             case.call(world.ops)
             faults += [fault] if (fault := case.fault()) else []
