@@ -143,10 +143,24 @@ def _compared(built: Built, root: Path) -> dict[str, Any]:
     function, count = jit_of(built, root), multiprocessors()
     arguments = built.arguments(tensors_of(built.operator, built.problem), count)
     grid = built.grid(arguments, count)
-    theirs = function[grid](**arguments, **built.recipe.options)
+    ours = _sections(built.image.read_bytes())
+    same, lined = (
+        ours == _sections(_by_jit(function, grid, arguments, built.recipe.options, lines=lines))
+        for lines in (False, True)
+    )
+    return {"same": same, "lined": lined, "sections": sorted(ours), "bytes": sum(map(len, ours.values()))}
+
+
+def _by_jit(
+    function: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], options: Mapping[str, Any], *, lines: bool
+) -> bytes:
+    """The JIT's cubin; an option of Triton's says whether it has line numbers, as it has by default and ours never."""
+    compilation = importlib.import_module("triton").knobs.compilation
+    compilation.disable_line_info, compilation.always_compile = not lines, True
+    function.device_caches.clear()
+    made = function[grid](**arguments, **options)
     torch.cuda.synchronize()
-    ours, jit = _sections(built.image.read_bytes()), _sections(theirs.asm["cubin"])
-    return {"same": ours == jit, "sections": sorted(ours), "bytes": sum(map(len, ours.values()))}
+    return bytes(made.asm["cubin"])
 
 
 def _sections(image: bytes) -> dict[str, bytes]:

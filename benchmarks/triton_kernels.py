@@ -118,7 +118,7 @@ def verdicts(found: Mapping[str, Any]) -> list[Verdict]:
 
 def _sections(answers: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     same = sum(bool(a.get("same")) for a in answers)
-    what = "kernels whose code sections are those of the JIT"
+    what = "kernels whose code sections are those of the JIT without line numbers"
     return [Verdict(what, "all", f"{same} of {len(answers)}", bool(answers) and same == len(answers))]
 
 
@@ -237,7 +237,9 @@ def report(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
 def _outcome(answer: Mapping[str, Any]) -> str:
     if "error" in answer:
         return str(answer["error"]).replace("|", "/").replace("\n", " ")[:160]
-    return f"same, {answer['bytes']} bytes" if answer["same"] else "**differs**"
+    if not answer["same"]:
+        return "**differs**"
+    return f"same, {answer['bytes']} bytes" + ("" if answer["lined"] else "; not with line numbers")
 
 
 def _attention_table(answers: Sequence[Mapping[str, Any]]) -> str:

@@ -74,7 +74,16 @@ def test_a_bare_launch_passes_what_the_launcher_passes(search: list[str], tmp_pa
 
 FOUND: dict[str, Any] = {
     "sections": [
-        {"operator": "a", "kernel": "k", "config": {}, "problem": "R=1", "same": True, "sections": [], "bytes": 9},
+        {
+            "operator": "a",
+            "kernel": "k",
+            "config": {},
+            "problem": "R=1",
+            "same": True,
+            "lined": False,
+            "sections": [],
+            "bytes": 9,
+        },
         {"operator": "b", "kernel": "k", "config": None, "problem": "R=1", "error": "SystemExit: it | fails"},
     ],
     "calls": {
@@ -124,7 +133,7 @@ FOUND: dict[str, Any] = {
 def test_requirements() -> None:
     told = {v.what: (v.measured, v.met) for v in triton_kernels.verdicts(FOUND)}
     assert told == {
-        "kernels whose code sections are those of the JIT": ("1 of 2", False),
+        "kernels whose code sections are those of the JIT without line numbers": ("1 of 2", False),
         "rms_norm: launcher from C, beyond a bare cuLaunchKernel": ("100 ns", True),
         "rms_norm: library from C, beyond a bare cuLaunchKernel": ("200 ns", False),
         "rms_norm: library from Python, beyond a bare cuLaunchKernel": ("900 ns", True),
