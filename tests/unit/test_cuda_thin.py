@@ -79,7 +79,7 @@ def test_columns_are_shared_evenly(
         assert ring * width * 128 * values[2] >= 48 * 1024, (n, ring)
 
 
-@pytest.mark.parametrize("values", [NARROW, WIDE, WIDEST, (2, 1, 8, 1, 1), (3, 2, 4, 8, 1)])
+@pytest.mark.parametrize("values", [NARROW, WIDE, WIDEST, (2, 1, 8, 1, 1), (3, 1, 8, 1, 1), (3, 2, 4, 8, 1)])
 def test_any_product_has_a_layout(values: tuple[int, ...], tmp_path: Path) -> None:
     nt, wn, wk, split, _ = values
     products = [
@@ -108,6 +108,8 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[tuple[Shape, int], ...]], ..
     ("cuda_thin", "bf16", MIDDLE, (((16, 200, 3000), 20), ((11, 65, 777), 16), ((20, 200, 256), 3))),
     ("cuda_thin", "f16", WIDE, (((16, 260, 2700), 16), ((9, 161, 1111), 1), ((33, 130, 200), 32))),
     ("cuda_thin", "bf16", (3, 2, 4, 8, 1), (((8, 90, 3000), 8), ((16, 47, 513), 4))),
+    ("cuda_thin", "bf16", (3, 1, 8, 1, 1), (((16, 77, 1500), 3), ((9, 190, 2100), 8))),
+    ("cuda_thin", "f16", (2, 1, 8, 1, 2), (((16, 77, 1500), 3), ((13, 33, 700), 4))),
     ("cuda_thin", "bf16", WIDEST, (((16, 500, 700), 16), ((5, 7, 16), 132))),
     ("cuda_thin_kn", "bf16", MIDDLE, (((16, 200, 3000), 20), ((1, 65, 777), 16), ((20, 203, 256), 3))),
     ("cuda_thin_kn", "f16", WIDE, (((16, 301, 2700), 16), ((9, 161, 1111), 1), ((2, 3, 0), 132))),
