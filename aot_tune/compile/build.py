@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 
 import msgspec
 
@@ -16,7 +19,9 @@ from aot_tune.compile.toolchain import target_by_name
 from aot_tune.errors import ToolchainError
 from aot_tune.render import Rendered
 
-__all__ = ["Batch", "Progress", "compile_all", "compile_batches"]
+__all__ = ["Batch", "Progress", "Task", "compile_all", "compile_batches"]
+
+Task = Callable[[], None]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,42 +56,113 @@ def compile_all(
 
 
 def compile_batches(
-    batches: Sequence[Batch], on_progress: Callable[[Progress], None] | None = None
+    batches: Sequence[Batch],
+    on_progress: Callable[[Progress], None] | None = None,
+    then: Callable[[Object], Task | None] = lambda _: None,
 ) -> dict[str, Object]:
     """Objects of rendered candidates by candidate id; equal sources for one target share an object.
 
     The backends share the cores, so that what is quick to compile is ready while a slow one's candidates take long.
+    What a cache holds needs none: it is there at once.
 
     Args:
         on_progress: called in this thread after each distinct object.
+        then: says what is still to be done with an object before that, in the thread of its compiler, or for one of the
+            cache in a thread beside them; None is nothing. It is called in this thread or in a compiler's.
 
     Raises:
         ToolchainError: when a compiler cannot be started, or a candidate is of another backend than its cache.
     """
     groups = [(batch, group) for batch in batches for group in _distinct(batch)]
-    for batch in batches:
-        batch.cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
-    room = Room(
-        max((b.jobs.count for b in batches), default=1),
-        min((b.jobs.free for b in batches if b.jobs.free is not None), default=None),
-    )
-    pools = {b.cache.toolchain.name: ThreadPoolExecutor(max_workers=b.jobs.count) for b in batches}
     made: dict[str, Object] = {}
-    try:
-        waiting = {pools[b.cache.toolchain.name].submit(_compile, b, g[0], room): g for b, g in groups}
-        for done, (future, group) in enumerate(_finished(waiting), 1):
-            result = future.result()
+    with _Compilers(batches, then) as compilers:
+        for done, (result, group) in enumerate(_made(groups, compilers), 1):
             made |= {r.candidate.id: result for r in group}
             if on_progress is not None:
                 on_progress(Progress(done=done, total=len(groups), object=result))
-    except BaseException:
-        for pool in pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
-        kill_running()
-        raise
-    finally:
-        for pool in pools.values():
+    return made
+
+
+class _Compilers:
+    """A pool of threads for each backend, and one for what is left to do with objects of a cache; a context manager.
+
+    They end when it is left, at once and with what they run when that is by an error.
+    """
+
+    def __init__(self, batches: Sequence[Batch], then: Callable[[Object], Task | None]) -> None:
+        # A missing compiler is one error, before anything is compiled.
+        self.identities = {b.cache.toolchain.name: b.cache.toolchain.identity() for b in batches}
+        self.then = then
+        most = max((b.jobs.count for b in batches), default=1)
+        self._room = Room(most, min((b.jobs.free for b in batches if b.jobs.free is not None), default=None))
+        self._pools = {b.cache.toolchain.name: ThreadPoolExecutor(b.jobs.count) for b in batches}
+        self._beside = ThreadPoolExecutor(most)
+
+    def compile(self, batch: Batch, rendered: Rendered) -> Future[Object]:
+        """Compile in a thread of the backend's, where there is room for one more compiler."""
+        return self._pools[batch.cache.toolchain.name].submit(self._compile, batch, rendered)
+
+    def complete(self, made: Object, task: Task | None) -> Future[Object]:
+        """Do what is left with an object, without waiting for compilers, which may take long."""
+        return self._beside.submit(_complete, made, task)
+
+    def _compile(self, batch: Batch, rendered: Rendered) -> Object:
+        with self._room.of(batch.jobs.memory):
+            made = batch.cache.get(rendered, target_by_name(rendered.candidate.target))
+            return _complete(made, self.then(made))
+
+    def __enter__(self) -> _Compilers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pools = (*self._pools.values(), self._beside)
+        if kind is not None:
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            kill_running()
+        for pool in pools:
             pool.shutdown(wait=True)
+
+
+def _made(
+    groups: Sequence[tuple[Batch, list[Rendered]]], compilers: _Compilers
+) -> Iterator[tuple[Object, list[Rendered]]]:
+    """Objects with what they are for, as they get done.
+
+    Those of a cache are looked up here: many threads that do no more than this are in each other's way.
+    """
+    done: queue.SimpleQueue[tuple[Future[Object], list[Rendered]]] = queue.SimpleQueue()
+    running = 0
+    for batch, group in groups:
+        target, identity = target_by_name(group[0].candidate.target), compilers.identities[batch.cache.toolchain.name]
+        found = batch.cache.find(group[0], target, identity)
+        task = compilers.then(found) if found is not None else None
+        if found is not None and task is None:
+            yield found, group
+        else:
+            begun = compilers.compile(batch, group[0]) if found is None else compilers.complete(found, task)
+            begun.add_done_callback(partial(_put, done, group))
+            running += 1
+        while not done.empty():
+            future, its = done.get()
+            running -= 1
+            yield future.result(), its
+    for _ in range(running):
+        future, its = done.get()
+        yield future.result(), its
+
+
+def _put(
+    done: queue.SimpleQueue[tuple[Future[Object], list[Rendered]]], group: list[Rendered], future: Future[Object]
+) -> None:
+    done.put((future, group))
+
+
+def _complete(made: Object, task: Task | None) -> Object:
+    if task is not None:
+        task()
     return made
 
 
@@ -103,17 +179,3 @@ def _distinct(batch: Batch) -> list[list[Rendered]]:
             )
         found.setdefault((rendered.source, candidate.target), []).append(rendered)
     return list(found.values())
-
-
-def _compile(batch: Batch, rendered: Rendered, room: Room) -> Object:
-    with room.of(batch.jobs.memory):
-        return batch.cache.get(rendered, target_by_name(rendered.candidate.target))
-
-
-def _finished(
-    waiting: dict[Future[Object], list[Rendered]],
-) -> Iterator[tuple[Future[Object], list[Rendered]]]:
-    """Futures with what they are for, as they get done."""
-    while waiting:
-        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-            yield future, waiting.pop(future)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import logging
 import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -86,6 +88,7 @@ class ObjectCache:
         self._count = threading.Lock()
         self._kept: dict[str, Object] = {}
         self._made: set[str] = set()
+        self._locate = functools.cache(toolchain.locate)  # asked for hundreds of files of every object
         self._warned: set[str] = set()
         self._temporary = None if scratch is not None else scratch_folder()
         self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
@@ -111,8 +114,12 @@ class ObjectCache:
         """The folder in use; None when nothing is kept (any more)."""
         return self._root
 
-    def key(self, rendered: Rendered, target: Target) -> tuple[str, bytes]:
-        """The key of an object, and its plain text: everything that decides what the object holds."""
+    def key(self, rendered: Rendered, target: Target, identity: Mapping[str, str] | None = None) -> tuple[str, bytes]:
+        """The key of an object, and its plain text: everything that decides what the object holds.
+
+        Args:
+            identity: that of the toolchain where it was asked for just before; to ask takes a millisecond.
+        """
         return key_text(
             {
                 "source": hashlib.sha256(rendered.source.encode()).hexdigest(),
@@ -120,9 +127,14 @@ class ObjectCache:
                 "target": target.name,
                 "backend": self.toolchain.name,
                 "recipe": self.toolchain.recipe(target),
-                "toolchain": self.toolchain.identity(),
+                "toolchain": self.toolchain.identity() if identity is None else identity,
             }
         )
+
+    def find(self, rendered: Rendered, target: Target, identity: Mapping[str, str] | None = None) -> Object | None:
+        """The object of a rendered candidate, if it is in the cache; `identity` as for `key`."""
+        found = self._lookup(self.key(rendered, target, identity)[0])
+        return None if found is None else self._hit(found)
 
     def get(self, rendered: Rendered, target: Target) -> Object:
         """The object of a rendered candidate; a source that does not compile gives an object with that status.
@@ -191,7 +203,7 @@ class ObjectCache:
 
     def _load(self, folder: Path, key: str) -> Stored | None:
         try:
-            return load_entry(folder, key, trusted=self._trusted, locate=self.toolchain.locate)
+            return load_entry(folder, key, trusted=self._trusted, locate=self._locate)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OtherSchemaError as error:

@@ -103,6 +103,7 @@ class MeasurementStore:
         if found is None:
             self.misses += 1
         else:
+            self._memory[name] = found  # whether it is known is asked before it is taken
             self.hits += 1
         return found
 

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
 from aot_tune.bench import Entry as Entrant
-from aot_tune.compile import toolchain_for
+from aot_tune.compile import Object, toolchain_for
 from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
@@ -126,15 +126,22 @@ class LazyBench:
             self.session.compile([entry], "again")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
+        return self.link(entry.candidate.backend, entry.object)
+
+    def link(self, backend: str, made: Object) -> Path:
+        """A backend's object linked for the benchmark, made once; several threads may ask at a time.
+
+        Raises:
+            ToolchainError: when the object does not link.
+        """
         with self._linking:
-            known = self._linked.get(entry.digest)
+            known = self._linked.get(made.digest)
         if known is not None:
             return known
-        path = Path(self._folder()) / f"{entry.digest[:24]}-{threading.get_ident()}.so"
-        chain = toolchain_for(entry.candidate.backend, self.session.environment)
-        chain.link_shared([Path(entry.object.path)], path)
+        path = Path(self._folder()) / f"{made.digest[:24]}-{threading.get_ident()}.so"
+        toolchain_for(backend, self.session.environment).link_shared([Path(made.path)], path)
         with self._linking:
-            return self._linked.setdefault(entry.digest, path)
+            return self._linked.setdefault(made.digest, path)
 
     def entrant(self, entry: Entry) -> Entrant:
         """The candidate as races take it.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from aot_tune.bench import Device
 from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer
-from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.spec import Problem
 
 __all__ = ["Crew", "Job"]
 
@@ -51,6 +53,14 @@ class Crew:
     def reused(self) -> int:
         """Measurements known from before."""
         return sum(m.reused for m in (*self.members, *self._gone))
+
+    def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
+        """Whether the store has a screen of an object on a problem: on one device it is as on the others."""
+        return self.members[0].knows(loaded, problem, candidate, digest)
+
+    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
+        """Whether the store has the race of these candidates on a problem."""
+        return self.members[0].knows_race(loaded, problem, entrants)
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
         """Do all jobs; those of one number on one device, in their order."""

@@ -83,7 +83,11 @@ class Evidence:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         if entry.only is not None and problem.id not in entry.only:
             return False
-        candidate, kernel = entry.candidate, self.operator.kernel(entry.candidate.kernel)
+        candidate = entry.candidate
+        known = self._conditions.known(candidate.id, problem)
+        if known is not None:
+            return known
+        kernel = self.operator.kernel(candidate.kernel)
         return self._conditions.hold(candidate.id, (*entry.requires, *kernel.worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:

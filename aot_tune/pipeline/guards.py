@@ -17,6 +17,7 @@ class Conditions:
         self._facts: dict[str, Facts] = {}
         self._keys: dict[Hashable, tuple[tuple[str, Expr], ...]] = {}
         self._held: dict[tuple[str, str], bool] = {}
+        self._answers: dict[tuple[Hashable, str], bool] = {}
 
     def facts(self, problem: Problem) -> Facts:
         """The facts of a problem."""
@@ -24,12 +25,18 @@ class Conditions:
             self._facts[problem.id] = self._operator.facts(problem)
         return self._facts[problem.id]
 
+    def known(self, owner: Hashable, problem: Problem) -> bool | None:
+        """What `hold` said of an owner's conditions on a problem; None where it was not asked."""
+        return self._answers.get((owner, problem.id))
+
     def hold(self, owner: Hashable, conditions: Iterable[Expr], problem: Problem) -> bool:
         """Whether all conditions hold on a problem; `owner` always has the same ones."""
         keyed = self._keys.get(owner)
         if keyed is None:
             keyed = self._keys[owner] = tuple((c.key(), c) for c in conditions)
-        return all(self._holds(key, condition, problem) for key, condition in keyed)
+        answer = all(self._holds(key, condition, problem) for key, condition in keyed)
+        self._answers[owner, problem.id] = answer
+        return answer
 
     def _holds(self, key: str, condition: Expr, problem: Problem) -> bool:
         known = self._held.get((key, problem.id))

@@ -126,6 +126,14 @@ class Measurer:
             self._take(evidence, problem, entry, known)
         return known is not None
 
+    def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
+        """Whether the store has a screen of an object on a problem; any thread may ask."""
+        return self._store(loaded).find(candidate, digest, problem) is not None
+
+    def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
+        """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
+        return self._known_race(self._one(loaded, problem), entrants) is not None
+
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen, where a race is due; what the budget's end broke off does not count."""
         entrants = finalists(evidence, problem)
@@ -197,9 +205,12 @@ class Measurer:
             one.store.put(measurement)
         return measurement
 
-    def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
+    def _known_race(self, one: _OneProblem, entries: Sequence[Entry]) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.digest) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
-        known = one.store.find_race(subjects, one.problem)
+        return one.store.find_race(subjects, one.problem)
+
+    def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
+        known = self._known_race(one, entries)
         if known is not None:
             self.reused += len(known)
             return known

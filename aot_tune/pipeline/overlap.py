@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from aot_tune.compile.run import kill_running
-from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import to_compile
+from aot_tune.pipeline.linking import Linker
 from aot_tune.pipeline.measure import Measurer, finalists
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
@@ -51,17 +51,17 @@ def measure_overlapped(
     Entries that are not among `entries` have their object, or a record that knows all of them. Those that follow
     another one wait for it; what only the races tell of their leaders, they are compiled, screened and raced after.
     """
-    timings = Timings()
+    timings, linker = Timings(), Linker(session, crew, pairs)
     start = session.progress.now()
     new = {id(e) for e in entries}
     _screen(crew, pairs, [e for _, v in pairs for e in v.entries.values() if id(e) not in new])
     wanted, left = _in_two(pairs, entries)
     while True:
         while wanted:
-            for ready in _compiled(session, crew, wanted, timings):
+            for ready in _compiled(session, linker, wanted, timings):
                 _screen(crew, pairs, ready)
             wanted, left = _in_two(pairs, left)
-        _race_all(session, crew, pairs)
+        _race_all(session, crew, pairs, linker)
         wanted, left = _in_two(pairs, left)
         if not wanted:
             timings.wall = session.progress.now() - start
@@ -107,7 +107,7 @@ def _screen_one(
     measurer.screen(loaded, evidence, problem, tried)
 
 
-def _race_all(session: Session, crew: Crew, pairs: Pairs) -> None:
+def _race_all(session: Session, crew: Crew, pairs: Pairs, linker: Linker) -> None:
     """Race on every problem where that is due; entrants that only a record knew are compiled together before.
 
     Where the budget does not allow that, the times of the record stand.
@@ -116,19 +116,17 @@ def _race_all(session: Session, crew: Crew, pairs: Pairs) -> None:
     missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
     if missing and _may_compile(session):
         session.compile(missing.values(), "finalists")
-        _link(crew, missing.values())
-    crew.each(
-        (number, partial(_race, loaded, evidence, problem))
-        for (number, loaded, evidence, problem), entrants in due
-        if all(e.object is not None for e in entrants)
-    )
+    races = [one for one in due if all(e.object is not None for e in one[1])]
+    unknown = [entrants for (_, loaded, _, p), entrants in races if not crew.knows_race(loaded, p, entrants)]
+    linker.all({e.digest: e for entrants in unknown for e in entrants}.values())
+    crew.each((number, partial(_race, loaded, evidence, problem)) for (number, loaded, evidence, problem), _ in races)
 
 
 def _race(loaded: LoadedOperator, evidence: Evidence, problem: Problem, measurer: Measurer) -> None:
     measurer.race(loaded, evidence, problem)
 
 
-def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timings) -> Iterator[list[Entry]]:
+def _compiled(session: Session, linker: Linker, entries: list[Entry], timings: Timings) -> Iterator[list[Entry]]:
     """Compile in the background, the longest first; yields what has got ready, until all has or the budget ends."""
     found: queue.Queue[Entry | BaseException | None] = queue.Queue()
 
@@ -137,7 +135,6 @@ def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timin
     def ready(entry: Entry) -> None:
         if stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
-        _link(crew, [entry])
         found.put(entry)
 
     def compile_them() -> None:
@@ -146,7 +143,7 @@ def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timin
             order = sorted(
                 entries, key=lambda e: -kernels[e.candidate.operator].kernel(e.candidate.kernel).compile_seconds
             )
-            session.compile(order, order[0].candidate.target if order else "", ready)
+            session.compile(order, order[0].candidate.target if order else "", ready, linker.after)
             found.put(None)
         except BaseException as error:  # handed on to the thread that measures
             found.put(error)
@@ -167,14 +164,6 @@ def _compiled(session: Session, crew: Crew, entries: list[Entry], timings: Timin
             kill_running()
             thread.join(0.2)
         timings.compiling += session.progress.now() - start
-
-
-def _link(crew: Crew, entries: Iterable[Entry]) -> None:
-    """Link candidates for the devices, before anything is timed that a linker could disturb."""
-    for entry in entries:
-        with contextlib.suppress(ToolchainError):  # told again when it is measured
-            for bench in crew.benches if entry.compiled else ():
-                bench.shared_object(entry)
 
 
 def _next_batch(

@@ -16,6 +16,7 @@ from aot_tune.bench import Device, Policy, policy_for
 from aot_tune.bench.cpu import usable_cores
 from aot_tune.compile import (
     Batch,
+    Object,
     ObjectCache,
     compile_batches,
     families_of,
@@ -25,6 +26,7 @@ from aot_tune.compile import (
     toolchain_for,
 )
 from aot_tune.compile import Progress as CompileProgress
+from aot_tune.compile.build import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.errors import BuildError
@@ -250,11 +252,18 @@ class Session:
                 if baseline.family in served and (target is None or baseline.meets(target)):
                     yield kernel, baseline
 
-    def compile(self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] | None = None) -> None:
+    def compile(
+        self,
+        entries: Iterable[Entry],
+        what: str,
+        ready: Callable[[Entry], None] | None = None,
+        then: Callable[[Entry, Object], Task | None] | None = None,
+    ) -> None:
         """Compile what has no object yet; a failed compile is a status of its object.
 
         `ready` is called in this thread with each entry as soon as it has its object; when it raises, the compilers are
-        killed, and what has none yet has none. Without `what`, nothing is printed.
+        killed, and what has none yet has none. `then` is called before, in any thread; it says what is left to do with
+        an entry's object, in a thread beside this one. Without `what`, nothing is printed.
         """
         waiting = [e for e in entries if e.object is None]
         by_symbol: dict[str, list[Entry]] = {}
@@ -278,6 +287,10 @@ class Session:
                     entry.object = None
                     raise
 
+        def after(new: Object) -> Task | None:
+            tasks = (then(entry, new) for entry in by_symbol[new.symbol]) if then is not None else ()
+            return next((t for t in tasks if t is not None), None)  # they share the object
+
         backends = sorted({e.candidate.backend for e in waiting})
         compile_batches(
             [
@@ -285,6 +298,7 @@ class Session:
                 for b in backends
             ],
             show,
+            after,
         )
         if backends == ["cxx"]:  # others keep processes, or wait for memory
             self.load.add(_children_seconds() - spent, self.progress.now() - start, len(by_symbol))

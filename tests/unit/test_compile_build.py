@@ -15,10 +15,20 @@ from aot_tune.compile import Batch, Jobs, ObjectCache, Progress, compile_batches
 from aot_tune.render import Rendered
 
 
-def stand_in(name: str, get: Callable[[Rendered], object]) -> ObjectCache:
-    """A cache of a backend that compiles by calling `get`."""
-    chain = SimpleNamespace(name=name, identity=dict)
-    return cast("ObjectCache", SimpleNamespace(toolchain=chain, get=lambda rendered, _target: get(rendered)))
+def stand_in(
+    name: str,
+    get: Callable[[Rendered], object],
+    find: Callable[[Rendered], object] = lambda _rendered: None,
+) -> ObjectCache:
+    """A cache of a backend that compiles by calling `get`, and looks up with `find`."""
+    chain = SimpleNamespace(name=name, identity=lambda: {"version": name})
+
+    def known(rendered: Rendered, _target: object, identity: dict[str, str]) -> object:
+        assert identity == {"version": name}
+        return find(rendered)
+
+    cache = SimpleNamespace(toolchain=chain, get=lambda rendered, _target: get(rendered), find=known)
+    return cast("ObjectCache", cache)
 
 
 def of_backend(rendered: Rendered, backend: str) -> Rendered:
@@ -32,16 +42,16 @@ def test_a_quick_backend_does_not_wait_for_a_slow_one(make_rendered: Any) -> Non
         assert quick_done.wait(30), "the quick backend waits until the slow one is done"
         return rendered.candidate.id
 
-    def quick(rendered: Rendered) -> str:
-        quick_done.set()
-        return rendered.candidate.id
-
     def seen(progress: Progress) -> None:
         order.append(cast("str", progress.object))
+        quick_done.set()
 
     first, second = of_backend(make_rendered(1), "slow"), of_backend(make_rendered(2), "quick")
     jobs = Jobs(count=2, reason="")
-    batches = [Batch(stand_in("slow", slow), (first,), jobs), Batch(stand_in("quick", quick), (second,), jobs)]
+    batches = [
+        Batch(stand_in("slow", slow), (first,), jobs),
+        Batch(stand_in("quick", lambda r: r.candidate.id), (second,), jobs),
+    ]
     made = cast("dict[str, str]", compile_batches(batches, seen))
     assert made == {r.candidate.id: r.candidate.id for r in (first, second)}
     assert order == [second.candidate.id, first.candidate.id]
@@ -93,3 +103,76 @@ def test_an_error_in_one_backend_ends_the_others(make_rendered: Any) -> None:
     with pytest.raises(OSError, match="no space left"):
         compile_batches(batches)
     assert len(begun) < len(many)
+
+
+def test_what_a_cache_holds_is_there_at_once_and_needs_no_compiler(make_rendered: Any) -> None:
+    main, release, order = threading.get_ident(), threading.Event(), list[str]()
+    held, new = of_backend(make_rendered(1), "one"), of_backend(make_rendered(2), "one")
+
+    def get(rendered: Rendered) -> str:
+        assert rendered is new
+        assert threading.get_ident() != main
+        assert release.wait(30), "what the cache holds waits for the compiler"
+        return rendered.candidate.id
+
+    def find(rendered: Rendered) -> str | None:
+        assert threading.get_ident() == main
+        return rendered.candidate.id if rendered is held else None
+
+    def seen(progress: Progress) -> None:
+        order.append(cast("str", progress.object))
+        release.set()
+
+    batch = Batch(stand_in("one", get, find), (new, held), Jobs(count=1, reason=""))
+    made = cast("dict[str, str]", compile_batches([batch], seen))
+    assert order == [held.candidate.id, new.candidate.id]
+    assert made == {i: i for i in order}
+
+
+def test_what_is_still_to_be_done_with_objects_is_done_in_other_threads_at_a_time(make_rendered: Any) -> None:
+    """One of the cache and one that was compiled meet; of a third there is nothing to do."""
+    main, meet, done, order = threading.get_ident(), threading.Barrier(2, timeout=30), set[str](), list[str]()
+    held, new, plain = (of_backend(make_rendered(n), "one") for n in (1, 2, 3))
+
+    def task(name: str) -> None:
+        assert threading.get_ident() != main
+        meet.wait()
+        done.add(name)
+
+    def then(found: object) -> Callable[[], None] | None:
+        name = cast("str", found)
+        return None if name == plain.candidate.id else lambda: task(name)
+
+    def seen(progress: Progress) -> None:
+        name = cast("str", progress.object)
+        assert name in done or name == plain.candidate.id
+        order.append(name)
+
+    cache = stand_in("one", lambda r: r.candidate.id, lambda r: None if r is new else r.candidate.id)
+    compile_batches([Batch(cache, (new, held, plain), Jobs(count=2, reason=""))], seen, then)
+    assert done == {held.candidate.id, new.candidate.id}
+    assert set(order) == {*done, plain.candidate.id}
+
+
+def test_what_is_left_of_the_caches_objects_does_not_wait_for_compilers(make_rendered: Any) -> None:
+    linked = threading.Event()
+    new, held = (of_backend(make_rendered(n), "one") for n in (1, 2))
+
+    def get(rendered: Rendered) -> str:
+        assert linked.wait(30), "the only compiler keeps an object of the cache waiting"
+        return rendered.candidate.id
+
+    cache = stand_in("one", get, lambda r: r.candidate.id if r is held else None)
+    batch = Batch(cache, (new, held), Jobs(count=1, reason=""))
+    compile_batches([batch], None, lambda found: linked.set if cast("str", found) == held.candidate.id else None)
+    assert linked.is_set()
+
+
+def test_an_error_of_what_was_still_to_be_done_ends_all(make_rendered: Any) -> None:
+    def fails() -> None:
+        raise OSError("no space left")
+
+    cache = stand_in("one", lambda r: r.candidate.id, lambda r: r.candidate.id)
+    batch = Batch(cache, (of_backend(make_rendered(1), "one"),), Jobs(count=1, reason=""))
+    with pytest.raises(OSError, match="no space left"):
+        compile_batches([batch], None, lambda _: fails)

@@ -42,6 +42,17 @@ def test_failures_are_kept_too(tmp_path: Path, status: str) -> None:
     assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
 
 
+def test_what_was_found_is_read_once(tmp_path: Path) -> None:
+    kept = measured()
+    shelf(tmp_path).put(kept)
+    again = shelf(tmp_path)
+    assert again.find("c1", "o1", kept.problem) == kept
+    for path in (tmp_path / "measurements").rglob("*.json"):
+        path.unlink()
+    assert again.find("c1", "o1", kept.problem) == kept
+    assert shelf(tmp_path).find("c1", "o1", kept.problem) is None
+
+
 def test_equal_objects_share_measurements(tmp_path: Path) -> None:
     shelf(tmp_path).put(measured("c1", "o1"))
     found = shelf(tmp_path).find("c2", "o1", problem(M=16, N=64))

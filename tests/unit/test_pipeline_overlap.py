@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from aot_tune.bench import Measurement
-from aot_tune.compile import Object
+from aot_tune.compile import Jobs, Object
+from aot_tune.compile.build import Task
 from aot_tune.database import Code
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -81,26 +82,46 @@ class World:
         self.turn = Budget(budget)
         self.progress = SimpleNamespace(now=time.monotonic)
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
-        self.benches = [SimpleNamespace(shared_object=lambda _entry: None)]
+        self.linked: list[str] = []
+        self.known: set[str] = set()
+        self.benches = [SimpleNamespace(link=lambda _backend, made: self.linked.append(made.symbol))]
         self.members = [self]
 
+    def jobs_of(self, _backend: str) -> Jobs:
+        return Jobs(count=2, reason="")
+
+    def knows(self, _loaded: object, _where: Problem, _candidate: str, digest: str) -> bool:
+        return digest in self.known
+
+    def knows_race(self, _loaded: object, where: Problem, _entrants: object) -> bool:
+        return f"race {where.id}" in self.known
+
     def compile(
-        self, entries: Iterable[Entry], what: str, ready: Callable[[Entry], None] = lambda _entry: None
+        self,
+        entries: Iterable[Entry],
+        what: str,
+        ready: Callable[[Entry], None] = lambda _entry: None,
+        then: Callable[[Entry, Object], Task | None] = lambda _entry, _made: None,
     ) -> None:
         assert (threading.get_ident() == self.main) == (what == "finalists")
         self.busy = True
         try:
-            self._compile(entries, ready)
+            self._compile(entries, ready, then)
         finally:
             self.busy = False
 
-    def _compile(self, entries: Iterable[Entry], ready: Callable[[Entry], None]) -> None:
+    def _compile(
+        self,
+        entries: Iterable[Entry],
+        ready: Callable[[Entry], None],
+        then: Callable[[Entry, Object], Task | None],
+    ) -> None:
         for one in entries:
             time.sleep(self.delay)
             if self.fault is not None:
                 raise self.fault
             self.compiled.append(one.rendered.symbol)
-            one.object = Object(
+            made = Object(
                 key="",
                 path="x",
                 digest=one.rendered.symbol,
@@ -111,6 +132,10 @@ class World:
                 error="",
                 cached=False,
             )
+            task = then(one, made)
+            if task is not None:
+                task()
+            one.object = made
             ready(one)
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
@@ -185,6 +210,14 @@ def test_each_candidate_is_screened_once_on_each_of_its_problems() -> None:
     world = World(delay=0.01)
     world.run(everyone())
     assert len(world.screened) == len(set(world.screened)) == 2 * 5 + 1 * 3
+
+
+def test_what_is_to_be_measured_is_linked_before_and_nothing_else() -> None:
+    world = World()
+    world.known = {"quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES), "race N=64", "race N=8 T=f16"}
+    world.run(everyone())
+    assert world.linked[:-2] == ["generic_bf16_0", "generic_f16_0", "slow_f16_1", "slow_f16_2"]
+    assert set(world.linked[-2:]) == {"slow_bf16_1", "slow_bf16_2"}  # they race on N=8 with nobody else
 
 
 def test_a_fault_of_the_compiling_thread_ends_the_tuning() -> None:

@@ -1,0 +1,50 @@
+"""Links candidates for the benchmark, several at a time, and only those with which something is to be measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from aot_tune.compile import Object
+from aot_tune.compile.build import Task
+from aot_tune.errors import ToolchainError
+from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.session import LoadedOperator, Session
+
+__all__ = ["Linker"]
+
+
+class Linker:
+    """Links for all devices of a crew, before anything is timed that a linker could disturb.
+
+    A candidate that does not link is told again when it is measured.
+    """
+
+    def __init__(self, session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+        self._session, self._crew = session, crew
+        self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
+
+    def after(self, entry: Entry, made: Object) -> Task | None:
+        """What links a new object; None where all its screens are known, or where there is none."""
+        wanted = made.status == "ok" and self._lacks(entry, made.digest)
+        return partial(self._link, entry, made) if wanted else None
+
+    def all(self, entries: Iterable[Entry]) -> None:
+        """Link candidates that were compiled."""
+        made = [(e, e.object) for e in entries if e.object is not None and e.compiled]
+        with ThreadPoolExecutor(self._session.jobs_of("cxx").count) as pool:
+            for done in [pool.submit(self._link, *one) for one in made]:
+                done.result()
+
+    def _lacks(self, entry: Entry, digest: str) -> bool:
+        loaded, evidence = self._of[entry.candidate.operator]
+        wanted = (p for p in evidence.workload if evidence.meant_for(entry, p) and not evidence.has(entry, p))
+        return not all(self._crew.knows(loaded, p, entry.candidate.id, digest) for p in wanted)
+
+    def _link(self, entry: Entry, made: Object) -> None:
+        for bench in self._crew.benches:
+            with contextlib.suppress(ToolchainError):
+                bench.link(entry.candidate.backend, made)
