@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,9 @@ from aot_tune.storage import scratch_folder
 __all__ = ["vendor_entries"]
 
 _SECONDS = 180.0
+_PROCESSES, _PER_PROCESS = 4, 8
+"""At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
+a second or two to begin."""
 _PER_PROBLEM = {"quick": 4, "default": 16, "thorough": 32, "exhaustive": 48}
 _HEURISTIC_SHARE = 0.6
 """Of the algorithms tried on a problem, so many are the first of the library's own list; the rest is enumerated."""
@@ -115,27 +120,45 @@ def _chosen(products: _Products, count: int) -> list[dict[str, int]]:
 
 
 def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[_Products]:
-    """Ask the library in a process of its own; without an answer, its own choice at run time is all that is tried."""
+    """Ask the library in processes of their own; without an answer, its own choice at run time is all that is tried."""
     if not products:
         return []
-    count = _PER_PROBLEM[session.options.effort]
-    module = f"aot_tune.vendor.{kernel.backend}"
+    begun = session.progress.now()
+    count = max(1, min(_PROCESSES, session.jobs_of(kernel.backend).count, len(products) // _PER_PROCESS))
+    parts = [products[i::count] for i in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        told = list(pool.map(partial(_ask_process, session, kernel, device), parts))
+    for i, part in enumerate(parts) if count > 1 else ():
+        if isinstance(told[i], str):  # a device may be set to take one process at a time
+            told[i] = _ask_process(session, kernel, device, part)
+    answers = [one for one in told if isinstance(one, _Answer)]
+    if len(answers) < count:
+        reason = next(one for one in told if isinstance(one, str))
+        session.progress.line(f"{kernel.backend}: its algorithms are not tried one by one: {reason}")
+        return []
+    found = [answers[i % count].products[i // count] for i in range(len(products))]
+    session.progress.line(
+        f"{kernel.backend} version {answers[0].version}: {sum(len(p.configs) for p in found)} algorithms "
+        f"listed for {len(products)} problems in {session.progress.now() - begun:.0f} s"
+    )
+    return found
+
+
+def _ask_process(
+    session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
+) -> _Answer | str:
+    """What the library says of products in one process; or why it says nothing."""
+    module, limit = f"aot_tune.vendor.{kernel.backend}", _PER_PROBLEM[session.options.effort] + 16
     with scratch_folder() as name:
         folder = Path(name)
         (folder / "in.json").write_bytes(msgspec.json.encode(products))
         argv = [sys.executable, "-m", module, "--problems", "in.json", "--out", "out.json"]
-        argv += ["--limit", str(count + 16), "--checks", "8000"]
+        argv += ["--limit", str(limit), "--checks", "8000"]
         path = os.pathsep.join(p for p in sys.path if p)
         environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": device.unit}
         done = run(argv, folder=folder, environ=environ, timeout=_SECONDS)
         try:
             answer = msgspec.json.decode((folder / "out.json").read_bytes(), type=_Answer)
         except (OSError, msgspec.MsgspecError) as error:
-            reason = first_error(done.output) if done.output else str(error)
-            session.progress.line(f"{kernel.backend}: its algorithms are not tried one by one: {reason}")
-            return []
-    session.progress.line(
-        f"{kernel.backend} version {answer.version}: {sum(len(p.configs) for p in answer.products)} algorithms "
-        f"listed for {len(products)} problems in {done.seconds:.0f} s"
-    )
-    return answer.products
+            return first_error(done.output) if done.output else str(error)
+    return answer if len(answer.products) == len(products) else "its answer is not of all problems"

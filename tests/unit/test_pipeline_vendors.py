@@ -1,0 +1,98 @@
+"""Asking a vendor's library for its algorithms: in several processes at a time, with a stand-in for the library."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cublaslt_stand_in import build_stub
+
+from aot_tune.bench import Device
+from aot_tune.compile import Jobs
+from aot_tune.compile import run as compile_run
+from aot_tune.compile.run import Finished
+from aot_tune.pipeline import vendors
+from aot_tune.pipeline.session import Session
+from aot_tune.spec import Kernel
+
+KERNEL = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: None)
+DEVICE = Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit="GPU-0")
+NOWHERE = Path("/nonexistent")
+PRODUCTS = [{"m": 16 * (i + 1), "n": 256, "k": 128 * (i + 1)} for i in range(19)]
+
+
+class World:
+    """A session of so many cores that keeps what is printed, and how many processes began.
+
+    `libraries` says where the process of a number finds its libraries.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, cores: int, libraries: Callable[[int], Path] = lambda _: NOWHERE
+    ) -> None:
+        self.lines: list[str] = []
+        self.runs = 0
+        self._lock = threading.Lock()
+        real = compile_run.run
+
+        def run(argv: list[str], **options: Any) -> Finished:
+            with self._lock:
+                self.runs += 1
+                number = self.runs
+            options["environ"] = {**options["environ"], "LD_LIBRARY_PATH": str(libraries(number))}
+            return real(argv, **options)
+
+        monkeypatch.setattr(vendors, "run", run)
+        self.session = SimpleNamespace(
+            options=SimpleNamespace(effort="default"),
+            progress=SimpleNamespace(now=lambda: 0.0, line=self.lines.append),
+            jobs_of=lambda _: Jobs(count=cores, reason=""),
+        )
+
+    def ask(self, products: list[dict[str, int]]) -> list[vendors._Products]:
+        return vendors._ask(cast(Session, self.session), KERNEL, DEVICE, products)
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_stub(tmp_path_factory.mktemp("stub"))
+
+
+def test_several_processes_give_the_answer_of_one(monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
+    alone = World(monkeypatch, 1, lambda _: stub)
+    answer = alone.ask(PRODUCTS)
+    assert (alone.runs, len(answer)) == (1, len(PRODUCTS))
+    assert len({str(one.configs) for one in answer}) > 1  # the order can be told from the answer
+    meet = threading.Barrier(2, timeout=60)
+
+    def libraries(_number: int) -> Path:
+        meet.wait()  # broken unless two are there at once
+        return stub
+
+    together = World(monkeypatch, 16, libraries)
+    assert together.ask(PRODUCTS) == answer
+    assert together.runs == 2  # of 8 products or more each
+    assert together.lines == alone.lines
+    assert together.lines[0].endswith(" algorithms listed for 19 problems in 0 s")
+
+
+def test_a_device_that_takes_one_process_at_a_time_is_asked_by_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, stub: Path
+) -> None:
+    answer = World(monkeypatch, 1, lambda _: stub).ask(PRODUCTS)
+    # Without a library a process ends as without a device.
+    world = World(monkeypatch, 16, lambda number: stub if number > 2 else NOWHERE)
+    assert world.ask(PRODUCTS) == answer
+    assert world.runs == 4
+
+
+def test_without_an_answer_a_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, 16)
+    assert world.ask(PRODUCTS) == []
+    assert len(world.lines) == 1
+    assert world.lines[0].startswith("cublaslt: its algorithms are not tried one by one: ")
+    assert "cuBLASLt not found" in world.lines[0]
