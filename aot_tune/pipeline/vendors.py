@@ -16,7 +16,7 @@ from aot_tune.bench import Device
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.run import run
-from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.database import OperatorDatabase, load_database
 from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.keep import records_folder
@@ -89,7 +89,7 @@ def _configs(
 def _recorded(
     session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
 ) -> Iterator[tuple[Problem, dict[str, ConfigValue]]]:
-    for database in (*session.databases, *_last_build(session)):
+    for database in (*session.databases, *_last_build(session, operator)):
         if database.operator != operator.name or database.device.digest != device.digest:
             continue
         candidates = {c.id: c.candidate for c in database.candidates}
@@ -99,11 +99,11 @@ def _recorded(
                 yield m.problem, candidate.config
 
 
-def _last_build(session: Session) -> list[OperatorDatabase]:
-    """What the library's last build on this machine measured."""
+def _last_build(session: Session, operator: Operator) -> list[OperatorDatabase]:
+    """What the library's last build on this machine measured of an operator."""
     folder = records_folder(session)
     try:
-        return load_databases(folder) if folder is not None and folder.is_dir() else []
+        return [] if folder is None else [load_database(p) for p in sorted(folder.glob(f"*/{operator.name}.jsonl"))]
     except AotTuneError:
         return []  # of another version: the library is asked again
 
