@@ -3,12 +3,12 @@ and code of a Triton function that assumes nothing, beside the code that the JIT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.render import assumes_less
 
-__all__ = ["to_compile", "waiting"]
+__all__ = ["awaited", "competes", "to_compile", "waiting"]
 
 Groups = dict[tuple[object, ...], list[Entry]]
 
@@ -16,13 +16,39 @@ _AMONG_THE_BEST = 1.04
 """A config was among the best of a dtype where it took at most so many times the best time on some problem."""
 
 
-def to_compile(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
+def to_compile(evidence: Evidence, entries: Iterable[Entry], unsettled: Collection[str] = ()) -> list[Entry]:
     """Those of an operator's entries that are to be compiled now.
 
-    An entry that follows others is where one of them was measured, here or in a record, and was among the best.
+    An entry that follows others is where one of them was measured, here or in a record, and was among the best. On
+    problems of these ids that cannot be told yet, for something that is compiled may be better.
     """
     best, groups = _among_the_best(evidence), _groups(evidence)
+    if unsettled:
+        best = {c for c in best if _problems(evidence, evidence.entries[c]).isdisjoint(unsettled)}
     return [e for e in entries if _is_due(evidence, _leaders(evidence, e, groups), best)]
+
+
+def awaited(evidence: Evidence, entries: Iterable[Entry]) -> dict[str, float]:
+    """By id, the problems that tell whether entries are to be compiled, which follow others: seconds that one takes."""
+    found: dict[str, float] = {}
+    groups = _groups(evidence)
+    for entry in entries:
+        seconds = evidence.operator.kernel(entry.candidate.kernel).compile_seconds
+        for leader in _leaders(evidence, entry, groups):
+            found |= {p: max(seconds, found.get(p, 0.0)) for p in _problems(evidence, leader)}
+    return found
+
+
+def competes(evidence: Evidence, entry: Entry) -> bool:
+    """Whether the time of an entry decides which others are among the best.
+
+    Calls of a vendor's library are left out: where it is missing, or not wanted, the others serve.
+    """
+    return evidence.operator.kernel(entry.candidate.kernel).algorithms is None
+
+
+def _problems(evidence: Evidence, entry: Entry) -> set[str]:
+    return {p.id for p in evidence.workload if evidence.meant_for(entry, p)}
 
 
 def waiting(evidence: Evidence, entries: Iterable[Entry]) -> list[Entry]:
@@ -47,15 +73,11 @@ def _told(evidence: Evidence, leader: Entry) -> bool:
 
 
 def _among_the_best(evidence: Evidence) -> set[str]:
-    """Candidates that were among the best on some problem.
-
-    Calls of a vendor's library are left out: where it is missing, or not wanted, the others serve.
-    """
-    kernels = evidence.operator.kernels
-    own = {k.name for k in kernels if k.algorithms is None}
+    """Candidates that were among the best on some problem."""
+    own = {c for c, e in evidence.entries.items() if competes(evidence, e)}
     best: set[str] = set()
     for row in evidence.costs().values():
-        times = {c: t for c, t in row.items() if evidence.entries[c].candidate.kernel in own}
+        times = {c: t for c, t in row.items() if c in own}
         limit = _AMONG_THE_BEST * min(times.values(), default=0.0)
         best.update(c for c, t in times.items() if t <= limit)
     return best

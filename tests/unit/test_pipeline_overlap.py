@@ -15,6 +15,7 @@ from aot_tune.bench import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.build import Task
 from aot_tune.database import Code
+from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import finalists
@@ -120,6 +121,7 @@ class World:
             time.sleep(self.delay)
             if self.fault is not None:
                 raise self.fault
+            self.compiling(one.rendered.symbol)
             self.compiled.append(one.rendered.symbol)
             made = Object(
                 key="",
@@ -138,12 +140,19 @@ class World:
             one.object = made
             ready(one)
 
+    def screening(self, where: Problem, symbol: str) -> None:
+        """Called before a screen."""
+
+    def compiling(self, symbol: str) -> None:
+        """Called before a compile."""
+
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
         for _, job in jobs:
             job(cast(Any, self))
 
     def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry]) -> None:
         for one in tried:
+            self.screening(where, one.rendered.symbol)
             self.screened.append((where.id, one.rendered.symbol))
             width = cast(int, one.candidate.config.get("W", 0))
             evidence.add(
@@ -309,3 +318,96 @@ def test_a_vendors_library_does_not_keep_followers_from_being_tried() -> None:
     world.times = world.finals = {**TIMES, 7: 10.0}
     world.run([entry("vendor", "bf16", 7), *everyone()])
     assert {"slow_f16_1", "slow_f16_2"} < set(world.compiled)
+
+
+class Backlogged(World):
+    """The vendor's candidates take long to screen: the first until all of the first wave is compiled.
+
+    Those of the second problem, and what is left of the first, wait until followers are being compiled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wave, self.followers = threading.Event(), threading.Event()
+        self.begun: list[tuple[str, bool]] = []
+
+    def compiling(self, symbol: str) -> None:
+        if symbol.startswith("slow_f16"):
+            self.followers.set()
+
+    def compile(self, *arguments: Any, **named: Any) -> None:
+        super().compile(*arguments, **named)
+        self.wave.set()
+
+    def screening(self, where: Problem, symbol: str) -> None:
+        if symbol.startswith("vendor"):
+            assert self.wave.wait(30)
+            second = where.id == "N=64"
+            self.begun.append((where.id, self.followers.wait(30) if second else self.followers.is_set()))
+
+
+def test_followers_are_compiled_while_what_does_not_decide_on_them_is_still_screened() -> None:
+    world = Backlogged()
+    world.run([*(entry("vendor", "bf16", width) for width in range(7, 12)), *everyone()])
+    assert world.compiled[-2:] == ["slow_f16_1", "slow_f16_2"]
+    assert len(world.begun) == 10
+    assert all(begun for where, begun in world.begun if where == "N=64")
+
+
+def test_followers_wait_until_all_that_may_be_better_than_their_leaders_is_measured() -> None:
+    """The last of the kernels that is compiled is the best: then nothing is among the best that has followers."""
+    world = World()
+    world.times = world.finals = {**TIMES, 0: 50.0}
+    screened = threading.Event()
+
+    def compiling(symbol: str) -> None:
+        if symbol == "quick_bf16_0":
+            assert screened.wait(30)  # all leaders are measured by now
+
+    def screening(_where: Problem, _symbol: str) -> None:
+        if len(world.screened) >= 2 * 3 - 1:
+            screened.set()
+
+    world.compiling, world.screening = compiling, screening  # type: ignore[method-assign]
+    slow = [entry("slow", dtype, width) for dtype in ("bf16", "f16") for width in TIMES]
+    world.run([entry("quick", "bf16"), *slow])
+    assert world.compiled == [*(f"slow_bf16_{w}" for w in TIMES), "quick_bf16_0"]
+
+
+def test_what_others_wait_for_is_screened_first() -> None:
+    """Of what got ready together: first the problems of leaders, where long compiles wait for them before others."""
+    entries = [entry("vendor", "bf16", 7), entry("generic", "bf16"), entry("slow", "bf16", 1)]
+    evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
+    world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
+    for one in entries:
+        one.recorded = Code(one.rendered.symbol, "device")
+    backlog = Backlog([(loaded, evidence)])
+    backlog.rank({("scale", "N=8"): 2.0, ("scale", "N=64"): 40.0})
+    assert [backlog.urgency_of(e) for e in entries] == [0.0, 40.0, 40.0]
+    backlog.add(entries)
+    assert backlog.unsettled(evidence) == {"N=8", "N=64"}
+    passes = []
+    while backlog:
+        before = len(world.screened)
+        backlog.screen(cast(Crew, world), lambda _: False)
+        passes.append(world.screened[before:])
+    own = ["generic_bf16_0", "slow_bf16_1"]
+    assert passes[:2] == [[("N=64", s) for s in own], [("N=8", s) for s in own]]
+    assert passes[2] == [("N=8", "vendor_bf16_7"), ("N=64", "vendor_bf16_7")]
+    assert len(passes) == 3
+
+
+def test_screens_stop_between_two_problems_and_go_on_later() -> None:
+    entries = [entry("generic", "bf16"), entry("generic", "f16")]
+    evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
+    world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
+    for one in entries:
+        one.recorded = Code(one.rendered.symbol, "device")
+    backlog = Backlog([(loaded, evidence)])
+    backlog.add(entries)
+    backlog.screen(cast(Crew, world), lambda _: bool(world.screened))
+    assert len(world.screened) == 1
+    assert backlog
+    backlog.screen(cast(Crew, world), lambda _: False)
+    assert not backlog
+    assert sorted(where for where, _ in world.screened) == ["N=64", "N=8", "N=8 T=f16"]

@@ -1,0 +1,110 @@
+"""Compiling in the background, while devices measure what is compiled already."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from aot_tune.compile.run import kill_running
+from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.linking import Linker
+from aot_tune.pipeline.outlook import expected_seconds
+from aot_tune.pipeline.session import Session
+
+__all__ = ["Background", "may_compile"]
+
+_KEPT_FOR_RACES = 0.3
+"""Share of a budget after which nothing is compiled any more."""
+
+_PATIENCE = 0.2
+"""Seconds between two looks at the budget while nothing gets ready."""
+
+
+def may_compile(session: Session) -> bool:
+    """Whether the budget still allows to compile."""
+    return session.turn.allows(_KEPT_FOR_RACES * (session.turn.seconds or 0.0))
+
+
+class Background:
+    """Compiles entries, the longest first, in a thread of its own until `close`.
+
+    `urgency` tells how urgent an entry's screens are. `waited` are seconds in which `take` had nothing to give.
+    """
+
+    def __init__(
+        self, session: Session, linker: Linker, entries: Sequence[Entry], urgency: Callable[[Entry], float]
+    ) -> None:
+        self._session, self._linker, self._urgency = session, linker, urgency
+        operators = {n: loaded.operator for n, loaded in session.operators.items()}
+        self._entries = sorted(entries, key=lambda e: -expected_seconds(operators[e.candidate.operator], e))
+        self._found: queue.Queue[Entry | BaseException | None] = queue.Queue()
+        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._most = 0.0
+        self._over = False
+        self.waited = 0.0
+        self._begun = self._end = session.progress.now()
+        self._thread = threading.Thread(target=self._compile, daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything was taken, or the budget allows no more."""
+        return self._over or not may_compile(self._session)
+
+    @property
+    def seconds(self) -> float:
+        """How long compilers ran; to be asked when they have ended."""
+        return self._end - self._begun
+
+    def calls(self, urgency: float) -> bool:
+        """Whether there is something to take that is more urgent, or the last has been compiled."""
+        return self._most > urgency or self._ended.is_set() or self.over
+
+    def take(self, *, wait: bool) -> list[Entry]:
+        """What has got ready since the last time; where that is nothing and `wait`, the first is waited for.
+
+        Raises:
+            BaseException: what ended the thread.
+        """
+        begun = self._session.progress.now()
+        batch: list[Entry | BaseException | None] = []
+        while wait and not batch and not self.over:
+            with contextlib.suppress(queue.Empty):
+                batch.append(self._found.get(timeout=_PATIENCE))
+        self.waited += self._session.progress.now() - begun
+        self._most = 0.0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch.append(self._found.get_nowait())
+        for one in batch:
+            if isinstance(one, BaseException):
+                raise one
+        self._over = self._over or None in batch
+        return [e for e in batch if isinstance(e, Entry)]
+
+    def close(self) -> None:
+        """End the compilers that still run."""
+        self._stopping.set()
+        while self._thread.is_alive():
+            kill_running()
+            self._thread.join(_PATIENCE)
+
+    def _compile(self) -> None:
+        last: BaseException | None = None
+        try:
+            self._session.compile(
+                self._entries, self._entries[0].candidate.target, self._ready, then=self._linker.after
+            )
+        except BaseException as error:  # handed on to the thread that measures
+            last = error
+        self._end = self._session.progress.now()
+        self._ended.set()
+        self._found.put(last)
+
+    def _ready(self, entry: Entry) -> None:
+        if self._stopping.is_set():
+            raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
+        self._found.put(entry)
+        self._most = max(self._most, self._urgency(entry))
