@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -90,8 +90,8 @@ class _Compilers:
     """
 
     def __init__(self, batches: Sequence[Batch], then: Callable[[Object], Task | None]) -> None:
-        # A missing compiler is one error, before anything is compiled.
-        self.identities = {b.cache.toolchain.name: b.cache.toolchain.identity() for b in batches}
+        for batch in batches:
+            batch.cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
         self.then = then
         most = max((b.jobs.count for b in batches), default=1)
         self._room = Room(most, min((b.jobs.free for b in batches if b.jobs.free is not None), default=None))
@@ -134,10 +134,14 @@ def _made(
     Those of a cache are looked up here: many threads that do no more than this are in each other's way.
     """
     done: queue.SimpleQueue[tuple[Future[Object], list[Rendered]]] = queue.SimpleQueue()
+    makers: dict[tuple[str, str], Mapping[str, object]] = {}
     running = 0
     for batch, group in groups:
-        target, identity = target_by_name(group[0].candidate.target), compilers.identities[batch.cache.toolchain.name]
-        found = batch.cache.find(group[0], target, identity)
+        target = target_by_name(group[0].candidate.target)
+        at = batch.cache.toolchain.name, target.name
+        if at not in makers:
+            makers[at] = batch.cache.maker(target)
+        found = batch.cache.find(group[0], target, makers[at])
         task = compilers.then(found) if found is not None else None
         if found is not None and task is None:
             yield found, group

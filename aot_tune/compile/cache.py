@@ -114,11 +114,15 @@ class ObjectCache:
         """The folder in use; None when nothing is kept (any more)."""
         return self._root
 
-    def key(self, rendered: Rendered, target: Target, identity: Mapping[str, str] | None = None) -> tuple[str, bytes]:
+    def maker(self, target: Target) -> dict[str, object]:
+        """What keys say of the toolchain; to ask takes a millisecond, in which files are looked for."""
+        return {"recipe": self.toolchain.recipe(target), "toolchain": self.toolchain.identity()}
+
+    def key(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> tuple[str, bytes]:
         """The key of an object, and its plain text: everything that decides what the object holds.
 
         Args:
-            identity: that of the toolchain where it was asked for just before; to ask takes a millisecond.
+            maker: what `maker` said just before.
         """
         return key_text(
             {
@@ -126,14 +130,13 @@ class ObjectCache:
                 "symbol": rendered.symbol,
                 "target": target.name,
                 "backend": self.toolchain.name,
-                "recipe": self.toolchain.recipe(target),
-                "toolchain": self.toolchain.identity() if identity is None else identity,
+                **(self.maker(target) if maker is None else maker),
             }
         )
 
-    def find(self, rendered: Rendered, target: Target, identity: Mapping[str, str] | None = None) -> Object | None:
-        """The object of a rendered candidate, if it is in the cache; `identity` as for `key`."""
-        found = self._lookup(self.key(rendered, target, identity)[0])
+    def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
+        """The object of a rendered candidate, if it is in the cache; `maker` as for `key`."""
+        found = self._lookup(self.key(rendered, target, maker)[0])
         return None if found is None else self._hit(found)
 
     def get(self, rendered: Rendered, target: Target) -> Object:

@@ -68,8 +68,8 @@ class Backlog:
         for entry in entries:
             by_operator.setdefault(entry.candidate.operator, []).append(entry)
         for place in self._places if by_operator else ():
-            evidence = place.evidence
-            for entry in evidence.tried(place.problem, by_operator.get(evidence.operator.name, [])):
+            evidence, mine = place.evidence, by_operator.get(place.evidence.operator.name, [])
+            for entry in evidence.tried(place.problem, mine) if mine else ():
                 if not evidence.has(entry, place.problem):
                     (place.rivals if competes(evidence, entry) else place.others).append(entry)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 
 from aot_tune.spec import Expr, Facts, Operator, Problem
 
@@ -15,9 +16,9 @@ class Conditions:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._facts: dict[str, Facts] = {}
-        self._keys: dict[Hashable, tuple[tuple[str, Expr], ...]] = {}
+        self._of: dict[Hashable, _Same] = {}
+        self._same: dict[tuple[str, ...], _Same] = {}
         self._held: dict[tuple[str, str], bool] = {}
-        self._answers: dict[tuple[Hashable, str], bool] = {}
 
     def facts(self, problem: Problem) -> Facts:
         """The facts of a problem."""
@@ -27,15 +28,19 @@ class Conditions:
 
     def known(self, owner: Hashable, problem: Problem) -> bool | None:
         """What `hold` said of an owner's conditions on a problem; None where it was not asked."""
-        return self._answers.get((owner, problem.id))
+        same = self._of.get(owner)
+        return None if same is None else same.answers.get(problem.id)
 
     def hold(self, owner: Hashable, conditions: Iterable[Expr], problem: Problem) -> bool:
         """Whether all conditions hold on a problem; `owner` always has the same ones."""
-        keyed = self._keys.get(owner)
-        if keyed is None:
-            keyed = self._keys[owner] = tuple((c.key(), c) for c in conditions)
-        answer = all(self._holds(key, condition, problem) for key, condition in keyed)
-        self._answers[owner, problem.id] = answer
+        same = self._of.get(owner)
+        if same is None:
+            keyed = tuple((c.key(), c) for c in conditions)
+            same = self._of[owner] = self._same.setdefault(tuple(key for key, _ in keyed), _Same(keyed))
+        answer = same.answers.get(problem.id)
+        if answer is None:
+            answer = all(self._holds(key, condition, problem) for key, condition in same.conditions)
+            same.answers[problem.id] = answer
         return answer
 
     def _holds(self, key: str, condition: Expr, problem: Problem) -> bool:
@@ -43,3 +48,11 @@ class Conditions:
         if known is None:
             known = self._held[key, problem.id] = bool(condition.evaluate(self.facts(problem)))
         return known
+
+
+@dataclass(frozen=True)
+class _Same:
+    """Conditions that owners have in common, by their texts, and whether all hold, by problem id."""
+
+    conditions: tuple[tuple[str, Expr], ...]
+    answers: dict[str, bool] = field(default_factory=dict)

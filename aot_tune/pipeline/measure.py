@@ -106,7 +106,7 @@ class Measurer:
             self._spend(measurement, whole)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
             outlook = self._session.outlook
-            outlook.screened(task_of(loaded.operator, problem), own, whole - own, f"best so far {shown}")
+            outlook.screened(one.task, own, whole - own, f"best so far {shown}")
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
         """Screen a candidate on this device now, whatever is known of it.
@@ -228,6 +228,7 @@ class _OneProblem:
     def __init__(self, bench: LazyBench, loaded: LoadedOperator, problem: Problem, store: OperatorStore) -> None:
         self._bench = bench
         self.loaded, self.problem, self.store = loaded, problem, store
+        self.task = task_of(loaded.operator, problem)
         self._prepared: Prepared | None = None
 
     def prepared(self) -> Prepared:

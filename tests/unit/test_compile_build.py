@@ -21,13 +21,17 @@ def stand_in(
     find: Callable[[Rendered], object] = lambda _rendered: None,
 ) -> ObjectCache:
     """A cache of a backend that compiles by calling `get`, and looks up with `find`."""
-    chain = SimpleNamespace(name=name, identity=lambda: {"version": name})
 
-    def known(rendered: Rendered, _target: object, identity: dict[str, str]) -> object:
-        assert identity == {"version": name}
+    def known(rendered: Rendered, _target: object, maker: dict[str, str]) -> object:
+        assert maker == {"toolchain": name}
         return find(rendered)
 
-    cache = SimpleNamespace(toolchain=chain, get=lambda rendered, _target: get(rendered), find=known)
+    cache = SimpleNamespace(
+        toolchain=SimpleNamespace(name=name, identity=dict),
+        maker=lambda _target: {"toolchain": name},
+        get=lambda rendered, _target: get(rendered),
+        find=known,
+    )
     return cast("ObjectCache", cache)
 
 
