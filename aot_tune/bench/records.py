@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 import msgspec
@@ -264,7 +265,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return self.check.problem
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What is known of a candidate on a problem and a device.
 
     Args:
@@ -317,7 +318,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return not self.reason.startswith("killed by SIGKILL")  # which a worker never sends itself
         return not (self.status == "failed" and self.reason.startswith(WORKER_FAULT))
 
-    @property
+    @cached_property
     def ns(self) -> float | None:
         """The best known time of a call: the median of the race, else of the screen; None unless the status is ok."""
         samples = self.final or self.screen

@@ -143,6 +143,8 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
 
 def assumes_less(plain: Candidate, special: Candidate) -> bool:
     """Whether two candidates of a Triton function are of one config, and the first is right wherever the second is."""
+    if plain.config != special.config or plain.dtypes != special.dtypes:
+        return False  # as most are that are asked about
     one, other = (msgspec.structs.replace(c, pins={}) for c in (plain, special))
     fewer, more = ({(n, v) for n, v in c.pins.items() if not n.endswith(".bits")} for c in (plain, special))
     return one == other and fewer < more

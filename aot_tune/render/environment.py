@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from jinja2 import BaseLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.ext import Extension
@@ -23,6 +24,7 @@ SourceLine = tuple[str, int]
 
 _BEGIN, _END = "\x02", "\x03"
 """Around a mark `template:line`."""
+_MARK = re.compile(f"{_BEGIN}[^{_END}]*{_END}")
 
 
 class _LineMarks(Extension):
@@ -114,25 +116,48 @@ def _placed(error: BaseException, template: str, message: str) -> str:
     return f"{places[-1].filename}:{places[-1].lineno}: {message}"
 
 
-def map_lines(marked: str) -> tuple[str, list[SourceLine]]:
+def map_lines(marked: str) -> tuple[str, Sequence[SourceLine]]:
     """Split a rendered text from its line marks: the text, and for each of its lines the template line it came from."""
-    origin: SourceLine = ("", 0)
-    text: list[str] = []
-    origins: list[SourceLine] = []
-    places: dict[str, SourceLine] = {}
-    for line in marked.split("\n"):
-        before, *pieces = line.split(_BEGIN)
-        origins.append(origin)
-        leading = not before  # of several marks in a row, the last one stands before the text
-        parts = [before]
-        for piece in pieces:
-            mark, _, rest = piece.partition(_END)
-            origin = places.get(mark) or places.setdefault(mark, _place(mark))
-            if leading:
-                origins[-1], leading = origin, not rest
-            parts.append(rest)
-        text.append("".join(parts).rstrip())
-    return "\n".join(text), origins
+    text = "\n".join(line.rstrip() for line in _MARK.sub("", marked).split("\n"))
+    return text, _Origins(marked)
+
+
+class _Origins(Sequence[SourceLine]):
+    """The template lines of a marked text's lines, found when the first is asked for: few texts have errors."""
+
+    def __init__(self, marked: str) -> None:
+        self._marked = marked
+
+    @overload
+    def __getitem__(self, at: int) -> SourceLine: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SourceLine]: ...
+    def __getitem__(self, at: int | slice) -> SourceLine | Sequence[SourceLine]:
+        return self._found[at]
+
+    def __len__(self) -> int:
+        return self._marked.count("\n") + 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Origins) and other._marked == self._marked
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def _found(self) -> list[SourceLine]:
+        origin: SourceLine = ("", 0)
+        origins: list[SourceLine] = []
+        places: dict[str, SourceLine] = {}
+        for line in self._marked.split("\n"):
+            before, *pieces = line.split(_BEGIN)
+            origins.append(origin)
+            leading = not before  # of several marks in a row, the last one stands before the text
+            for piece in pieces:
+                mark, _, rest = piece.partition(_END)
+                origin = places.get(mark) or places.setdefault(mark, _place(mark))
+                if leading:
+                    origins[-1], leading = origin, not rest
+        return origins
 
 
 def _place(mark: str) -> SourceLine:

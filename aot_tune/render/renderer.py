@@ -33,7 +33,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     digest: str
     symbol: str
-    lines: list[SourceLine]
+    lines: Sequence[SourceLine]
 
 
 class Renderer:

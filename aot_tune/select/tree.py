@@ -58,6 +58,16 @@ class _Split:
     threshold: int
 
 
+@dataclass(frozen=True)
+class _Scan:
+    """Some problems in the order of each fact: their values of it [fact, place]; and for the place before each but the
+    first [fact, place - 1], the summed regret of splitting there, and whether that is a split."""
+
+    values: NDArray[np.int64]
+    totals: Matrix
+    splits: NDArray[np.bool_]
+
+
 class _Learner:
     """Grows a tree; `regret` is the log regret [problem, candidate], `columns` the facts by name and problem.
 
@@ -69,6 +79,9 @@ class _Learner:
     ) -> None:
         self.nodes: list[Node] = []
         self._regret, self._columns, self._kept, self._tolerance = regret, columns, kept, tolerance
+        self._facts = list(columns)
+        self._strides = np.array([fact.startswith("stride.") for fact in columns], dtype=np.bool_)
+        self._table = np.array(list(columns.values()), dtype=np.int64).reshape(len(columns), len(regret))
 
     def grow(self, problems: Rows) -> int:
         """Add the node of these problems and what is below it; returns its index."""
@@ -99,8 +112,9 @@ class _Learner:
 
     def _after_next(self, problems: Rows) -> float:
         """The summed regret of problems after one more split, or none."""
-        totals = [s.total for s in self._splits(problems)]
-        return min([*totals, float(self._regret[problems].sum(axis=0).min())])
+        scan = self._scan(problems)
+        split = scan.totals.min(where=scan.splits, initial=math.inf)
+        return min(float(split), float(self._regret[problems].sum(axis=0).min()))
 
     def _sides(self, problems: Rows, split: _Split) -> tuple[Rows, Rows]:
         low = self._columns[split.fact][problems] <= split.threshold
@@ -108,20 +122,20 @@ class _Learner:
 
     def _splits(self, problems: Rows) -> Iterator[_Split]:
         """All splits, by the name of the fact, then the threshold."""
-        for fact, column in self._columns.items():
-            given = column[problems]
-            order = np.argsort(given, kind="stable")
-            values = given[order]
-            if values[0] == values[-1]:
-                continue
-            regret = self._regret[problems[order]]
-            below = np.cumsum(regret, axis=0)
-            totals = (below[:-1].min(axis=1) + (below[-1] - below[:-1]).min(axis=1)).round(12)
-            for i in np.flatnonzero(values[:-1] != values[1:]).tolist():
-                low, high = int(values[i]), int(values[i + 1])
-                if fact.startswith("stride.") and not low <= 1 < high:
-                    continue
-                yield _Split(float(totals[i]), fact, 1 if fact.startswith("stride.") else _between(low, high))
+        scan = self._scan(problems)
+        for at, i in np.argwhere(scan.splits).tolist():
+            low, high = int(scan.values[at, i]), int(scan.values[at, i + 1])
+            yield _Split(float(scan.totals[at, i]), self._facts[at], 1 if self._strides[at] else _between(low, high))
+
+    def _scan(self, problems: Rows) -> _Scan:
+        """What the splits of problems come to, of all facts at once."""
+        given = self._table[:, problems]
+        order = np.argsort(given, axis=1, kind="stable")
+        values = np.take_along_axis(given, order, axis=1)
+        below = np.cumsum(self._regret[problems[order]], axis=1)
+        totals = (below[:, :-1].min(axis=2) + (below[:, -1:] - below[:, :-1]).min(axis=2)).round(12)
+        low, high = values[:, :-1], values[:, 1:]
+        return _Scan(values, totals, np.where(self._strides[:, None], (low <= 1) & (high > 1), low != high))
 
 
 def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, NDArray[np.int64]]:

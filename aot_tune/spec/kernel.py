@@ -11,7 +11,7 @@ from functools import reduce
 from types import MappingProxyType
 
 from aot_tune.errors import SpecError, did_you_mean
-from aot_tune.spec.expr import Expr, all_of, parameter
+from aot_tune.spec.expr import Expr, parameter
 from aot_tune.spec.names import check_identifier, check_template_path
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.triton import TritonFunction
@@ -153,11 +153,9 @@ class Kernel:
         if not all(c.evaluate(named) for c in self.constraints if c.facts() and c.facts() <= named.keys()):
             return
         found = False
+        constraints = [_Constraint(self, c, named) for c in self.constraints]
         for config in self._space():
-            facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
-            facts |= {f"parameter.{n}": _enum_index(self, n, v) for n, v in config.items() if isinstance(v, str)}
-            facts |= named
-            if all_of(self.constraints, facts):
+            if all(c.holds(config) for c in constraints):
                 found = True
                 yield config
         if not found:
@@ -173,6 +171,28 @@ class Kernel:
             return
         for values in itertools.product(*(p.values for p in self.parameters)):
             yield dict(zip((p.name for p in self.parameters), values, strict=True))
+
+
+class _Constraint:
+    """A kernel's constraint for a target, evaluated once for configs that are equal in its parameters."""
+
+    def __init__(self, kernel: Kernel, constraint: Expr, named: Mapping[str, int]) -> None:
+        self._kernel, self._constraint, self._named = kernel, constraint, named
+        parts = (name.partition(".") for name in sorted(constraint.facts()))
+        self._parameters = tuple(name for kind, _, name in parts if kind == "parameter")
+        self._known: dict[tuple[ConfigValue | None, ...], bool] = {}
+
+    def holds(self, config: Mapping[str, ConfigValue]) -> bool:
+        """Whether it holds for a config."""
+        values = tuple(map(config.get, self._parameters))
+        known = self._known.get(values)
+        if known is None:
+            facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
+            facts |= {
+                f"parameter.{n}": _enum_index(self._kernel, n, v) for n, v in config.items() if isinstance(v, str)
+            }
+            known = self._known[values] = bool(self._constraint.evaluate({**facts, **self._named}))
+        return known
 
 
 def table(names: str, *rows: tuple[ConfigValue, ...]) -> tuple[Config, ...]:
