@@ -103,9 +103,9 @@ def _is_for(
     problem: Problem,
     dtypes: dict[str, str],
 ) -> bool:
-    facts = operator.facts(problem)
-    same = all(dtype_index(v).evaluate(facts) == operator.dtypes[v].index(d) for v, d in dtypes.items())
-    wanted = same and all_of((*kernel.requires, *kernel.worthwhile), facts)
+    if any(problem.dtypes.get(v, operator.dtypes[v][0]) != d for v, d in dtypes.items()):
+        return False
+    wanted = all_of((*kernel.requires, *kernel.worthwhile), operator.facts(problem))
     return wanted and not is_pruned(kernel, target.name, config, problem)
 
 

@@ -77,6 +77,19 @@ def test_hit_miss_and_plain_text(tmp_path: Path, chain, counting_compiler, make_
         assert part in text
 
 
+def test_what_is_there_is_found_and_nothing_is_made(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
+    cache, rendered = ObjectCache(tmp_path, chain), make_rendered(1)
+    target = target_by_name(rendered.candidate.target)
+    maker = cache.maker(target)
+    assert cache.find(rendered, target, maker) is None
+    made = cache.get(rendered, target)
+    found = cache.find(rendered, target, maker)
+    assert found is not None
+    assert (found.digest, found.cached) == (made.digest, True)
+    assert cache.find(rendered, target, maker | {"toolchain": {"version": "another"}}) is None
+    assert (cache.counters.hits, cache.counters.compiled) == (1, 1)
+
+
 def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
     environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])}
     include = tmp_path / "include"

@@ -6,7 +6,7 @@ from aot_tune.bench import Measurement
 from aot_tune.database import Code
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import _plainer
-from aot_tune.pipeline.follow import to_compile, waiting
+from aot_tune.pipeline.follow import awaited, to_compile, waiting
 from aot_tune.render import Rendered, candidates_for, requirements
 from aot_tune.spec import (
     Inspection,
@@ -81,6 +81,21 @@ def test_code_without_assumptions_waits_for_the_code_with_them() -> None:
     due = to_compile(evidence, plain)
     assert [e.candidate.config for e in due] == [{"W": 1}]
     assert waiting(evidence, plain) == []
+
+
+def test_what_may_still_be_beaten_is_not_followed_yet() -> None:
+    evidence, special, plain = entries()
+    measured(evidence, special)
+    assert to_compile(evidence, plain, {"N=16"}) == to_compile(evidence, plain, {"N=64"}) == []
+    assert to_compile(evidence, plain, {"another"}) == to_compile(evidence, plain) != []
+
+
+def test_followers_await_the_problems_of_their_leaders() -> None:
+    evidence, special, plain = entries()
+    special[0].only = {"N=64"}
+    assert awaited(evidence, [plain[0]]) == {"N=64": 5.0}  # seconds that its kernel takes to compile
+    assert awaited(evidence, plain) == {"N=16": 5.0, "N=64": 5.0}
+    assert awaited(evidence, special) == {}
 
 
 def test_what_is_kept_has_the_code_without_assumptions_beside_it() -> None:

@@ -24,6 +24,18 @@ def test_they_hold_where_all_of_them_do(asked: list[tuple[list[int], object]]) -
         assert conditions.hold(tuple(which), some, one) == all_of(some, OPERATOR.facts(one))
 
 
+def test_what_was_asked_is_known_to_all_who_have_the_same_conditions() -> None:
+    conditions, (one, other) = Conditions(OPERATOR), [problem(M=1, N=n) for n in (8, 9)]
+    assert conditions.known("a", one) is None
+    assert conditions.hold("a", (N % 8 == 0,), one)
+    assert not conditions.hold("b", (N % 8 == 0,), other)
+    assert conditions.hold("c", (N % 9 == 0,), other)
+    assert [conditions.known(owner, where) for owner in "abc" for where in (one, other)] == [True, False] * 2 + [
+        None,
+        True,
+    ]
+
+
 def test_a_condition_that_candidates_share_is_evaluated_once_per_problem() -> None:
     conditions, shared = Conditions(OPERATOR), N % 4 == 0
     with patch.object(Expr, "evaluate", autospec=True, side_effect=Expr.evaluate) as evaluate:
