@@ -60,9 +60,13 @@ class _Split:
 
 @dataclass(frozen=True)
 class _Scan:
-    """Some problems in the order of each fact: their values of it [fact, place]; and for the place before each but the
-    first [fact, place - 1], the summed regret of splitting there, and whether that is a split."""
+    """Some problems in the order of each of the `facts` in which they differ, by number.
 
+    That is their values of it [fact, place]; and for the place before each but the first [fact, place - 1], the summed
+    regret of splitting there, and whether that is a split.
+    """
+
+    facts: Rows
     values: NDArray[np.int64]
     totals: Matrix
     splits: NDArray[np.bool_]
@@ -124,18 +128,22 @@ class _Learner:
         """All splits, by the name of the fact, then the threshold."""
         scan = self._scan(problems)
         for at, i in np.argwhere(scan.splits).tolist():
-            low, high = int(scan.values[at, i]), int(scan.values[at, i + 1])
-            yield _Split(float(scan.totals[at, i]), self._facts[at], 1 if self._strides[at] else _between(low, high))
+            fact, low, high = scan.facts[at], int(scan.values[at, i]), int(scan.values[at, i + 1])
+            threshold = 1 if self._strides[fact] else _between(low, high)
+            yield _Split(float(scan.totals[at, i]), self._facts[fact], threshold)
 
     def _scan(self, problems: Rows) -> _Scan:
         """What the splits of problems come to, of all facts at once."""
         given = self._table[:, problems]
+        facts = np.flatnonzero(given.min(axis=1) != given.max(axis=1))
+        given = given[facts]
         order = np.argsort(given, axis=1, kind="stable")
         values = np.take_along_axis(given, order, axis=1)
         below = np.cumsum(self._regret[problems[order]], axis=1)
         totals = (below[:, :-1].min(axis=2) + (below[:, -1:] - below[:, :-1]).min(axis=2)).round(12)
         low, high = values[:, :-1], values[:, 1:]
-        return _Scan(values, totals, np.where(self._strides[:, None], (low <= 1) & (high > 1), low != high))
+        splits = np.where(self._strides[facts, None], (low <= 1) & (high > 1), low != high)
+        return _Scan(facts, values, totals, splits)
 
 
 def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, NDArray[np.int64]]:

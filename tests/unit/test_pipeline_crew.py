@@ -11,7 +11,9 @@ import pytest
 
 from aot_tune.bench import Device, Measurement, Status
 from aot_tune.compile import Object
+from aot_tune.database import Code
 from aot_tune.errors import AotTuneError
+from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
@@ -231,3 +233,24 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
         crew.each((n, lambda measurer: done.append(id(measurer))) for n in range(6))
         assert len(done) == 12
     assert units(crew) == ["GPU-0"]
+
+
+def test_devices_share_a_backlog_by_problems() -> None:
+    """Each problem's candidates are screened once, all on the device that has the problem's number."""
+    ((loaded, evidence),) = pairs()
+    for name, entry in evidence.entries.items():
+        entry.recorded = Code(name, "device")
+    backlog, screened = Backlog([(loaded, evidence)]), list[tuple[int, str, int]]()
+    backlog.add(evidence.entries.values())
+    with crew_of(2) as crew:
+        for i, member in enumerate(crew.members):
+
+            def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
+                screened.append((i, where.id, len(tried)))
+
+            member.screen = screen  # type: ignore[method-assign, assignment]
+        backlog.screen(crew, lambda _: True)
+        assert screened == []
+        backlog.screen(crew, lambda _: False)
+    assert sorted(screened) == [(i, p.id, 2) for i, p in enumerate(OPERATOR.workload)]
+    assert not backlog
