@@ -99,7 +99,7 @@ class MeasurementStore:
         name = digest(key)
         found = self._memory.get(name)
         if found is None and self._root is not None and self._mode != "fresh":
-            found = self._read(self._path(self._root, name), key)
+            found = self._read(self._path(self._root, name), name)
         if found is None:
             self.misses += 1
         else:
@@ -113,7 +113,7 @@ class MeasurementStore:
         self._memory[name] = measurements
         if self._root is None or self._mode == "ro":
             return
-        path = self._path(self._root, name)
+        path = Path(self._path(self._root, name))
         try:
             private_folder(path.parent)
             replace_file(path, seal(_Stored(key=key, measurements=measurements), SCHEMA), self._root / "tmp")
@@ -124,13 +124,13 @@ class MeasurementStore:
             _log.warning("measurements are not kept: %s: %s", self._root, error.strerror)
             self._root = None
 
-    def _path(self, root: Path, name: str) -> Path:
-        return root / "measurements" / name[:2] / f"{name}.json"
+    def _path(self, root: Path, name: str) -> str:
+        return f"{root}/measurements/{name[:2]}/{name}.json"
 
-    def _read(self, path: Path, key: dict[str, object]) -> tuple[Measurement, ...] | None:
+    def _read(self, path: str, name: str) -> tuple[Measurement, ...] | None:
         try:
             stored = unseal(self._bytes(path), _Stored, SCHEMA)
-            if digest(stored.key) != digest(key):
+            if digest(stored.key) != name:
                 raise CorruptError("its key is not its name")
             return stored.measurements
         except FileNotFoundError:
@@ -142,14 +142,14 @@ class MeasurementStore:
             _log.warning("measurement %s is not used: %s", path, error)
         return None
 
-    def _bytes(self, path: Path) -> bytes:
+    def _bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptError("it is not a file")
             if not self._trusted:
-                check_trust(status, path)
+                check_trust(status, Path(path))
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read()
         finally:
@@ -161,6 +161,7 @@ class OperatorStore:
 
     def __init__(self, store: MeasurementStore, shared: Mapping[str, str], baselines: Mapping[str, str]) -> None:
         self._store, self._shared, self._baselines = store, shared, baselines
+        self._plain: dict[str, object] = {}
 
     def find(self, candidate: str, object_digest: str, problem: Problem) -> Measurement | None:
         """The measurement of an object on a problem, under this candidate's id.
@@ -218,7 +219,9 @@ class OperatorStore:
         return f"{candidate}@{self._baselines.get(candidate.removeprefix('baseline:'), '')}"
 
     def _key(self, kind: str, subjects: Sequence[str], problem: Problem) -> dict[str, object]:
-        plain = msgspec.json.decode(problem_key(problem))
+        plain = self._plain.get(problem.id)
+        if plain is None:
+            plain = self._plain[problem.id] = msgspec.json.decode(problem_key(problem))
         return {"schema": SCHEMA, "kind": kind, **self._shared, "subjects": sorted(set(subjects)), "problem": plain}
 
     def _check(self, measurements: Iterable[Measurement]) -> None:
