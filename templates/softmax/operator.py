@@ -164,12 +164,48 @@ CUDA_BULK = Kernel(
     compile_seconds=4.0,
 )
 
+CUDA_HELD = Kernel(
+    "cuda_held",
+    "softmax/cuda_held.cu.j2",
+    backend="nvcc",
+    parameters=(
+        Parameter("CLUSTER", (1, 2, 4, 8)),
+        Parameter("WARPS", (8, 16, 32)),
+        Parameter("VECTORS", (4, 5, 8)),
+        Parameter("BLOCKS", (1, 2)),
+    ),
+    constraints=(
+        target("capability") >= 90,
+        # A multiprocessor has 64 KiB of a row in its registers, or 40 or 80; 16 bits of it take 32 there.
+        (parameter("WARPS") * parameter("VECTORS") * parameter("BLOCKS") == 128) | (parameter("VECTORS") == 5),
+        (parameter("BLOCKS") == 1) | (parameter("WARPS") == 8),
+        (parameter("WARPS") > 8) | (parameter("VECTORS") == 8),
+    ),
+    requires=WHOLE_PIECES,
+    worthwhile=(D >= 8192, R * D >= 1048576),
+    order=(
+        # By the length of a row: 64 KiB of it to a block, or 80.
+        {"CLUSTER": 4, "WARPS": 32, "VECTORS": 5, "BLOCKS": 1},
+        {"CLUSTER": 1, "WARPS": 32, "VECTORS": 4, "BLOCKS": 1},
+        {"CLUSTER": 4, "WARPS": 16, "VECTORS": 8, "BLOCKS": 1},
+        {"CLUSTER": 1, "WARPS": 16, "VECTORS": 8, "BLOCKS": 1},
+        {"CLUSTER": 8, "WARPS": 16, "VECTORS": 5, "BLOCKS": 1},
+        {"CLUSTER": 2, "WARPS": 8, "VECTORS": 8, "BLOCKS": 2},
+        {"CLUSTER": 8, "WARPS": 8, "VECTORS": 8, "BLOCKS": 2},
+        {"CLUSTER": 2, "WARPS": 32, "VECTORS": 4, "BLOCKS": 1},
+        {"CLUSTER": 8, "WARPS": 32, "VECTORS": 4, "BLOCKS": 1},
+    ),
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "softmax/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_LONG,
     CUDA_SPLIT,
     CUDA_BULK,
+    CUDA_HELD,
 )
 
 

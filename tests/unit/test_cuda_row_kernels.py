@@ -29,7 +29,7 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER = TARGET["cuda-sm_90a"]
-HOPPER_ON = ("cuda_long", "cuda_bulk")
+HOPPER_ON = ("cuda_long", "cuda_bulk", "cuda_held")
 RENDERER = Renderer([TEMPLATES])
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
