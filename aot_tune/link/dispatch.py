@@ -21,7 +21,7 @@ from aot_tune.spec.dtypes import dtype
 __all__ = ["bound_dims", "render_dispatch"]
 
 _LOCALS = frozenset(
-    ("buffer", "size", "tuned", "c_", "data_", "given_", "dtypes_", "call_", "text_", "status_", "entered_")
+    ("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_", "entered_")
 )
 _CHUNK = 96
 
@@ -37,6 +37,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
+#include "plain.h"
 #include "runtime.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
@@ -230,7 +231,12 @@ def _read(table: OperatorTable) -> str:
     if op.dtypes:
         lines.append(f"  int32_t dtypes_[{len(op.dtypes)}];")
     passed = "dtypes_" if op.dtypes else "nullptr"
-    lines.append(f"  if (int32_t status = read_tensors(kOperator, given_, c_.view, {passed})) return status;")
+    lines += [
+        f"  const bool plain_ = read_plainly<kOperator>(given_, c_.view, {passed});",
+        "  if (!plain_) {",
+        f"    if (int32_t status = read_tensors(kOperator, given_, c_.view, {passed})) return status;",
+        "  }",
+    ]
     lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
     bound = bound_dims(op)
     lines += [f"  c_.d_{dim} = {name}->shape[{axis}];" for dim, (name, axis) in bound.items()]
@@ -248,7 +254,7 @@ def _read(table: OperatorTable) -> str:
     lines += [
         f"  c_.empty = {outputs};",
         f"  c_.hollow = !c_.empty && ({inputs or 'false'});",
-        "  if (data_ && !c_.empty) {",
+        "  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {",
         "    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;",
         "  }",
     ]

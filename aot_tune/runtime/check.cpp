@@ -2,7 +2,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "runtime.h"
+#include "plain.h"
 
 namespace aot_tune {
 
@@ -45,35 +45,8 @@ Name device_name(const DLDevice& device) noexcept {
 
 namespace {
 
-bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
-  return a.device_type == b.device_type && a.device_id == b.device_id;
-}
-
 int32_t too_large(const OperatorInfo& op, const TensorInfo& info) noexcept {
   return fail(AOT_TUNE_ERROR_SHAPE, "%s: tensor '%s' spans more than the address space", op.name, info.name);
-}
-
-// An axis of extent 1 gets stride 1 where that makes some axis contiguous (the last such axis), else the
-// stride of a row-major tensor. No element's address changes; guards on strides then see one form of each
-// layout.
-void canonical_strides(const DLTensor& tensor, int64_t* strides) noexcept {
-  bool unit = false;
-  bool single = false;
-  for (int i = 0; i < tensor.ndim; ++i) {
-    unit |= tensor.shape[i] != 1 && strides[i] == 1;
-    single |= tensor.shape[i] == 1;
-  }
-  if (!single) return;
-  for (int i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1) continue;
-    if (!unit || i == tensor.ndim - 1) {
-      strides[i] = 1;
-      unit = true;
-    } else {
-      strides[i] = static_cast<int64_t>(static_cast<uint64_t>(tensor.shape[i + 1]) *
-                                        static_cast<uint64_t>(strides[i + 1]));
-    }
-  }
 }
 
 int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given,
@@ -96,7 +69,7 @@ int32_t read_strides(const OperatorInfo& op, const TensorInfo& info, const DLTen
         return too_large(op, info);
     }
   }
-  if (!view.empty) canonical_strides(given, view.strides);
+  if (!view.empty) canonical_strides(given.shape, given.ndim, view.strides);
   return AOT_TUNE_OK;
 }
 
@@ -116,36 +89,6 @@ int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) no
   view.low = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(below);
   view.high = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(above);
   return AOT_TUNE_OK;
-}
-
-// What the two functions above do, for a tensor with elements, whose strides are given and, as its extents,
-// far from the limits of 64 bits: most are like that, and this runs at every call. False for other tensors.
-bool read_plainly(const DLTensor& given, View& view) noexcept {
-  if (given.strides == nullptr) return false;
-  uint64_t wide = 0;
-  int64_t below = 0;
-  int64_t above = 0;
-  bool single = false;
-  for (int i = 0; i < given.ndim; ++i) {
-    const int64_t extent = given.shape[i];
-    const int64_t stride = given.strides[i];
-    view.strides[i] = stride;
-    wide |= (static_cast<uint64_t>(extent) - 1) | static_cast<uint64_t>(stride ^ (stride >> 63));
-    if (wide >> 28 != 0) return false;  // an extent of 0 or less is here too
-    const int64_t span = (extent - 1) * stride;
-    (span < 0 ? below : above) += span;
-    single |= extent == 1;
-  }
-  const int64_t size = given.dtype.bits / 8;
-  view.empty = false;
-  view.low = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(below * size);
-  view.high = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>((above + 1) * size);
-  if (single) canonical_strides(given, view.strides);
-  return true;
-}
-
-bool is_dtype(const DLDataType& given, uint8_t code, uint8_t bits) noexcept {
-  return given.code == code && given.bits == bits && given.lanes == 1;
 }
 
 int32_t wrong_dtype(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given) noexcept {
@@ -191,7 +134,6 @@ int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTens
   view.tensor.strides = view.strides;
   view.tensor.data = static_cast<char*>(given.data) + (given.data != nullptr ? given.byte_offset : 0);
   view.tensor.byte_offset = 0;
-  if (read_plainly(given, view)) return AOT_TUNE_OK;
   if (int32_t status = read_strides(op, info, given, view)) return status;
   return read_span(op, info, view);
 }
@@ -279,7 +221,7 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
                   info.name);
     }
     const DLDataType& type = view.tensor.dtype;
-    // Elements have a power of two of bytes; a division would be most of what this function takes.
+    // elements have a power of two of bytes
     if ((reinterpret_cast<uintptr_t>(view.tensor.data) & (type.bits / 8u - 1u)) != 0) {
       return fail(AOT_TUNE_ERROR_LAYOUT,
                   "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s", op.name,

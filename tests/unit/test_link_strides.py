@@ -23,7 +23,7 @@ extern "C" int64_t shim(int rank, int64_t* shape, int64_t* strides) {
   tensor.ndim = rank;
   tensor.shape = shape;
   tensor.strides = strides;
-  aot_tune::canonical_strides(tensor, strides);
+  aot_tune::canonical_strides(shape, rank, strides);
   return aot_tune::stride_class(tensor);
 }
 """

@@ -114,7 +114,8 @@ struct TypeEntry {
   PyObject* type;
   const ExchangeApi* api;
   Kind kind;
-  bool differentiable;  // has `requires_grad`
+  PyObject* gradient;          // the type's `requires_grad`, or NULL
+  descrgetfunc read_gradient;  // what an access to it comes to, where that is known for good
 };
 
 enum Word {
@@ -148,8 +149,9 @@ struct State {
   PyObject* array_empty;
   PyObject* version_arguments;  // {"max_version": (1, 0)}
   PyObject* no_arguments;
-  PyObject* current_stream;  // torch.cuda.current_stream once it was needed
-  PyObject* error;           // base of the three below
+  PyObject* current_stream;   // torch.cuda.current_stream once it was needed
+  PyObject* is_grad_enabled;  // torch's once it was needed
+  PyObject* error;            // base of the three below
   PyObject* type_error;
   PyObject* value_error;
   PyObject* runtime_error;
@@ -162,14 +164,15 @@ State* state_of(PyObject* module);
 
 struct Managed;
 
-// A tensor borrowed from a Python object; released when it goes out of scope.
+// A tensor that `borrow` got from a Python object, to be released by who asked. Nothing is set before: a call
+// has room for many more tensors than it passes.
 struct Borrowed {
   DLTensor tensor;
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];
-  PyObject* keep = nullptr;
-  Managed* managed = nullptr;
-  bool read_only = false;
+  PyObject* keep;
+  Managed* managed;
+  bool read_only;
   void release();
 };
 

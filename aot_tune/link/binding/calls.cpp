@@ -6,8 +6,11 @@
 namespace aot_tune::python {
 namespace {
 
-// Calls that touch fewer elements are done before another thread could take over the interpreter.
+// Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
+// a GPU waits only where the queue of launches is full, then for a kernel that works as long as one for so
+// many fewer elements on a CPU.
 constexpr int64_t kReleaseElements = 32768;
+constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
 struct Names {
   PyObject** tensors;
@@ -216,6 +219,12 @@ int64_t element_count(const Operator& op, const CallTensors& tensors) {
   return total;
 }
 
+int64_t release_elements(const CallTensors& tensors) {
+  const int first = tensors.first();
+  const bool on_host = first == tensors.count || tensors.given[first]->device.device_type == kDLCPU;
+  return on_host ? kReleaseElements : kReleaseElementsOfGpus;
+}
+
 // The outputs of a call: one as it is, several as a tuple.
 PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors) {
   PyObject* found[kMaxTensors];
@@ -370,7 +379,7 @@ PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize
   if (!tensors.take_workspace(state, op, parsed.workspace, &exec)) return nullptr;
   exec.stream = tensors.stream.handle;
   int32_t status;
-  if (element_count(op, tensors) > kReleaseElements) {
+  if (element_count(op, tensors) > release_elements(tensors)) {
     PyThreadState* thread = PyEval_SaveThread();
     status = op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
     PyEval_RestoreThread(thread);

@@ -112,10 +112,13 @@ template <typename Visit>
 void each_object(State* state, Visit visit) {
   for (PyObject*& word : state->words) visit(word);
   for (int i = 0; i < state->name_count; ++i) visit(state->names[i]);
-  for (TypeEntry& entry : state->types) visit(entry.type);
+  for (TypeEntry& entry : state->types) {
+    visit(entry.type);
+    visit(entry.gradient);
+  }
   for (PyObject** object : {&state->array_type, &state->array_empty, &state->version_arguments,
-                            &state->no_arguments, &state->current_stream, &state->error, &state->type_error,
-                            &state->value_error, &state->runtime_error}) {
+                            &state->no_arguments, &state->current_stream, &state->is_grad_enabled,
+                            &state->error, &state->type_error, &state->value_error, &state->runtime_error}) {
     visit(*object);
   }
 }

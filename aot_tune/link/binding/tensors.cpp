@@ -42,6 +42,18 @@ bool may_be_negated(const DLTensor& tensor) {
   return true;
 }
 
+// An attribute that C defines for a type cannot be hidden by one of its objects, so that its getter can be
+// called without a search along the type's bases at each call.
+void learn_gradient(State* state, TypeEntry* entry) {
+  entry->gradient = PyObject_GetAttr(entry->type, state->words[kWordRequiresGrad]);
+  if (entry->gradient == nullptr) {
+    PyErr_Clear();
+  } else if (Py_TYPE(entry->gradient) == &PyGetSetDescr_Type) {
+    entry->read_gradient =
+        reinterpret_cast<descrgetfunc>(PyType_GetSlot(&PyGetSetDescr_Type, Py_tp_descr_get));
+  }
+}
+
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause.
 bool cannot_read(State* state, const Place& place) {
@@ -68,22 +80,27 @@ bool cannot_read(State* state, const Place& place) {
   return false;
 }
 
-bool gradients_enabled() {
-  PyObject* torch = imported("torch");
-  if (torch == nullptr) return true;
-  PyObject* answer = PyObject_CallMethod(torch, "is_grad_enabled", nullptr);
+bool gradients_enabled(State* state) {
+  if (state->is_grad_enabled == nullptr) {
+    PyObject* torch = imported("torch");
+    state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
+  }
+  PyObject* answer =
+      state->is_grad_enabled != nullptr ? PyObject_CallNoArgs(state->is_grad_enabled) : nullptr;
   const bool enabled = answer != Py_False;
   if (answer == nullptr) PyErr_Clear();
   Py_XDECREF(answer);
   return enabled;
 }
 
-bool check_flags(State* state, PyObject* object, const Place& place, const Borrowed& out) {
-  PyObject* grad = PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
+bool check_flags(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
+                 const Borrowed& out) {
+  PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
+                                                  : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
   if (grad == nullptr) return cannot_read(state, place);
   const bool wanted = grad == Py_True;
   Py_DECREF(grad);
-  if (wanted && gradients_enabled()) {
+  if (wanted && gradients_enabled(state)) {
     PyErr_Format(state->value_error,
                  "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
                  "torch.no_grad() or pass %s.detach()",
@@ -122,7 +139,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
       return cannot_read(state, place);
     stream->known = true;
   }
-  return !entry.differentiable || check_flags(state, object, place, *out);
+  return entry.gradient == nullptr || check_flags(state, object, entry, place, *out);
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
@@ -273,10 +290,10 @@ const TypeEntry* find_type(State* state, PyObject* object) {
   for (const TypeEntry& entry : state->types) {
     if (entry.type == type) return &entry;
   }
-  TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, false};
+  TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, nullptr, nullptr};
   if (found.api != nullptr) {
     found.kind = Kind::kExchange;
-    found.differentiable = PyObject_HasAttr(type, state->words[kWordRequiresGrad]) != 0;
+    learn_gradient(state, &found);
   } else if (learn_numpy(state) && type == state->array_type) {
     found.kind = Kind::kArrayStruct;
   }
@@ -284,6 +301,7 @@ const TypeEntry* find_type(State* state, PyObject* object) {
   state->next_type = (state->next_type + 1) % kTypeEntries;
   Py_INCREF(type);
   Py_XDECREF(slot.type);
+  Py_XDECREF(slot.gradient);
   slot = found;
   return &slot;
 }

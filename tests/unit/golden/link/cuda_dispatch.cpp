@@ -1,5 +1,6 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/cuda_ops.h"
+#include "plain.h"
 #include "runtime.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
@@ -118,7 +119,10 @@ int generic_of(const Call& c);
 int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
   const DLTensor* const given_[] = {x, bias, out};
   int32_t dtypes_[1];
-  if (int32_t status = read_tensors(kOperator, given_, c_.view, dtypes_)) return status;
+  const bool plain_ = read_plainly<kOperator>(given_, c_.view, dtypes_);
+  if (!plain_) {
+    if (int32_t status = read_tensors(kOperator, given_, c_.view, dtypes_)) return status;
+  }
   c_.y_T = dtypes_[0];
   c_.d_N = x->shape[0];
   if (bias != nullptr && bias->shape[0] != c_.d_N)
@@ -127,7 +131,7 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, cons
     return wrong_extent(kOperator, 2, 0, out->shape[0], c_.d_N, "N");
   c_.empty = c_.view[2].empty;
   c_.hollow = !c_.empty && (c_.view[0].empty || (bias != nullptr && c_.view[1].empty));
-  if (data_ && !c_.empty) {
+  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_x = &c_.view[0].tensor;

@@ -1,5 +1,6 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/ops.h"
+#include "plain.h"
 #include "runtime.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
@@ -88,7 +89,10 @@ int generic_of(const Call& c);
 // Checks a call and fills it in; `data_` is false where no memory is touched.
 int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
   const DLTensor* const given_[] = {a, b, bias, residual, out};
-  if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  const bool plain_ = read_plainly<kOperator>(given_, c_.view, nullptr);
+  if (!plain_) {
+    if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  }
   c_.d_M = a->shape[0];
   c_.d_N = b->shape[1];
   c_.d_K = a->shape[1];
@@ -108,7 +112,7 @@ int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const D
     return wrong_attribute(kOperator, kAttribute_activation, activation);
   c_.empty = c_.view[4].empty;
   c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (bias != nullptr && c_.view[2].empty) || (residual != nullptr && c_.view[3].empty));
-  if (data_ && !c_.empty) {
+  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_a = &c_.view[0].tensor;
@@ -422,7 +426,10 @@ int generic_of(const Call& c);
 // Checks a call and fills it in; `data_` is false where no memory is touched.
 int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
   const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
-  if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  const bool plain_ = read_plainly<kOperator>(given_, c_.view, nullptr);
+  if (!plain_) {
+    if (int32_t status = read_tensors(kOperator, given_, c_.view, nullptr)) return status;
+  }
   c_.d_M = x->shape[0];
   c_.d_N = x->shape[1];
   if (weight->shape[0] != c_.d_N)
@@ -441,7 +448,7 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, co
     return wrong_extent(kOperator, 4, 1, residual_out->shape[1], c_.d_N, "N");
   c_.empty = c_.view[3].empty && (residual_out == nullptr || c_.view[4].empty);
   c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (residual != nullptr && c_.view[2].empty));
-  if (data_ && !c_.empty) {
+  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_x = &c_.view[0].tensor;
