@@ -102,7 +102,10 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def ask(shim: ctypes.CDLL, *tensors: Given | None) -> int:
-    row = (ctypes.POINTER(Tensor) * 5)(*(ctypes.pointer(t.tensor) if t is not None else None for t in tensors))
+    row = (ctypes.POINTER(Tensor) * 5)()
+    for place, t in enumerate(tensors):
+        if t is not None:
+            row[place] = ctypes.pointer(t.tensor)
     said: int = shim.shim(row)
     return said
 

@@ -243,3 +243,35 @@ def test_no_gradient_is_needed_under_no_grad(ops: ModuleType, x: Array, weight: 
         np.testing.assert_allclose(ops.rms_norm(torch.from_numpy(x), layer), rms(x, weight), rtol=1e-5)
     with torch.inference_mode():
         ops.rms_norm(torch.from_numpy(x), layer)
+    with pytest.raises(ValueError, match="tensor 'weight' requires a gradient"):  # asked anew at each call
+        ops.rms_norm(torch.from_numpy(x), layer)
+
+
+class Claims(torch.Tensor):
+    """A tensor whose class says by itself whether it needs a gradient."""
+
+    wanted = False
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return self.wanted
+
+
+def test_the_gradient_flag_of_a_subclass_is_its_own(ops: ModuleType, x: Array, weight: Array) -> None:
+    claims = torch.from_numpy(x).as_subclass(Claims)
+    for _ in range(2):
+        claims.wanted = False
+        np.testing.assert_allclose(ops.rms_norm(claims, torch.from_numpy(weight)), rms(x, weight), rtol=1e-5)
+        claims.wanted = True
+        with pytest.raises(ValueError, match="tensor 'x' requires a gradient"):
+            ops.rms_norm(claims, torch.from_numpy(weight))
+
+
+def test_the_gradient_flag_is_read_at_each_call(ops: ModuleType, x: Array, weight: Array) -> None:
+    tensor = torch.from_numpy(x)
+    for _ in range(2):
+        tensor.requires_grad_(False)
+        ops.rms_norm(tensor, torch.from_numpy(weight))
+        tensor.requires_grad_()
+        with pytest.raises(ValueError, match="tensor 'x' requires a gradient"):
+            ops.rms_norm(tensor, torch.from_numpy(weight))
