@@ -5,14 +5,7 @@
 
 namespace aot_tune {
 
-int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
-                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
-  for (int32_t i = 0; i < count; ++i) {
-    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
-    *backend = backends[i];
-    *level = backends[i]->level(device.device_id);
-    return *level < 0 ? -*level : AOT_TUNE_OK;
-  }
+int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept {
   return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensors are on %s, for which this library has no variants", op.name,
               device_name(device).text);
 }
@@ -58,10 +51,8 @@ Name level_name(const Backend& backend, int32_t level) noexcept {
   return name;
 }
 
-int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
+int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
                        const aot_tune_exec* exec, size_t size, void** memory) noexcept {
-  *memory = nullptr;
-  if (size == 0) return AOT_TUNE_OK;
   if (exec == nullptr || exec->workspace == nullptr) {
     return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
   }
@@ -76,10 +67,8 @@ int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLD
   return AOT_TUNE_OK;
 }
 
-int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), int32_t device_id,
-             std::atomic<uint64_t>& loaded) noexcept {
-  const uint64_t bit = device_id >= 0 && device_id < 64 ? uint64_t{1} << device_id : 0;
-  if (preload == nullptr || (loaded.load(std::memory_order_acquire) & bit) != 0) return AOT_TUNE_OK;
+int32_t load_now(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), uint64_t bit,
+                 std::atomic<uint64_t>& loaded) noexcept {
   const int32_t status = preload();                // by several threads at once at worst, which is allowed
   if (status == kUnavailable) return AOT_TUNE_OK;  // the call tells, should it come to this variant
   if (status != 0) return kernel_failed(op, variant, "preload", status);

@@ -162,9 +162,20 @@ struct Backend {
   const char* (*describe)(int32_t status) noexcept;
 };
 
+// The error of a call on a device of another family than those of the variants.
+int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept __attribute__((cold));
+
 // The backend of a call's device and its level; all tensors have been checked to be on one device.
-int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
-                     const DLDevice& device, const Backend** backend, int32_t* level) noexcept;
+inline int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
+                            const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
+  for (int32_t i = 0; i < count; ++i) {
+    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
+    *backend = backends[i];
+    *level = backends[i]->level(device.device_id);
+    return *level < 0 ? -*level : AOT_TUNE_OK;
+  }
+  return no_backend(op, device);
+}
 
 // The error of a call that no generic variant of the device's family is for; `served` lists the dtypes of
 // those that there are.
@@ -189,9 +200,15 @@ inline size_t workspace_limit(const aot_tune_exec* exec) noexcept {
   return exec != nullptr && exec->workspace != nullptr ? exec->workspace_size : SIZE_MAX;
 }
 
-// The caller's workspace when there is one, else the backend's.
-int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
+// The caller's workspace when there is one, else the backend's; `size` is not 0.
+int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
                        const aot_tune_exec* exec, size_t size, void** memory) noexcept;
+
+inline int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
+                              const aot_tune_exec* exec, size_t size, void** memory) noexcept {
+  *memory = nullptr;
+  return size == 0 ? AOT_TUNE_OK : find_workspace(op, backend, device, exec, size, memory);
+}
 
 // The time in which a call runs a variant's functions.
 class Entered {
@@ -214,10 +231,17 @@ class Entered {
   Scope scope_;
 };
 
-// Loads a variant's kernels on the thread's device unless that was done before; `loaded` has a bit per
-// device.
-int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), int32_t device_id,
-             std::atomic<uint64_t>& loaded) noexcept;
+// Loads a variant's kernels on the thread's device and sets its bit in `loaded`.
+int32_t load_now(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(), uint64_t bit,
+                 std::atomic<uint64_t>& loaded) noexcept;
+
+// The same unless it was done before; `loaded` has a bit per device.
+inline int32_t load(const OperatorInfo& op, const VariantInfo& variant, int32_t (*preload)(),
+                    int32_t device_id, std::atomic<uint64_t>& loaded) noexcept {
+  const uint64_t bit = device_id >= 0 && device_id < 64 ? uint64_t{1} << device_id : 0;
+  if (preload == nullptr || (loaded.load(std::memory_order_acquire) & bit) != 0) return AOT_TUNE_OK;
+  return load_now(op, variant, preload, bit, loaded);
+}
 
 using Preload = int32_t (*)(const Backend& backend, int32_t level, int32_t device_id);
 

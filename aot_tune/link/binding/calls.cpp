@@ -7,8 +7,7 @@ namespace aot_tune::python {
 namespace {
 
 // Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
-// a GPU waits only where the queue of launches is full, then for a kernel that works as long as one for so
-// many fewer elements on a CPU.
+// a GPU does not wait for its elements, only for a place in a full queue of launches: for other kernels.
 constexpr int64_t kReleaseElements = 32768;
 constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
