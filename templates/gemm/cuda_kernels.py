@@ -152,11 +152,11 @@ _THIN: dict[str, Any] = {
 
 
 def _thin_rows(*rows: tuple[int, ...]) -> dict[str, Any]:
-    """The same template with more rows of A in a block, by configs, best guess first. For devices with clusters.
+    """The same template with more rows of A in a block: ROWS, NT, WN, WK and RING of each config, best guess first.
 
     RING and a block's sums take up to 113 KiB where two blocks are to share a multiprocessor, else up to 227 KiB.
     """
-    listed = table("ROWS NT WN WK RING AHEAD SPLIT", *((*row, 8) for row in rows))
+    listed = table("ROWS NT WN WK RING SPLIT AHEAD", *((*row, 8, 1) for row in rows))
     return {
         **_THIN,
         "parameters": (),
@@ -360,45 +360,38 @@ CUDA_KERNELS = (
         **_THIN,
     ),
     Kernel(
-        "cuda_thin_rows_32",
-        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M > 16, M <= 32, *FEW_TILES),
-        **_thin_rows(
-            (32, 4, 4, 1, 92, 1),
-            (32, 4, 8, 1, 78, 1),
-            (32, 2, 4, 2, 94, 1),
-            (32, 4, 4, 1, 92, 2),
-        ),
-    ),
-    Kernel(
         "cuda_thin_rows",
         requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M > 16, *FEW_TILES),
         **_thin_rows(
-            (64, 4, 4, 1, 78, 1),
-            (64, 4, 8, 1, 152, 1),
-            (64, 2, 4, 1, 94, 1),
-            (64, 2, 4, 2, 188, 1),
-            (64, 2, 8, 1, 78, 1),
-            (64, 2, 4, 2, 76, 1),
-            (64, 4, 4, 2, 152, 1),
-            (64, 3, 4, 1, 86, 1),
-            (64, 4, 4, 1, 78, 2),
-            (64, 3, 4, 2, 160, 1),
+            (64, 2, 4, 2, 76),
+            (64, 4, 4, 1, 78),
+            (64, 4, 8, 1, 152),
+            (64, 2, 4, 2, 188),
+            (64, 3, 4, 1, 86),
+            (64, 4, 4, 2, 152),
+            (64, 2, 4, 1, 94),
+            (64, 2, 8, 1, 78),
+            (64, 3, 4, 2, 160),
+            (64, 2, 2, 2, 92),
+            (32, 4, 4, 1, 92),
+            (32, 2, 4, 2, 94),
+            (32, 4, 8, 1, 78),
         ),
     ),
     Kernel(
-        "cuda_thin_rows_256",
+        "cuda_thin_tall",
         requires=(M <= 256, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M > 64, *FEW_SUMS),
         **_thin_rows(
-            (128, 4, 4, 1, 128, 1),
-            (128, 2, 4, 1, 74, 1),
-            (64, 4, 4, 1, 78, 1),
-            (128, 2, 8, 1, 128, 1),
-            (64, 4, 8, 1, 152, 1),
-            (128, 3, 4, 1, 168, 1),
-            (128, 2, 4, 2, 144, 1),
+            (64, 4, 4, 1, 78),
+            (128, 2, 4, 2, 144),
+            (128, 4, 4, 1, 128),
+            (64, 2, 4, 2, 76),
+            (128, 2, 4, 1, 74),
+            (64, 4, 8, 1, 152),
+            (128, 2, 8, 1, 128),
+            (128, 3, 4, 1, 168),
         ),
     ),
     Kernel(
@@ -406,12 +399,12 @@ CUDA_KERNELS = (
         requires=(M <= 256, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(M > 16, *FEW_TILES, *FEW_SUMS),
         **_thin_rows(
-            (64, 4, 4, 1, 78, 1),
-            (64, 4, 8, 1, 152, 1),
-            (64, 2, 4, 2, 76, 1),
-            (64, 4, 4, 2, 156, 1),
-            (128, 4, 4, 1, 128, 1),
-            (32, 4, 4, 1, 92, 1),
+            (64, 4, 4, 1, 78),
+            (64, 2, 4, 2, 76),
+            (64, 4, 8, 1, 152),
+            (64, 4, 4, 2, 156),
+            (128, 4, 4, 1, 128),
+            (32, 4, 4, 1, 92),
         ),
     ),
 )

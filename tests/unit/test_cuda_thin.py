@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aot_tune.render import Rendered
-from aot_tune.spec import Config, Kernel
+from aot_tune.spec import Config
 
 GEMM = OPERATORS["gemm"]
-ALL = [k for k in GEMM.kernels if k.template == "gemm/cuda_thin.cu.j2"]
-TALL = [k for k in ALL if any(p.name == "ROWS" for p in k.parameters)]
-THIN = [k for k in ALL if k not in TALL]
+THIN = [k for k in GEMM.kernels if k.template == "gemm/cuda_thin.cu.j2"]
 Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
-    """A config by its NT, WN, WK, SPLIT and AHEAD; of more than 16 rows by its ROWS, NT, WN, WK and RING."""
-    kernel = GEMM.kernel(name)
-    names = ("ROWS", "NT", "WN", "WK", "RING") if kernel in TALL else ("NT", "WN", "WK", "SPLIT", "AHEAD")
-    wanted: Config = dict(zip(names, values, strict=True))
-    return render(GEMM, kernel, HOPPER, wanted, dtype)
+    """A config by its NT, WN, WK, SPLIT and AHEAD."""
+    wanted: Config = dict(zip(("NT", "WN", "WK", "SPLIT", "AHEAD"), values, strict=True))
+    return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
 def run_check(program: Path, name: str, shape: Shape, multiprocessors: int) -> str:
@@ -51,41 +46,14 @@ def test_every_config_exists_and_few_are_tried() -> None:
                 assert {c["RING"] for c in kernel.configs(target.facts)} == {80 if small else 96}
 
 
-MEANT_FOR = {
-    "cuda_thin_rows_32": (17, 33),
-    "cuda_thin_rows": (17, 65),
-    "cuda_thin_rows_256": (65, 257),
-    "cuda_thin_rows_kn": (17, 257),
-}
-
-
-def kernel_is_tried(kernel: Kernel, m: int, n: int, k: int) -> bool:
-    dims = {"M": m, "N": n, "K": k}
-    return all(g.evaluate(dims) for g in (kernel.requires[0], *kernel.worthwhile))
-
-
-def test_kernels_of_more_rows_are_for_what_they_can_win() -> None:
-    assert [k.name for k in TALL] == [f"cuda_thin_rows{of}" for of in ("_32", "", "_256", "_kn")]
-    for kernel in TALL:
-        assert list(kernel.configs(HOPPER.facts)) == list(kernel.order)
-        for name, target in TARGET.items():
-            if name.startswith("cuda-sm") and target.facts["capability"] < 90:
-                assert list(kernel.configs(target.facts)) == []
-        small = {m for m in range(1, 600) if kernel_is_tried(kernel, m, 1024, 1024)}
-        assert small == set(range(*MEANT_FOR[kernel.name]))
-        assert not any(kernel_is_tried(kernel, m, 6144, 4096) for m in range(1, 600))
-
-
 # -- laid on blocks --------------------------------------------------------------------------------------------------
 
 NARROW, MIDDLE, WIDE, WIDEST = (5, 1, 4, 8, 1), (5, 2, 2, 8, 1), (5, 4, 1, 8, 1), (4, 8, 1, 8, 1)
 
 
-def layouts(
-    folder: Path, values: tuple[int, ...], products: list[tuple[int, int, int, int]], name: str = "cuda_thin"
-) -> list[tuple[int, ...]]:
+def layouts(folder: Path, values: tuple[int, ...], products: list[tuple[int, int, int, int]]) -> list[tuple[int, ...]]:
     """Columns, blocks that share K, stages, blocks, bytes of shared memory and their limit, of each (M, N, K, SMs)."""
-    program = build_for_host(folder, rendered(name, "bf16", values), check="check_layout.cpp")
+    program = build_for_host(folder, rendered("cuda_thin", "bf16", values), check="check_layout.cpp")
     given_numbers = [str(x) for product in products for x in product]
     done = subprocess.run([str(program), *given_numbers], capture_output=True, text=True, check=True)
     return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
@@ -132,58 +100,6 @@ def test_any_product_has_a_layout(values: tuple[int, ...], tmp_path: Path) -> No
         assert shared <= limit <= 113 * 1024, product
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        (
-            "cuda_thin_rows",
-            (64, 4, 4, 1, 78),
-            {
-                (64, 1024, 4096): (64, 8),
-                (64, 1280, 8192): (80, 8),
-                (64, 3072, 1024): (96, 4),
-                (64, 8192, 1024): (128, 2),
-            },
-        ),
-        ("cuda_thin_rows", (64, 4, 8, 1, 152), {(64, 4096, 4096): (256, 8), (64, 3584, 3584): (224, 8)}),
-        ("cuda_thin_rows_32", (32, 4, 4, 1, 92), {(32, 1024, 4096): (64, 8), (32, 4096, 4096): (128, 4)}),
-        ("cuda_thin_rows_256", (128, 4, 4, 1, 128), {(256, 1024, 4096): (128, 8), (256, 3072, 1024): (96, 2)}),
-        ("cuda_thin_rows", (64, 2, 4, 1, 94), {(64, 1024, 1024): (64, 8), (64, 8192, 1024): (64, 1)}),
-        ("cuda_thin_rows_256", (64, 4, 4, 1, 78), {(256, 1024, 1024): (128, 4), (256, 4096, 1024): (128, 1)}),
-    ],
-)
-def test_more_rows_take_the_fewest_bytes(
-    name: str, values: tuple[int, ...], expected: dict[Shape, tuple[int, int]], tmp_path: Path
-) -> None:
-    found = layouts(tmp_path, values, [(*shape, 132) for shape in expected], name)
-    assert {shape: f[:2] for shape, f in zip(expected, found, strict=True)} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [(k.name, tuple(c.values())[:5]) for k in TALL for c in k.order[:3]],
-    ids=str,
-)
-def test_any_product_of_more_rows_has_a_layout(name: str, values: tuple[int, ...], tmp_path: Path) -> None:
-    rows, nt, wn, wk, ring_kib = values
-    products = [
-        (m, n, k, sms)
-        for m in (1, 17, 64, 65, 256)
-        for n in (1, 9, 1000, 18944, 300_000)
-        for k in (0, 1, 64, 4096, 70_000)
-        for sms in (1, 7, 20, 132, 148)
-    ]
-    for product, found in zip(products, layouts(tmp_path, values, products, name), strict=True):
-        m, n, k, sms = product
-        width, parts, ring, blocks, shared, limit = found
-        assert width in range(8, 8 * nt * wn + 1, 8), product
-        assert parts == 1 or parts <= min(8, -(-k // (64 * wk))), product
-        assert blocks == -(-n // width) * parts, product
-        assert parts == 1 or blocks * -(-m // rows) <= sms, product
-        assert 1 <= ring <= 8, product
-        assert shared <= limit <= (227 if ring_kib > 100 else 113) * 1024, product
-
-
 # -- right on the host -----------------------------------------------------------------------------------------------
 
 CASES: tuple[tuple[str, str, tuple[int, ...], tuple[tuple[Shape, int], ...]], ...] = (
@@ -198,25 +114,6 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[tuple[Shape, int], ...]], ..
     ("cuda_thin_kn", "bf16", MIDDLE, (((16, 200, 3000), 20), ((1, 65, 777), 16), ((20, 203, 256), 3))),
     ("cuda_thin_kn", "f16", WIDE, (((16, 301, 2700), 16), ((9, 161, 1111), 1), ((2, 3, 0), 132))),
     ("cuda_thin_kn", "bf16", (5, 1, 4, 1, 1), (((13, 77, 1500), 7),)),
-    ("cuda_thin_rows", "bf16", (64, 2, 4, 2, 76), (((64, 130, 1030), 17), ((40, 33, 1100), 8), ((17, 9, 0), 132))),
-    ("cuda_thin_rows", "f16", (64, 4, 4, 1, 78), (((64, 203, 777), 32), ((33, 120, 520), 8), ((64, 250, 200), 2))),
-    ("cuda_thin_rows", "bf16", (64, 4, 8, 1, 152), (((64, 256, 520), 16), ((50, 300, 270), 4), ((63, 7, 16), 132))),
-    ("cuda_thin_rows", "bf16", (64, 3, 4, 2, 160), (((61, 95, 1111), 4), ((64, 90, 130), 1))),
-    ("cuda_thin_rows", "f16", (64, 2, 8, 1, 78), (((64, 140, 600), 17),)),
-    ("cuda_thin_rows", "bf16", (64, 2, 4, 2, 188), (((64, 70, 1500), 10), ((31, 1, 129), 2))),
-    ("cuda_thin_rows_32", "bf16", (32, 4, 4, 1, 92), (((32, 120, 1030), 8), ((27, 65, 777), 5), ((64, 40, 300), 16))),
-    ("cuda_thin_rows_32", "f16", (32, 2, 4, 2, 94), (((32, 65, 1300), 16), ((20, 64, 128), 1))),
-    ("cuda_thin_rows_32", "bf16", (32, 4, 8, 1, 78), (((29, 500, 260), 16),)),
-    ("cuda_thin_rows_256", "bf16", (128, 4, 4, 1, 128), (((128, 128, 520), 8), ((200, 90, 200), 16), ((97, 9, 64), 1))),
-    ("cuda_thin_rows_256", "f16", (128, 2, 4, 2, 144), (((100, 61, 1040), 8), ((129, 40, 130), 132))),
-    ("cuda_thin_rows_256", "bf16", (128, 2, 8, 1, 128), (((127, 100, 333), 16),)),
-    ("cuda_thin_rows_256", "bf16", (128, 3, 4, 1, 168), (((70, 95, 600), 4),)),
-    ("cuda_thin_rows_256", "f16", (64, 4, 4, 1, 78), (((150, 100, 400), 24), ((65, 65, 65), 3))),
-    ("cuda_thin_rows_kn", "bf16", (64, 4, 4, 1, 78), (((64, 203, 777), 32), ((33, 120, 520), 8), ((65, 250, 200), 2))),
-    ("cuda_thin_rows_kn", "f16", (64, 2, 4, 2, 76), (((64, 130, 1030), 17), ((17, 9, 0), 132))),
-    ("cuda_thin_rows_kn", "bf16", (64, 4, 8, 1, 152), (((50, 301, 270), 16),)),
-    ("cuda_thin_rows_kn", "bf16", (128, 4, 4, 1, 128), (((100, 91, 520), 8), ((200, 50, 64), 2))),
-    ("cuda_thin_rows_kn", "f16", (32, 4, 4, 1, 92), (((32, 120, 1030), 8), ((19, 65, 200), 5))),
 )
 
 
@@ -247,33 +144,6 @@ def test_any_product_is_right(programs: dict[str, Path], name: str, shape: Shape
     assert run_check(programs[name], name, shape, multiprocessors) == ""
 
 
-TALL_PROGRAMS = {
-    "cuda_thin_rows": (64, 4, 4, 1, 78),
-    "cuda_thin_rows_256": (128, 2, 4, 1, 74),
-    "cuda_thin_rows_kn": (32, 4, 4, 1, 92),
-}
-
-
-@pytest.fixture(scope="module")
-def tall_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: build_for_host(tmp_path_factory.mktemp(name), rendered(name, "bf16", values))
-        for name, values in TALL_PROGRAMS.items()
-    }
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    name=st.sampled_from(sorted(TALL_PROGRAMS)),
-    shape=st.tuples(st.integers(1, 140), st.integers(1, 140), st.integers(0, 700)),
-    multiprocessors=st.integers(1, 40),
-)
-def test_any_product_of_more_rows_is_right(
-    tall_programs: dict[str, Path], name: str, shape: Shape, multiprocessors: int
-) -> None:
-    assert run_check(tall_programs[name], name, shape, multiprocessors) == ""
-
-
 FAULTS = (
     ("cuda_thin", "    wait_copies_but(layout.ring - 1);\n", "    wait_copies_but(layout.ring);\n"),
     (
@@ -297,56 +167,22 @@ FAULTS = (
 )
 
 
-def replacing(old: str, new: str) -> Callable[[str], str]:
+@pytest.mark.parametrize(("name", "old", "new"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
+def test_the_host_notices_faults(name: str, old: str, new: str, tmp_path: Path) -> None:
     def change(source: str) -> str:
         assert source.count(old) == 1, source.count(old)
         return source.replace(old, new)
 
-    return change
-
-
-@pytest.mark.parametrize(("name", "old", "new"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
-def test_the_host_notices_faults(name: str, old: str, new: str, tmp_path: Path) -> None:
-    program = build_for_host(tmp_path, rendered(name, "bf16", MIDDLE), replacing(old, new))
+    program = build_for_host(tmp_path, rendered(name, "bf16", MIDDLE), change)
     # A part of a stage; whole stages, up to the end of B's memory; more stages than the ring has.
     assert any(run_check(program, name, (16, 203, k), 20) != "" for k in (1519, 1536, 3001))
-
-
-TALL_FAULTS = (
-    ("rows + m * 2048", "rows"),
-    ("(rows ^ 32) + m * 2048", "rows + m * 2048"),
-    ("row >> (6 - layout.halvings)", "row >> (4 - layout.halvings)"),
-    ("send(m * 16 + g + 8,", "send(m * 16 + g,"),
-    ("i * A_ROWS % 8 == 0 ? rows : rows ^ 64", "rows ^ 64"),
-    ("a + i * a_step", "a"),
-    ("if (tiles <= (COUNT - 1) * WN)", "if (tiles <= COUNT * WN)"),
-    ("(width + 8 * WN - 1) / (8 * WN) * (8 * WN) * 128", "width * 64"),
-    ("  wait_for_earlier_kernels();\n", ""),
-    ("      wait_for_slice();  // all have read it\n", ""),
-    ("    wait_copies_but(layout.ring - 1);\n", "    wait_copies_but(layout.ring);\n"),
-    ("    arrive_at_cluster();\n    wait_for_cluster();\n", ""),
-)
-
-
-@pytest.mark.parametrize(("old", "new"), TALL_FAULTS, ids=[str(i) for i in range(len(TALL_FAULTS))])
-def test_the_host_notices_faults_with_more_rows(old: str, new: str, tmp_path: Path) -> None:
-    program = build_for_host(tmp_path, rendered("cuda_thin_rows", "bf16", (64, 4, 4, 1, 78)), replacing(old, new))
-    assert run_check(program, "cuda_thin_rows", (60, 203, 3001), 20) != ""
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
 
 
-WITH_MOST_SUMS = (
-    ("cuda_thin_gemv", (5, 1, 4, 1, 2)),
-    ("cuda_thin_kn", WIDEST),
-    ("cuda_thin_rows", (64, 2, 4, 2, 76)),
-    ("cuda_thin_rows_kn", (128, 4, 4, 1, 128)),
-)
-
-
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(("name", "values"), WITH_MOST_SUMS)
+@pytest.mark.parametrize(("name", "values"), [("cuda_thin_gemv", (5, 1, 4, 1, 2)), ("cuda_thin_kn", WIDEST)])
 def test_sums_stay_in_registers(name: str, values: tuple[int, ...], tmp_path: Path) -> None:
     """An array whose elements are not all known at compile time lies in memory, without counting as a spill."""
     said = compile_for_hopper(tmp_path, rendered(name, "bf16", values))
