@@ -152,17 +152,16 @@ _THIN: dict[str, Any] = {
 
 
 def _thin_rows(*rows: tuple[int, ...]) -> dict[str, Any]:
-    """The same template with more rows of A in a block: ROWS, NT, WN, WK and RING of each config, best guess first.
+    """The same template with more rows of A in a block, for devices with clusters.
 
-    RING and a block's sums take up to 113 KiB where two blocks are to share a multiprocessor, else up to 227 KiB.
+    RING and the sums of a block take up to 113 KiB where two blocks are to share a multiprocessor, else nearly all.
     """
     listed = table("ROWS NT WN WK RING SPLIT AHEAD", *((*row, 8, 1) for row in rows))
     return {
         **_THIN,
         "parameters": (),
         "listed": listed,
-        "order": listed,
-        "constraints": (CAPABILITY >= 90, SHARED >= 227 * 1024),
+        "constraints": (CAPABILITY >= 90, RING * 1024 + WK * ROWS * (32 * NT * WN + 32) <= SHARED),
     }
 
 
