@@ -108,7 +108,7 @@ SIMT_ORDER = table(
     (64, 64, 1),
 )
 
-ROWS, RING, AHEAD = (parameter(name) for name in ("ROWS", "RING", "AHEAD"))
+RING, AHEAD = parameter("RING"), parameter("AHEAD")
 
 THIN_PARAMETERS = (
     Parameter("NT", (2, 3, 4, 5)),
@@ -149,26 +149,6 @@ _THIN: dict[str, Any] = {
     "parameters": THIN_PARAMETERS,
     "constraints": THIN_CONSTRAINTS,
 }
-
-
-def _thin_rows(*rows: tuple[int, ...]) -> dict[str, Any]:
-    """The same template with more rows of A in a block, for devices with clusters.
-
-    RING and the sums of a block take up to 113 KiB where two blocks are to share a multiprocessor, else nearly all.
-    """
-    listed = table("ROWS NT WN WK RING SPLIT AHEAD", *((*row, 8, 1) for row in rows))
-    return {
-        **_THIN,
-        "parameters": (),
-        "listed": listed,
-        "constraints": (CAPABILITY >= 90, RING * 1024 + WK * ROWS * (32 * NT * WN + 32) <= SHARED),
-    }
-
-
-FEW_TILES: tuple[Expr, ...] = (N * K <= 20_000_000,)
-"""Larger products keep libraries at the speed of memory."""
-FEW_SUMS: tuple[Expr, ...] = (M * N * K <= 1_200_000_000,)
-"""Beyond, tiles that copy A once for several blocks win."""
 
 CUDA_KERNELS = (
     Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
@@ -357,53 +337,5 @@ CUDA_KERNELS = (
             (3, 2, 4, 8, 1),
         ),
         **_THIN,
-    ),
-    Kernel(
-        "cuda_thin_rows",
-        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M > 16, *FEW_TILES),
-        **_thin_rows(
-            (64, 2, 4, 2, 76),
-            (64, 4, 4, 1, 78),
-            (64, 4, 8, 1, 152),
-            (64, 2, 4, 2, 188),
-            (64, 3, 4, 1, 86),
-            (64, 4, 4, 2, 152),
-            (64, 2, 4, 1, 94),
-            (64, 2, 8, 1, 78),
-            (64, 3, 4, 2, 160),
-            (64, 2, 2, 2, 92),
-            (32, 4, 4, 1, 92),
-            (32, 2, 4, 2, 94),
-            (32, 4, 8, 1, 78),
-        ),
-    ),
-    Kernel(
-        "cuda_thin_tall",
-        requires=(M <= 256, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M > 64, *FEW_SUMS),
-        **_thin_rows(
-            (64, 4, 4, 1, 78),
-            (128, 2, 4, 2, 144),
-            (128, 4, 4, 1, 128),
-            (64, 2, 4, 2, 76),
-            (128, 2, 4, 1, 74),
-            (64, 4, 8, 1, 152),
-            (128, 2, 8, 1, 128),
-            (128, 3, 4, 1, 168),
-        ),
-    ),
-    Kernel(
-        "cuda_thin_rows_kn",
-        requires=(M <= 256, *ROWS_OF_A, *ROWS_OF_B),
-        worthwhile=(M > 16, *FEW_TILES, *FEW_SUMS),
-        **_thin_rows(
-            (64, 4, 4, 1, 78),
-            (64, 2, 4, 2, 76),
-            (64, 4, 8, 1, 152),
-            (64, 4, 4, 2, 156),
-            (128, 4, 4, 1, 128),
-            (32, 4, 4, 1, 92),
-        ),
     ),
 )
