@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import cuda_session  # noqa: E402
 from cuda_session import FAULTS, GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
 
-from aot_tune.bench.cuda.engine import FaultError  # noqa: E402
+from aot_tune.bench.cuda.engine import FaultError, Recorded  # noqa: E402
 
 
 @pytest.fixture
@@ -111,6 +111,24 @@ def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Bed, build
     assert timed.status == "wrong-result"
     assert "y[0, 0]: got 77.0" in timed.reason
     assert "timed calls" in timed.reason
+
+
+def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build: Any) -> None:
+    """Work on a stream of its own is right in the end; an empty graph may take longer than a small call's floor."""
+    key = bed.name(SMALL)
+    bed.load(build(GOOD))
+    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
+    record = bed.engine.record
+
+    def empty(calls: Any, framework: bool = False) -> Recorded:
+        played = record(calls, framework)
+        return Recorded(played.play, 0, played.close)
+
+    bed.engine.record = empty
+    raced = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, fresh=True))
+    timed = bed.ask(messages.Bench(handle="one", key=key))
+    for reply in (raced, timed):
+        assert (reply.status, reply.reason) == ("suspicious", "launches nothing on the stream that it is given")
 
 
 def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, build: Any) -> None:

@@ -19,7 +19,8 @@ class Sampler:
     """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
 
     `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
-    were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
+    were. `idle`: the calls left nothing in the graph; what they do, if anything, is not in the time. Short calls are
+    repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class Sampler:
     ) -> None:
         self._engine, self._calls, self._clock = engine, calls, clock
         self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
-        self.note, self.made = "", 0
+        self.note, self.made, self.idle = "", 0, False
         once = self._once()
         self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
         self._recorded = self._record([calls[i % len(calls)] for i in range(self._size)], framework)
@@ -44,7 +45,7 @@ class Sampler:
             self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
             return self._engine.plain(batch)
         if recorded.nodes == 0:
-            self.note = "launches nothing on the stream that it is given"
+            self.idle, self.note = True, "launches nothing on the stream that it is given"
         return recorded
 
     def _once(self) -> float:
