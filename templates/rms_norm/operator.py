@@ -126,37 +126,9 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
-CUDA_HELD = Kernel(
-    "cuda_held",
-    "rms_norm/cuda_held.cu.j2",
-    backend="nvcc",
-    parameters=(
-        Parameter("WARPS", (4, 8, 16)),
-        Parameter("VECTORS", (2, 4, 8)),
-        Parameter("BLOCKS", (1, 2, 3, 4, 5)),
-    ),
-    constraints=(
-        target("capability") >= 90,
-        # A thread's rows, 32 bits for 16, its part of the weight and 48 more must fit into its registers.
-        parameter("WARPS") * parameter("BLOCKS") * (parameter("VECTORS") * 12 + 48) <= 2048,
-        parameter("WARPS") * parameter("BLOCKS") * (parameter("VECTORS") * 12 + 48) >= 1536,
-    ),
-    requires=WHOLE_PIECES,
-    worthwhile=(D >= 2048, D <= 65536, R * D >= 4194304),
-    order=(
-        {"WARPS": 4, "VECTORS": 4, "BLOCKS": 5},
-        {"WARPS": 8, "VECTORS": 4, "BLOCKS": 2},
-        {"WARPS": 8, "VECTORS": 2, "BLOCKS": 3},
-        {"WARPS": 4, "VECTORS": 8, "BLOCKS": 3},
-    ),
-    follows={"f16": "bf16"},
-    compile_seconds=5.0,
-)
-
 CUDA_KERNELS = (
     Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
-    CUDA_HELD,
 )
 
 
