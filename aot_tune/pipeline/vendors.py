@@ -83,7 +83,7 @@ def _configs(
     answer = _ask(session, kernel, device, [product for _, product in asked])
     for (problem, _), products in zip(asked, answer, strict=False):
         for config in _chosen(products, _PER_PROBLEM[session.options.effort]):
-            yield problem, dict(config)
+            yield problem, dict(sorted(config.items()))  # as records have it: labels are part of the library
 
 
 def _recorded(

@@ -17,10 +17,11 @@ from aot_tune.compile import run as compile_run
 from aot_tune.compile.run import Finished
 from aot_tune.pipeline import vendors
 from aot_tune.pipeline.session import Session
-from aot_tune.spec import Kernel
+from aot_tune.spec import Kernel, Target, problem
 
 KERNEL = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: None)
 DEVICE = Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit="GPU-0")
+TARGET = Target(name="cuda-sm_90a", family="cuda", level=90)
 NOWHERE = Path("/nonexistent")
 PRODUCTS = [{"m": 16 * (i + 1), "n": 256, "k": 128 * (i + 1)} for i in range(19)]
 
@@ -78,6 +79,21 @@ def test_several_processes_give_the_answer_of_one(monkeypatch: pytest.MonkeyPatc
     assert together.runs == 2  # of 8 products or more each
     assert together.lines == alone.lines
     assert together.lines[0].endswith(" algorithms listed for 19 problems in 0 s")
+
+
+def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
+    """Labels show it, and are part of the library: a second build, which takes the recorded ones, makes the same."""
+    world = World(monkeypatch, 1, lambda _: stub)
+    monkeypatch.setattr(vendors, "_recorded", lambda *_: iter(()))
+    world.session.options.mode = "auto"
+    one = problem(M=16)
+    operator = SimpleNamespace(workload_for=lambda _: (one,), facts=lambda _: {})
+    kernel = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: PRODUCTS[0])
+    found = list(vendors._configs(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
+    assert len(found) > 1
+    for given, config in found:
+        assert given == one
+        assert list(config) == sorted(config)
 
 
 def test_a_device_that_takes_one_process_at_a_time_is_asked_by_one_after_the_other(
