@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Union
 
 from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.compiled import compiled
 
 __all__ = [
     "Expr",
@@ -60,6 +61,8 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "max": max,
 }
 _CPP = {"//": "/", "and": "&&", "or": "||"}
+_OFTEN = 32
+"""Evaluations from which an expression is worth a function of its own."""
 
 deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", default=None)
 """What takes an expression that is used as a Python condition while a function is traced; see `spec.trace`."""
@@ -71,10 +74,16 @@ class Expr:
     Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise: Python would evaluate them.
     """
 
-    __slots__ = ("args", "kind", "value")
+    __slots__ = ("_facts", "_function", "_uses", "args", "kind", "value")
 
     def __init__(self, kind: str, args: tuple[Expr, ...] = (), value: str | int = 0) -> None:
         self.kind, self.args, self.value = kind, args, value
+        self._facts: frozenset[str] | None = None
+        self._uses = 0
+        self._function: Callable[[Facts], int] | None = None
+
+    def __reduce__(self) -> tuple[type[Expr], tuple[str, tuple[Expr, ...], str | int]]:
+        return Expr, (self.kind, self.args, self.value)
 
     def __add__(self, other: ExprLike) -> Expr:
         return _binary("+", self, other)
@@ -156,9 +165,10 @@ class Expr:
 
     def facts(self) -> frozenset[str]:
         """The names of the facts that the value depends on."""
-        if self.kind == "fact":
-            return frozenset((str(self.value),))
-        return frozenset().union(*(a.facts() for a in self.args))
+        if self._facts is None:
+            own = (str(self.value),) if self.kind == "fact" else ()
+            self._facts = frozenset(own).union(*(a.facts() for a in self.args))
+        return self._facts
 
     def evaluate(self, facts: Facts) -> int:
         """The value under `facts`.
@@ -166,6 +176,18 @@ class Expr:
         Raises:
             SpecError: when a fact is missing, or a divisor is zero.
         """
+        if self._function is None:
+            self._uses += 1
+            if self._uses < _OFTEN:
+                return self._walk(facts)
+            self._function = compiled(self, _power_above) or self._walk
+        try:
+            return int(self._function(facts))
+        except (KeyError, ZeroDivisionError):
+            return self._walk(facts)  # which says what is wrong
+
+    def _walk(self, facts: Facts) -> int:
+        """The value, node by node."""
         if self.kind == "const":
             return int(self.value)
         if self.kind == "fact":
@@ -177,10 +199,10 @@ class Expr:
                 ) from None
         if self.kind == "where":  # only the branch that is taken: the other may divide by zero
             condition, yes, no = self.args
-            return (yes if condition.evaluate(facts) else no).evaluate(facts)
+            return (yes if condition._walk(facts) else no)._walk(facts)
         if self.kind == "next_power_of_2":
-            return _power_above(self.args[0].evaluate(facts))
-        left, right = (a.evaluate(facts) for a in self.args)
+            return _power_above(self.args[0]._walk(facts))
+        left, right = (a._walk(facts) for a in self.args)
         if self.kind in ("//", "%") and right == 0:
             raise SpecError(f"division by zero in {self.key()}")
         return _BINARY[self.kind](left, right)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,12 @@ __all__ = ["Baseline", "Call", "Operator"]
 
 Call = SimpleNamespace
 """The arguments of one call by name: arrays (None when absent), scalars as floats, attributes as strings."""
+
+
+@functools.cache
+def _facts_of(tensor: str, rank: int) -> tuple[str, str, tuple[str, ...]]:
+    """The names of the facts about a tensor: presence, alignment, strides."""
+    return f"present.{tensor}", f"alignment.{tensor}", tuple(f"stride.{tensor}.{i}" for i in range(rank))
 
 
 @dataclass(frozen=True)
@@ -188,13 +195,13 @@ class Operator:
         """Everything that predicates may ask of a call, as dispatch sees it; an absent tensor counts as row-major."""
         facts = dict(problem.dims)
         for tensor in self.tensors:
-            facts[f"present.{tensor.name}"] = int(self.is_present(problem, tensor))
-            facts[f"alignment.{tensor.name}"] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
+            present, alignment, axes = _facts_of(tensor.name, tensor.rank)
+            facts[present] = int(self.is_present(problem, tensor))
+            facts[alignment] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
             shape = self.shape(problem, tensor)
             given = problem.strides.get(tensor.name)
             strides = row_major(shape, problem.order.get(tensor.name)) if given is None else given
-            for i, stride in enumerate(canonical_strides(shape, strides)):
-                facts[f"stride.{tensor.name}.{i}"] = stride
+            facts.update(zip(axes, canonical_strides(shape, strides), strict=True))
         for attribute in self.attributes:
             value = problem.attributes.get(attribute.name, attribute.choices[0])
             facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)

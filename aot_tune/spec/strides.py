@@ -13,6 +13,8 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
     Such an axis gets stride 1 where that makes some axis contiguous (the last such axis), else the stride of a
     row-major tensor. Guards and decision trees then see one form of each layout.
     """
+    if 1 not in shape:
+        return tuple(strides)
     result = list(strides)
     unit = any(s == 1 and extent != 1 for extent, s in zip(shape, strides, strict=True))
     for axis in reversed(range(len(result))):

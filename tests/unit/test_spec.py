@@ -29,11 +29,13 @@ from aot_tune.spec import (
     dims,
     maximum,
     minimum,
+    next_power_of_2,
     parameter,
     problem,
     row_major,
     target,
     uniform,
+    where,
 )
 from aot_tune.spec.reference import activation
 
@@ -219,6 +221,32 @@ def test_python_value_follows_python_rules(many: list[Expr], m: int, n: int) -> 
     for expr in many:
         assert isinstance(expr.evaluate({"M": m, "N": n}), int)
         assert expr.facts() <= {"M", "N"}
+
+
+@given(expressions, expressions, st.sampled_from(["//", "-", "where", "next_power_of_2"]), st.integers(0, 9))
+def test_what_is_evaluated_often_has_the_value_that_it_had(a: Expr, b: Expr, last: str, m: int) -> None:
+    """Also where a divisor is zero or a fact is missing."""
+    one = {"//": a // b, "-": a - b, "where": where(a, b, a // b), "next_power_of_2": next_power_of_2(a)}[last]
+    known: list[dict[str, int]] = [{"M": m, "N": 3}, {"M": m, "N": 0}, {"M": m}, {}]
+    first = [told(one, facts) for facts in known]
+    for _ in range(20):
+        assert [told(one, facts) for facts in known] == first
+
+
+def told(one: Expr, facts: dict[str, int]) -> int | str:
+    """The value, or what is wrong."""
+    try:
+        return one.evaluate(facts)
+    except SpecError as error:
+        return str(error)
+
+
+def test_an_expression_that_is_nested_deeply_is_evaluated_all_the_same() -> None:
+    one = M + 1
+    for _ in range(120):
+        one = minimum(one + M, 1 << 40)
+    for m in range(70):
+        assert one.evaluate({"M": m}) == 1 + 121 * m
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
