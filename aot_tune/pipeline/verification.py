@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -44,18 +45,34 @@ def verify_shipped(
         vouched = {m.object for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.digest not in vouched]
-    for device, group in _by_device(session, waiting):
-        try:
-            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
-            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
-                for entry in group:
-                    _verify(session, bench, session.operators[entry.candidate.operator], entry)
-        except WorkerError as error:
-            if _measures(session) or device.family == "cpu" or not all(e.candidate.generic for e in group):
-                raise
-            # What a GPU's workers need, such as torch, is asked for where something is measured.
-            count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
-            session.progress.line(f"{count} NOT verified on {device.name}: {error}")
+    groups = list(_by_device(session, waiting))
+    if len(groups) < 2:  # a worker's thread is that which asks, here the build's own
+        for device, group in groups:
+            _verify_group(session, device, group)
+        return
+    with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers to start
+        for future in [threads.submit(_verify_group, session, device, group) for device, group in groups]:
+            future.result()
+
+
+def _verify_group(session: Session, device: Device, group: Sequence[Entry]) -> None:
+    """Verify variants on one device.
+
+    Raises:
+        BuildError: when one fails.
+        WorkerError: when no worker can be started for what this build measures, or for a CPU.
+    """
+    try:
+        # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
+        with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
+            for entry in group:
+                _verify(session, bench, session.operators[entry.candidate.operator], entry)
+    except WorkerError as error:
+        if _measures(session) or device.family == "cpu" or not all(e.candidate.generic for e in group):
+            raise
+        # What a GPU's workers need, such as torch, is asked for where something is measured.
+        count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
+        session.progress.line(f"{count} NOT verified on {device.name}: {error}")
 
 
 def _measures(session: Session) -> bool:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aot_tune.bench import Device
 from aot_tune.bench.cuda import device_of
-from aot_tune.errors import WorkerError
+from aot_tune.errors import BuildError, WorkerError
 from aot_tune.pipeline import verification
 
 GPU = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=1, driver="1")
 
 
-def build(mode: str, *, generic: bool = True, may_measure: bool = True) -> list[str]:
-    """Verify a variant that nothing vouches for; what is printed."""
+CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
+
+
+def variant(target: str, generic: bool = True) -> Any:
+    candidate = SimpleNamespace(id=target, operator="scale", target=target, generic=generic)
+    return SimpleNamespace(candidate=candidate, digest="d")
+
+
+def build(
+    mode: str, *, generic: bool = True, may_measure: bool = True, targets: Sequence[str] = ("cuda-ptx_80",)
+) -> list[str]:
+    """Verify variants that nothing vouches for; what is printed."""
     lines: list[str] = []
-    entry = SimpleNamespace(
-        candidate=SimpleNamespace(id="one", operator="scale", target="cuda-ptx_80", generic=generic), digest="d"
-    )
     session: Any = SimpleNamespace(
         operators={"scale": SimpleNamespace(operator=None)},
-        device_for=lambda _target: GPU,
+        device_for=lambda target: GPU if target.family == "cuda" else CPU,
         options=SimpleNamespace(mode=mode),
         plan=SimpleNamespace(may_measure=may_measure),
         progress=SimpleNamespace(line=lines.append),
     )
-    entries: Any = {"scale": [entry]}
-    verification.verify_shipped(session, {}, entries)
+    verification.verify_shipped(session, {}, {"scale": [variant(t, generic) for t in targets]})
     return lines
 
 
@@ -55,3 +64,29 @@ def test_an_editable_install_measures_nothing_either() -> None:
 def test_elsewhere_nothing_ships_unverified(mode: str, generic: bool) -> None:
     with pytest.raises(WorkerError):
         build(mode, generic=generic)
+
+
+BOTH = ("cpu-x86-64", "cuda-ptx_80")
+
+
+def test_devices_verify_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    meet, seen = threading.Barrier(2, timeout=60), set[str]()
+
+    def verify(_session: object, bench: Any, _loaded: object, entry: Any) -> None:
+        meet.wait()  # broken unless both are there at once
+        seen.add(f"{bench.device.name} {entry.candidate.target}")
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    assert build("auto", targets=BOTH) == []
+    assert seen == {"CPU cpu-x86-64", "GPU cuda-ptx_80"}
+
+
+@pytest.mark.parametrize("bad", BOTH)
+def test_what_fails_on_one_device_ends_the_build(monkeypatch: pytest.MonkeyPatch, bad: str) -> None:
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        if entry.candidate.target == bad:
+            raise BuildError(f"wrong on {bad}")
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    with pytest.raises(BuildError, match=f"wrong on {bad}"):
+        build("auto", targets=BOTH)
