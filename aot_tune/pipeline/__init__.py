@@ -56,12 +56,11 @@ def _build(session: Session, plan: Plan, directory: Path) -> None:
     tuned = session.progress.now()
     generics = {name: _generics(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
-    choosing = session.progress.now() - tuned
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
     plan_checks(session, directory, chosen, generics)
     memory = link_memory(session) if session.location.mode in ("rw", "fresh") else None
-    note_tuned(directory, memory, ago=choosing, granted=session.load.granted)
+    note_tuned(directory, memory, ago=session.progress.now() - tuned, granted=session.load.granted)
     report = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, evidence)

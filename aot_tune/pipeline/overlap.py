@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
 from aot_tune.pipeline.background import Background, may_compile
 from aot_tune.pipeline.backlog import Backlog, Place, places_of
-from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import awaited, to_compile
 from aot_tune.pipeline.linking import Linker
@@ -46,23 +47,29 @@ def measure_overlapped(
     begun = session.progress.now()
     new = {id(e) for e in entries}
     tuning = _Tuning(session, crew, pairs, list(entries))
+    if session.turn.seconds is not None:
+        tuning.vouch_for_generics()
     tuning.backlog.add(e for _, v in pairs for e in v.entries.values() if id(e) not in new)
     tuning.screen_known()
     while True:
         tuning.screen_all()
         tuning.race_all()
-        if not tuning.due():
+        if not tuning.due() and not tuning.resume_generics():
             tuning.timings.wall = session.progress.now() - begun
             return tuning.timings
 
 
 class _Tuning:
-    """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled."""
+    """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled.
+
+    `generics` are generic variants that were tried on one problem each.
+    """
 
     def __init__(self, session: Session, crew: Crew, pairs: Pairs, left: list[Entry]) -> None:
         self._session, self._crew, self._pairs, self._left = session, crew, pairs, left
         self._linker = Linker(session, crew, pairs)
         self._background: Background | None = None
+        self._generics: list[Entry] = []
         self.backlog, self.timings = Backlog(pairs), Timings()
 
     def due(self) -> list[Entry]:
@@ -72,6 +79,32 @@ class _Tuning:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
             found += to_compile(evidence, mine, self.backlog.unsettled(evidence)) if mine else []
         return found
+
+    def vouch_for_generics(self) -> None:
+        """Try each generic variant on the smallest problem that it serves, before a budget ends.
+
+        None is shipped unverified, and after the end that takes no less time.
+        """
+        generics = [e for e in self._left if e.candidate.generic]
+        if not self._session.turn.allows(1e-9):
+            return
+        self._left = [e for e in self._left if not e.candidate.generic]
+        self._session.compile(generics, "generic")
+        jobs: list[tuple[int, Job]] = []
+        for _, evidence in self._pairs:
+            places = [p for p in places_of(self._pairs) if p.evidence is evidence]
+            places.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
+            for entry in (e for e in evidence.entries.values() if e.candidate.generic and e.object is not None):
+                served = (p for p in places if evidence.tried(p.problem, [entry]))
+                jobs += [(p.number, partial(_screen_one, p, entry)) for p in itertools.islice(served, 1)]
+        self._crew.each(jobs)
+        self._generics = generics
+
+    def resume_generics(self) -> bool:
+        """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
+        resumed, self._generics = self._generics, []
+        self.backlog.add(resumed if self._session.turn.allows(1e-9) else ())
+        return bool(self.backlog)
 
     def screen_known(self) -> None:
         """Screen what there is, before anything is compiled."""
@@ -133,6 +166,11 @@ class _Tuning:
         unknown = [entrants for p, entrants in races if not self._crew.knows_race(p.loaded, p.problem, entrants)]
         self._linker.all({e.digest: e for entrants in unknown for e in entrants}.values())
         self._crew.each((p.number, partial(_race, p)) for p, _ in races)
+
+
+def _screen_one(place: Place, entry: Entry, measurer: Measurer) -> None:
+    if not place.evidence.has(entry, place.problem):
+        measurer.screen(place.loaded, place.evidence, place.problem, [entry])
 
 
 def _race(place: Place, measurer: Measurer) -> None:

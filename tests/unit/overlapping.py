@@ -101,7 +101,7 @@ class World:
         ready: Callable[[Entry], None] = lambda _entry: None,
         then: Callable[[Entry, Object], Task | None] = lambda _entry, _made: None,
     ) -> None:
-        assert (threading.get_ident() == self.main) == (what == "finalists")
+        assert (threading.get_ident() == self.main) == (what in ("finalists", "generic"))
         self.busy = True
         try:
             self._compile(entries, ready, then)

@@ -233,6 +233,7 @@ def session_with(
     module: str = "",
     targets: int = 1,
     devices: Sequence[str] = ("cpu",),
+    tuned: str = "cpu",
 ) -> Session:
     monkeypatch.setattr(deadline, "link_memory", lambda _: None)
     monkeypatch.setattr(deadline, "link_seconds", lambda _: known)
@@ -242,7 +243,7 @@ def session_with(
         load=load,
         plan=plan,
         operators=operators,
-        targets=[SimpleNamespace(family="cpu")] * targets,
+        targets=[SimpleNamespace(family=tuned)] * targets,
         devices=[SimpleNamespace(family=f) for f in devices],
     )
     return cast(Session, given)
@@ -255,6 +256,7 @@ def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeyp
     assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
     assert seconds_after(session_with(monkeypatch, quick, None, targets=50)) > guesses[0] + 1  # more to verify
     assert seconds_after(session_with(monkeypatch, quick, None, devices=("cpu", "cuda"))) > guesses[0] + 4  # torch
+    assert seconds_after(session_with(monkeypatch, quick, None, tuned="cuda")) > guesses[0] + 1  # nothing vouches
     assert seconds_after(session_with(monkeypatch, slow, 7.0)) == 7.0
 
 

@@ -50,6 +50,25 @@ def test_a_fault_of_the_compiling_thread_ends_the_tuning() -> None:
     assert threading.active_count() == 1
 
 
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_within_a_budget_generic_variants_are_tried_first(budget: float | None) -> None:
+    """On the smallest problem that each serves, and on the others last: to verify them after the end takes no less."""
+    world = World(budget=budget)
+    evidence = world.run(everyone())
+    first = [("N=8", "generic_bf16_0"), ("N=8 T=f16", "generic_f16_0")]
+    assert (world.screened[:2] == first) == (budget is not None)
+    assert (world.screened[-1] == ("N=64", "generic_bf16_0")) == (budget is not None)
+    assert (world.compiled[:2] == [symbol for _, symbol in first]) == (budget is not None)
+    assert len(world.screened) == len(set(world.screened)) == sum(map(len, evidence.measurements.values()))
+
+
+def test_after_the_end_of_a_budget_generic_variants_are_not_tried() -> None:
+    world = World(budget=1e-6)
+    time.sleep(0.01)
+    world.run(everyone())
+    assert (world.compiled, world.screened) == ([], [])
+
+
 def test_at_the_end_of_the_budget_what_is_there_is_raced() -> None:
     world = World(budget=1.2, delay=0.5)
     begin = time.monotonic()
