@@ -17,7 +17,6 @@ struct Name {
 };
 
 // ---- What an operator declares
-// -------------------------------------------------------------------------------------
 
 struct TensorInfo {
   const char* name;
@@ -75,7 +74,6 @@ struct VariantInfo {
 constexpr int32_t kUnavailable = -100;
 
 // ---- Errors
-// --------------------------------------------------------------------------------------------------------
 
 // Sets the thread's message from a printf format and returns `code`.
 int32_t fail(int32_t code, const char* format, ...) noexcept __attribute__((format(printf, 2, 3), cold));
@@ -88,7 +86,6 @@ int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const 
                       int32_t status, const char* note = "") noexcept __attribute__((cold));
 
 // ---- A call's tensors after the checks
-// -----------------------------------------------------------------------------
 
 // A tensor as kernels get it: byte_offset folded into data, strides always there, and for axes of extent 1,
 // whose stride is never used, a stride that does not depend on what the caller happened to pass.
@@ -136,7 +133,6 @@ inline int64_t next_power_of_2(int64_t value) noexcept {
 int64_t stride_class(const DLTensor& tensor) noexcept;
 
 // ---- Backends
-// ------------------------------------------------------------------------------------------------------
 
 // What a backend changed in the thread for the time of a call.
 struct Scope {
@@ -250,7 +246,6 @@ int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevic
                     const Preload* operators, int32_t operator_count) noexcept;
 
 // ---- A variant named by AOT_TUNE_FORCE
-// -----------------------------------------------------------------------------
 
 // -1 before the variable was read, 0 without it, 1 with it or when AOT_TUNE_EXCLUDE is bad
 extern std::atomic<int32_t> force_state;
@@ -317,7 +312,6 @@ int32_t choose_forced(const OperatorInfo& op, const VariantInfo* variants, int32
 }
 
 // ---- Explaining a choice
-// -------------------------------------------------------------------------------------------
 
 // Appends to a buffer of the caller's, never beyond it, always terminated.
 class Text {

@@ -180,7 +180,7 @@ class Expr:
             self._uses += 1
             if self._uses < _OFTEN:
                 return self._walk(facts)
-            self._function = compiled(self, _power_above) or self._walk
+            self._function = compiled(self, {"next_power_of_2": _power_above}, _BINARY)
         try:
             return int(self._function(facts))
         except (KeyError, ZeroDivisionError):
