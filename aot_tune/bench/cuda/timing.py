@@ -19,8 +19,7 @@ class Sampler:
     """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
 
     `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
-    were. `idle`: the calls left nothing in the graph; what they do, if anything, is not in the time. Short calls are
-    repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
+    were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
     """
 
     def __init__(
@@ -28,13 +27,18 @@ class Sampler:
     ) -> None:
         self._engine, self._calls, self._clock = engine, calls, clock
         self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
-        self.note, self.made, self.idle = "", 0, False
+        self.note, self.made = "", 0
         once = self._once()
         self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
         self._recorded = self._record([calls[i % len(calls)] for i in range(self._size)], framework)
         self._plays = 1
         self._sized = False
         self._span = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the calls left nothing in the graph: what they do, if anything, is not in the time."""
+        return self._recorded.nodes == 0
 
     def _record(self, batch: Sequence[Call], framework: bool) -> Recorded:
         if self._rules.launch == "stream":
@@ -45,7 +49,7 @@ class Sampler:
             self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
             return self._engine.plain(batch)
         if recorded.nodes == 0:
-            self.idle, self.note = True, "launches nothing on the stream that it is given"
+            self.note = "launches nothing on the stream that it is given"
         return recorded
 
     def _once(self) -> float:
