@@ -12,15 +12,12 @@ OF_COLUMNS = table(
     COLUMNS,
     (128, 128, 64, 1, 1, "pingpong"),  # [128 x 128 x 128, 64 x 512 x 512]
     (128, 128, 64, 2, 1, "pingpong"),  # [32 x 1024 x 1024]
-    (128, 256, 64, 2, 1, "cooperative"),  # [64 x 512 x 512, 32 x 1024 x 1024]
     (64, 128, 64, 1, 1, "single"),
 )
 OF_ROWS = table(
     COLUMNS,
     (128, 128, 64, 2, 1, "pingpong"),  # [32 x 1024 x 128]
-    (128, 64, 64, 2, 1, "pingpong"),  # [64 x 512 x 64]
     (128, 64, 64, 1, 1, "cooperative"),  # [128 x 128 x 64]
-    (64, 64, 128, 1, 1, "pingpong"),  # [64 x 512 x 64, 128 x 128 x 64]
 )
 
 

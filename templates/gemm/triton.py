@@ -104,6 +104,50 @@ def gemm_tma(
 
 
 @triton.jit
+def gemm_wide_tma(
+    a,
+    b,
+    b_far,
+    bias,
+    residual,
+    out,
+    out_far,
+    residual_row,
+    M,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    NEAR: tl.constexpr,
+    FAR: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """As `gemm_tma` for a b of contiguous columns, with tiles of NEAR + FAR columns.
+
+    Blocks are powers of two, and a grid fills a device more evenly where tiles need not be.
+    """
+    BLOCK_N: tl.constexpr = NEAR + FAR
+    height, width = tl.cast(M, tl.int32), tl.cast(N, tl.int32)
+    tiles = tl.cdiv(height, BLOCK_M) * tl.cdiv(width, BLOCK_N)
+    steps = tl.cdiv(tl.cast(K, tl.int32), BLOCK_K)
+    for tile in tl.range(
+        tl.program_id(0), tiles, tl.num_programs(0)
+    ):  # in a flattened loop products wait for each other
+        first, left = place(tile, height, width, BLOCK_M, BLOCK_N, GROUP)
+        near = tl.zeros([BLOCK_M, NEAR], tl.float32)
+        far = tl.zeros([BLOCK_M, FAR], tl.float32)
+        for step in tl.range(0, steps):
+            factor = a.load([first, step * BLOCK_K])
+            other = b.load([left, step * BLOCK_K]).T
+            rest = b_far.load([left + NEAR, step * BLOCK_K]).T  # nothing is waited for between the two products
+            near = tl.dot(factor, other, near)
+            far = tl.dot(factor, rest, far)
+        store_tile(out, near, bias, residual, residual_row, first, left, height, width, ACTIVATION, False)
+        store_tile(out_far, far, bias, residual, residual_row, first, left + NEAR, height, width, ACTIVATION, False)
+
+
+@triton.jit
 def gemm_specialized(
     a,
     b,

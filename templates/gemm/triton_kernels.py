@@ -18,6 +18,7 @@ from aot_tune.spec import (
     dims,
     minimum,
     parameter,
+    present,
     stride,
     table,
     target,
@@ -93,12 +94,10 @@ TRITON_TMA = Kernel(
     triton=_by_host(0),
     listed=table(
         _TILED,
-        (128, 128, 64, 8, False, 8, 4),
-        (128, 256, 64, 8, True, 8, 3),
-        (256, 128, 64, 8, True, 8, 3),
-        (64, 256, 64, 8, True, 4, 4),
-        (128, 64, 64, 8, False, 4, 5),
         (64, 64, 128, 8, False, 4, 5),
+        (64, 128, 128, 8, False, 4, 4),
+        (64, 256, 64, 8, True, 4, 4),
+        (128, 256, 64, 8, True, 8, 3),
     ),
     constraints=_HOPPER,
     requires=_tiles(0),
@@ -121,13 +120,42 @@ TRITON_TMA_KN = Kernel(
     **_SHARED,
 )
 
+NEAR, FAR = parameter("NEAR"), parameter("FAR")
+
+TRITON_WIDE = Kernel(
+    "triton_wide_tma",
+    triton=TritonFunction(
+        "gemm/triton.py:gemm_wide_tma",
+        arguments={
+            **_COMMON,
+            "a": Descriptor("a", (BLOCK_M, BLOCK_K)),
+            "b": Descriptor("b", (NEAR, BLOCK_K), order=(1, 0)),
+            "b_far": Descriptor("b", (FAR, BLOCK_K), order=(1, 0)),
+            "out": Descriptor("out", (BLOCK_M, NEAR)),
+            "out_far": Descriptor("out", (BLOCK_M, FAR)),
+        },
+        grid=(minimum(ceildiv(M, BLOCK_M) * ceildiv(N, NEAR + FAR), device("multiprocessors")),),
+    ),
+    # In brackets, sizes M x N of which the tiles fill 132 multiprocessors nearly whole times.
+    listed=table(
+        "BLOCK_M NEAR FAR BLOCK_K GROUP num_warps num_stages",
+        (64, 128, 32, 128, 8, 4, 3),  # [x 1280]
+        (64, 128, 32, 64, 8, 4, 5),
+        (64, 128, 16, 128, 8, 4, 3),  # [1024 x 4608]
+        (64, 128, 64, 128, 8, 4, 3),  # [1024 x 3072, 1024 x 6144]
+    ),
+    constraints=_HOPPER,
+    requires=_tiles(0),
+    worthwhile=(M > 256, N >= 64),
+    **_SHARED,
+)
+
 TRITON_TF32 = Kernel(
     "triton_tf32",
     triton=_by_host(0),
     listed=table(
         _TILED,
         (128, 128, 32, 8, False, 8, 3),
-        (128, 64, 32, 8, False, 4, 5),
         (64, 128, 32, 8, False, 4, 5),
     ),
     constraints=_HOPPER,
@@ -144,12 +172,11 @@ TRITON_SPECIALIZED = Kernel(
     listed=table(
         _TILED,
         (128, 256, 64, 8, False, 4, 3),
-        (128, 128, 64, 8, False, 4, 4),
-        (256, 128, 64, 8, False, 4, 3),
     ),
     constraints=(*_HOPPER, target("capability") < 100),
     requires=_tiles(0),
-    worthwhile=(M > 64, N >= 64),
+    # With a residual, Triton 3.6 makes code that reads some of its rows wrongly, which verification refuses.
+    worthwhile=(M > 256, N >= 64, present("residual") == 0),
     **_SHARED,
 )
 
@@ -174,12 +201,10 @@ TRITON_SPLIT = Kernel(
     listed=table(
         _SPLITS,
         (16, 64, 128, 4, 4, 5),
-        (16, 32, 128, 8, 4, 5),
-        (32, 64, 128, 4, 4, 4),
         (64, 64, 128, 4, 4, 4),
-        (64, 64, 128, 8, 4, 4),
         (128, 128, 64, 4, 8, 4),
     ),
+    constraints=((target("capability") != 90) | (BLOCK_M <= 64),),
     requires=_rows(0),
     worthwhile=(M > 1, M <= 256, N >= 64, K >= 1024),
     **_SHARED,
@@ -194,4 +219,12 @@ TRITON_SPLIT_KN = Kernel(
     **_SHARED,
 )
 
-TRITON_KERNELS = (TRITON_TMA, TRITON_TMA_KN, TRITON_TF32, TRITON_SPECIALIZED, TRITON_SPLIT, TRITON_SPLIT_KN)
+TRITON_KERNELS = (
+    TRITON_TMA,
+    TRITON_TMA_KN,
+    TRITON_WIDE,
+    TRITON_TF32,
+    TRITON_SPECIALIZED,
+    TRITON_SPLIT,
+    TRITON_SPLIT_KN,
+)

@@ -19,12 +19,16 @@ ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 TEMPLATES = bundled_templates()
 OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}
-HOPPER = TARGET["cuda-sm_90a"]
+HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 
 
 def config_like(kernel: Kernel, target: Target, wanted: Config) -> dict[str, int | bool | str]:
-    """The first config of a kernel that has the wanted values."""
-    return next(c for c in kernel.configs(target.facts) if all(c[n] == v for n, v in wanted.items()))
+    """The first config of a kernel that has the wanted values.
+
+    Hopper runs all configs of Blackwell, but a build for it tries few of them.
+    """
+    others = kernel.configs(BLACKWELL.facts) if target is HOPPER else ()
+    return next(c for c in (*kernel.configs(target.facts), *others) if all(c[n] == v for n, v in wanted.items()))
 
 
 def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: str = "") -> Rendered:

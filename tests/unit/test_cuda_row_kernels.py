@@ -28,15 +28,19 @@ OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("softmax", "rms_
 KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.backend == "nvcc"]
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 TARGET = {t.name: t for t in TARGETS}
-HOPPER = TARGET["cuda-sm_90a"]
+HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
 HOPPER_ON = ("cuda_long", "cuda_bulk", "cuda_held")
 RENDERER = Renderer([TEMPLATES])
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 def config_like(kernel: Kernel, target: Target, wanted: Config) -> dict[str, int | bool | str]:
-    """The first config of a kernel that has the wanted values."""
-    return next(c for c in kernel.configs(target.facts) if all(c[n] == v for n, v in wanted.items()))
+    """The first config of a kernel that has the wanted values.
+
+    Hopper runs all configs of Blackwell, but a build for it tries few of them.
+    """
+    others = kernel.configs(BLACKWELL.facts) if target is HOPPER else ()
+    return next(c for c in (*kernel.configs(target.facts), *others) if all(c[n] == v for n, v in wanted.items()))
 
 
 def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: str) -> Rendered:

@@ -7,7 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, by_columns, by_rows, compile_for_hopper, render
+from gemm_on_host import (
+    BLACKWELL,
+    HOPPER,
+    OPERATORS,
+    TARGET,
+    build_for_host,
+    by_columns,
+    by_rows,
+    compile_for_hopper,
+    render,
+)
 from gemm_on_host import run_check as run_on_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -36,8 +46,10 @@ def run_check(program: Path, name: str, shape: Shape, multiprocessors: int) -> s
 def test_every_config_exists_and_few_are_tried() -> None:
     assert [k.name for k in THIN] == ["cuda_thin_gemv", "cuda_thin", "cuda_thin_kn"]
     for kernel in THIN:
-        configs = list(kernel.configs(HOPPER.facts))
+        configs = list(kernel.configs(BLACKWELL.facts))
+        few = list(kernel.configs(HOPPER.facts))
         assert len(kernel.order) <= 10
+        assert 4 == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:4])
         for wanted in kernel.order:
             assert sum(all(c[n] == v for n, v in wanted.items()) for c in configs) == 1, wanted
         for name, target in TARGET.items():
