@@ -39,10 +39,12 @@ def inspect_functions(
     baselines: Sequence[Target],
     roots: Sequence[Path],
     environ: Mapping[str, str],
+    imported: set[str] | None = None,
 ) -> tuple[Inspections, str]:
     """What the functions of all Triton kernels declare for targets of GPUs, and why that is not known.
 
-    `baselines` are those that generic variants are compiled for.
+    `baselines` are those that generic variants are compiled for. To `imported` the files of a project's modules are
+    added that are imported to read them.
 
     Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
 
@@ -63,6 +65,8 @@ def inspect_functions(
             _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
             return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
         for answer in answers:
+            if imported is not None:
+                imported.update(answer.imported)
             if answer.inspection is None:
                 fault = answer.fault
                 assert fault is not None

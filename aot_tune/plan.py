@@ -27,6 +27,7 @@ from aot_tune.compile import (
 )
 from aot_tune.database import OperatorDatabase, load_databases
 from aot_tune.errors import BuildError, OptionError, did_you_mean
+from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
@@ -134,10 +135,11 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
     _check_answers(operators, families)
-    inspections, left_out = inspect_functions(operators, targets, baselines, roots, environment)
+    imported = set(project_files())
+    inspections, left_out = inspect_functions(operators, targets, baselines, roots, environment, imported)
     operators = {name: with_inspections(op, inspections, families) for name, op in operators.items()}
     _check_spaces(operators, targets, baselines, roots)
-    files = _input_files(roots, operators, request.database)
+    files = _input_files(roots, operators, request.database, imported)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
@@ -308,7 +310,9 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
     return sorted(b for b in found if families_of(toolchain_for(b)) & set(families))
 
 
-def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], database: str) -> list[Path]:
+def _input_files(
+    roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
+) -> list[Path]:
     files = {p for p in Path(__file__).resolve().parent.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
     for root in roots:
         for path in root.rglob("*"):
@@ -318,19 +322,21 @@ def _input_files(roots: Sequence[Path], operators: Mapping[str, Operator], datab
                 files.add(path)
     if database:
         files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
+    below = [root.resolve() for root in roots]
+    files |= {p for p in map(Path, imported) if not any(p.resolve().is_relative_to(b) for b in below)}
     return sorted(files)
 
 
 def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     """Digest of names and contents; a file's name is taken below the folder it was found in."""
     bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parent]
-    total = hashlib.sha256()
+    lines = []
     for path in files:
         resolved = path.resolve()
         base = next((b for b in bases if resolved.is_relative_to(b)), resolved.parent)
-        total.update(f"{resolved.relative_to(base)}\0".encode())
-        total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
+        lines.append(f"{resolved.relative_to(base)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}")
+    text = "\n".join(sorted(lines))  # folders of isolated builds are in any order
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def devices(threads: int, families: Sequence[str]) -> list[Device]:

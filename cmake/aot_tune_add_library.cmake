@@ -234,7 +234,8 @@ macro(_aot_tune_module)
   )
 endmacro()
 
-# Glue is built for the baseline and the same in every folder.
+# Glue is built for the baseline and the same in every folder. Sanitizers are for the caller's own code: they put paths
+# into a library, and theirs must be loaded before all others, which they are not where ours is checked.
 function(_aot_tune_common_properties target)
   set_target_properties(
     ${target}
@@ -247,10 +248,19 @@ function(_aot_tune_common_properties target)
                BUILD_WITH_INSTALL_RPATH ON
                INSTALL_RPATH "$ORIGIN;$ORIGIN/lib"
                NO_SONAME OFF
+               UNITY_BUILD OFF
   )
   target_compile_options(
-    ${target} PRIVATE -O2 -fno-rtti -Wall -Wextra "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
-                      "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
+    ${target}
+    PRIVATE -O2
+            -fno-rtti
+            -Wall
+            -Wextra
+            "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
+            "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
+            -fno-sanitize=all
   )
-  target_link_options(${target} PRIVATE LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro)
+  target_link_options(
+    ${target} PRIVATE -fno-sanitize=all LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro
+  )
 endfunction()

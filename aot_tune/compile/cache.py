@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -44,13 +44,14 @@ _TOUCH_SECONDS = 600.0
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, entries that
-    were `damaged` and replaced, and compiler seconds that hits saved."""
+    """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, objects that are
+    `unkept` and will be made again, entries that were `damaged` and replaced, and compiler seconds that hits saved."""
 
     hits: int = 0
     misses: int = 0
     compiled: int = 0
     failed: int = 0
+    unkept: int = 0
     damaged: int = 0
     seconds_saved: float = 0.0
 
@@ -86,6 +87,8 @@ class ObjectCache:
         self._trusted, self._mode = trusted, mode
         self._root = None if mode == "off" else root
         self._count = threading.Lock()
+        self.includes: dict[str, str] = {}
+        """Digests of all files that objects so far were made of, beside their sources."""
         self._kept: dict[str, Object] = {}
         self._made: set[str] = set()
         self._locate = functools.cache(toolchain.locate)  # asked for hundreds of files of every object
@@ -206,7 +209,9 @@ class ObjectCache:
 
     def _load(self, folder: Path, key: str) -> Stored | None:
         try:
-            return load_entry(folder, key, trusted=self._trusted, locate=self._locate)
+            stored = load_entry(folder, key, trusted=self._trusted, locate=self._locate)
+            self.includes.update(stored.includes)
+            return stored
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OtherSchemaError as error:
@@ -241,6 +246,8 @@ class ObjectCache:
                 if not outcome.lasting:
                     if "no space left" in outcome.log.lower():
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    with self._count:
+                        self.counters.unkept += 1
                     return _object(stored, key, folder / OBJECT, cached=False)
                 write_entry(temporary, stored, text)
                 _publish(temporary, folder, root / "tmp")
@@ -254,6 +261,8 @@ class ObjectCache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             outcome, stored = self._compile(folder, rendered, target)
+            with self._count:
+                self.counters.unkept += 1
         except OSError as error:
             raise CacheError(
                 f"cannot write an object to {str(folder)!r}: {error.strerror}",
@@ -265,13 +274,17 @@ class ObjectCache:
         return made
 
     def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
-        path = folder / OBJECT
+        path, began = folder / OBJECT, time.time_ns()
         outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
+        if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
+            outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
         good = outcome.status == "ok"
         with self._count:
             self.counters.misses += 1
             self.counters.compiled += 1
             self.counters.failed += not good
+        includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
+        self.includes.update(includes)
         return outcome, Stored(
             status=outcome.status,
             digest=hashlib.sha256(path.read_bytes()).hexdigest() if good else "",
@@ -284,7 +297,7 @@ class ObjectCache:
             seconds=round(outcome.seconds, 3),
             timeout=self.timeout,
             resources=outcome.resources,
-            includes={name: file_digest(self.toolchain.locate(name)) for name in outcome.includes},
+            includes=includes,
         )
 
 
@@ -321,6 +334,21 @@ def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _changed_since(moment: int, paths: Iterable[str]) -> bool:
+    """Whether a file was made or changed since a moment, in ns; none where the files' clock is ahead of this one.
+
+    It may be some ms behind, which is less than a compiler takes to begin to read.
+    """
+    now = time.time_ns()
+    for path in paths:
+        try:
+            if moment < Path(path).stat().st_ctime_ns <= now:
+                return True
+        except OSError:  # one that is not there
+            continue
+    return False
 
 
 def _touch(path: Path) -> None:

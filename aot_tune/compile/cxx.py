@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.jobs import MEMORY_PER_COMPILE
 from aot_tune.compile.programs import QUERY_SECONDS, ask, program_digest, program_of, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
@@ -43,6 +45,9 @@ BUSY_SHARE = 0.5
 """A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
 
 _MEMORY = 4 << 30
+_LISTING = 4 << 20
+"""Bytes of a list of included files that are kept: there are thousands in large libraries."""
+
 _LEVELS = (
     (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
@@ -130,18 +135,16 @@ class CxxToolchain:
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
-        command = self.command()
-        environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
-        return dict(_identity(tuple(command), environ, program_state(Path(os.path.realpath(command[0])))))
+        return dict(_identity(*self._asked()))
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
         """All of it: an object is told by its own digest."""
         return dict(identity)
 
     def recipe(self, target: Target) -> dict[str, object]:
-        """Flags and the variables that the compiler sees."""
-        extra = self.command()[1:]
-        return {"flags": [*extra, *_flags(target)], "environment": key_environment(self._env())}
+        """Flags and the variables that the compiler sees, and what it makes of them by itself."""
+        flags = [*self.command()[1:], *_flags(target)]
+        return {"flags": flags, "added": self.added(), "environment": key_environment(self._env())}
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
@@ -154,16 +157,20 @@ class CxxToolchain:
         if done.timed_out:
             log = f"{done.output}\nerror: the compiler took longer than {timeout:g} s"
             lasting = done.busy > BUSY_SHARE * timeout
-            return CompileOutcome(status="timeout", log=log, seconds=done.seconds, lasting=lasting)
+            seen = self._opened(source, target, folder, log) if lasting else ()
+            return CompileOutcome(status="timeout", log=log, seconds=done.seconds, includes=seen, lasting=lasting)
         if done.code != 0:
             log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
             lasting = done.code > 0 and is_lasting(done.output)
-            return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=lasting)
+            seen = self._opened(source, target, folder, log) if lasting else ()
+            return CompileOutcome(
+                status="compile-failed", log=log, seconds=done.seconds, includes=seen, lasting=lasting
+            )
         return CompileOutcome(
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=tuple(rule_files(folder / "candidate.d", SOURCE_NAME)),
+            includes=self._includes(source, rule_files(folder / "candidate.d", SOURCE_NAME)),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
@@ -185,6 +192,32 @@ class CxxToolchain:
     def locate(self, include: str) -> str:
         """Names of included files are their paths."""
         return include
+
+    def search_folders(self) -> tuple[str, ...]:
+        """Folders in which headers are looked for, in the compiler's order."""
+        return search_folders(*self._asked())
+
+    def added(self) -> str:
+        """Digest of what its driver, scripts around that and files of options tell the compiler proper.
+
+        Such a script may run another one, of which the digests of programs tell nothing.
+        """
+        return _added(*self._asked())
+
+    def _asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
+        """What answers of the compiler depend on."""
+        command = self.command()
+        environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
+        return tuple(command), environ, program_state(Path(os.path.realpath(command[0])))
+
+    def _includes(self, source: str, opened: Sequence[str], log: str = "") -> tuple[str, ...]:
+        return tuple(sorted({*opened, *sought(source, opened, self.search_folders(), log)}))
+
+    def _opened(self, source: str, target: Target, folder: Path, log: str) -> tuple[str, ...]:
+        """What a source includes that does not compile, of which compilers list nothing."""
+        argv = [*self.command(), *_flags(target), "-E", "-H", SOURCE_NAME, "-o", os.devnull]
+        done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
+        return self._includes(source, opened_files(done.output), log)
 
     def _env(self) -> Mapping[str, str]:
         return os.environ if self._environ is None else self._environ
@@ -212,6 +245,14 @@ def _identity(
         if where is not None:
             found[name] = program_digest(program_state(Path(where)))
     return tuple(found.items())
+
+
+@cache
+def _added(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]) -> str:
+    argv = [*command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
+    said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
+    programs = (line.strip().partition(" ")[2] for line in said.splitlines() if line.startswith(" "))
+    return hashlib.sha256("\n".join(programs).encode(errors="replace")).hexdigest()
 
 
 def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:

@@ -23,16 +23,17 @@ __all__ = [
     "file_digest",
     "key_text",
     "load_entry",
+    "read_checked",
     "write_entry",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `object.json` holds. `includes` maps the files that were read beside the source to their digests; `timeout`
-    is the limit in seconds that the run had."""
+    """What `object.json` holds. `includes` maps the files that were read beside the source to their digests, and those
+    that were looked for in vain to nothing; `timeout` is the limit in seconds that the run had."""
 
     status: CompileStatus
     digest: str
@@ -71,10 +72,10 @@ def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str],
         raise CorruptError("it is not a folder")
     if not trusted:
         check_trust(status, folder)
-    stored = unseal(_read(folder / RECORD, trusted), Stored, SCHEMA)
-    if hashlib.sha256(_read(folder / KEY, trusted)).hexdigest() != key:
+    stored = unseal(read_checked(folder / RECORD, trusted), Stored, SCHEMA)
+    if hashlib.sha256(read_checked(folder / KEY, trusted)).hexdigest() != key:
         raise CorruptError("its key is not its name")
-    if stored.status == "ok" and hashlib.sha256(_read(folder / OBJECT, trusted)).hexdigest() != stored.digest:
+    if stored.status == "ok" and hashlib.sha256(read_checked(folder / OBJECT, trusted)).hexdigest() != stored.digest:
         raise CorruptError("its object is not the one that was stored")
     for name, digest in stored.includes.items():
         if file_digest(locate(name)) != digest:
@@ -110,7 +111,13 @@ def file_digest(path: str) -> str:
         return ""
 
 
-def _read(path: Path, trusted: bool) -> bytes:
+def read_checked(path: Path, trusted: bool) -> bytes:
+    """What a file of an entry holds.
+
+    Raises:
+        CorruptError: when it is no plain file, or cannot be read.
+        CacheError: when it is not this user's alone and not `trusted`.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.compile.cuda_devices import visible_devices
 from aot_tune.compile.cuda_object import (
     FUNCTIONS,
@@ -24,6 +26,7 @@ from aot_tune.compile.cuda_targets import BASELINE, TARGETS, best_targets, check
 from aot_tune.compile.cuda_toolkit import SYSTEM, Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.headers import opened_files, sought
 from aot_tune.compile.programs import QUERY_SECONDS, program_digest, program_of, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import OUTPUT, Finished, compiler_environment, key_environment, run
@@ -34,6 +37,7 @@ __all__ = ["TOOLCHAIN", "NvccToolchain"]
 
 _HOST = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-frandom-seed=candidate")
 _HOST_X86 = ("-march=x86-64",)
+_RULE = ("-MD", "-MF", "candidate.d")
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -42,9 +46,7 @@ FLAGS = (
     "-w",  # thousands of warnings in headers that are not ours hide the errors
     "-Xptxas=-v",
     "-Xcudafe=--orig_src_path_name=candidate.cu",  # names of kernels hold a digest of this path
-    "-MD",
-    "-MF",
-    "candidate.d",
+    *_RULE,
 )
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
 
@@ -135,7 +137,8 @@ class NvccToolchain:
         toolkit = self.toolkit()
         check_known(target, toolkit.known, toolkit.version)
         environment = key_environment(self._env()) | self._nvcc_variables()
-        return {"flags": [*toolkit.command[1:], *self._flags(target)], "environment": environment}
+        flags = [*toolkit.command[1:], *self._flags(target)]
+        return {"flags": flags, "host added": self._host().added(), "environment": environment}
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile in the folder of `out` under fixed relative names, so that equal sources give equal objects."""
@@ -153,7 +156,8 @@ class NvccToolchain:
             done = run(argv, folder=Path(scratch), environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
             failed = _failure(done, timeout)
             if failed is not None:
-                return failed
+                seen = self._opened(source, target, Path(scratch), includes, done.output) if failed.lasting else ()
+                return msgspec.structs.replace(failed, includes=seen)
             made = Path(scratch, "made.o")
             functions = public_functions(made)
             if not functions:
@@ -163,11 +167,12 @@ class NvccToolchain:
             if said:
                 return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
+            listed = rule_files(Path(scratch, "candidate.d"), CUDA_SOURCE_NAME)
             return CompileOutcome(
                 status="ok",
                 log=_cut(done.output),
                 seconds=done.seconds,
-                includes=self._include_names(rule_files(Path(scratch, "candidate.d"), CUDA_SOURCE_NAME), toolkit),
+                includes=self._includes(source, listed, Path(scratch)),
                 device=device_digest(out),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
@@ -241,6 +246,24 @@ class NvccToolchain:
             return None
         (scratch / "cutlass-include").symlink_to(found)
         return ("-I", "cutlass-include")
+
+    def _includes(self, source: str, opened: Sequence[str], scratch: Path, log: str = "") -> tuple[str, ...]:
+        """Names of the files that a source depends on beside itself; those of `opened` may be relative to `scratch`."""
+        paths = {name: str(scratch / name) for name in opened}
+        beside = sought(source, paths.values(), self._host().search_folders(), log)
+        names = [*opened, *(os.path.relpath(p, scratch) if p.startswith(f"{scratch}/") else p for p in beside)]
+        return self._include_names(names, self.toolkit())
+
+    def _opened(self, source: str, target: Target, scratch: Path, includes: Sequence[str], log: str) -> tuple[str, ...]:
+        """What a source includes that does not compile; compilers list it unless a header is at fault."""
+        rule = scratch / "candidate.d"
+        if listed := rule_files(rule, CUDA_SOURCE_NAME) if rule.is_file() else []:
+            return self._includes(source, listed, scratch, log)
+        flags = [flag for flag in self._flags(target) if flag not in _RULE]  # which are not for -E
+        argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *flags, *includes]
+        argv += ["-E", "-Xcompiler=-H", CUDA_SOURCE_NAME, "-o", os.devnull]
+        done = run(argv, folder=scratch, environ=self._child(scratch), timeout=QUERY_SECONDS, keep=_OUTPUT)
+        return self._includes(source, opened_files(done.output), scratch, log)
 
     def _include_names(self, files: Sequence[str], toolkit: Toolkit) -> tuple[str, ...]:
         names = set()

@@ -110,7 +110,8 @@ class TritonToolchain:
         """The architecture, the launcher's flags, and the variables that compilers see."""
         arch, virtual = target_of(target.name)
         flags = [*self._cxx().command()[1:], *host_flags()]
-        return {"arch": arch, "virtual": virtual, "flags": flags, "environment": key_environment(self._env())}
+        environment, added = key_environment(self._env()), self._cxx().added()
+        return {"arch": arch, "virtual": virtual, "flags": flags, "added": added, "environment": environment}
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile the function that a source names, write `kernel.bin` and `kernel.h` beside it, then the launcher."""

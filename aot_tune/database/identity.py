@@ -13,7 +13,7 @@ import msgspec
 
 from aot_tune.spec import Expr, Operator, Problem
 
-__all__ = ["canonical", "digest", "operator_digest", "problem_key"]
+__all__ = ["canonical", "digest", "names_used", "operator_digest", "problem_key"]
 
 
 def canonical(value: object) -> bytes:
@@ -82,7 +82,7 @@ def _sources(function: Callable[..., Any]) -> dict[str, str]:
         if not isinstance(current, FunctionType) or current.__qualname__ in found:
             continue
         found[current.__qualname__] = _source(current)
-        for name in _names(current.__code__):
+        for name in names_used(current.__code__):
             value = current.__globals__.get(name)
             if isinstance(value, FunctionType) and value.__module__ == current.__module__:
                 waiting.append(value)
@@ -98,9 +98,10 @@ def _source(function: FunctionType) -> str:
         return function.__code__.co_code.hex()
 
 
-def _names(code: CodeType) -> set[str]:
+def names_used(code: CodeType) -> set[str]:
+    """Names of globals and attributes in a function's code, and in the code of the functions within it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _names(constant)
+            names |= names_used(constant)
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import stat
@@ -60,6 +61,10 @@ class MeasurementStore:
         self._root = None if mode == "off" else root
         self._memory: dict[str, tuple[Measurement, ...]] = {}
         self.hits = self.misses = self.written = self.damaged = 0
+        self.used: dict[str, str] = {}
+        """Digests of the files that were read or written, by their names."""
+        self.absent: set[str] = set()
+        """Names of what was asked for, and neither found nor written since."""
         if self._root is not None:
             try:
                 check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
@@ -70,6 +75,8 @@ class MeasurementStore:
                     raise
                 _log.warning("measurements are not kept: %s", error)
                 self._root = None
+        self.knew_any = self._root is not None and mode != "fresh" and (self._root / "measurements").is_dir()
+        """Whether there was any measurement, of whatever: without one, all that is asked for will be measured."""
 
     @classmethod
     def at(cls, location: CacheLocation) -> MeasurementStore:
@@ -102,6 +109,7 @@ class MeasurementStore:
             found = self._read(self._path(self._root, name), name)
         if found is None:
             self.misses += 1
+            self.absent.add(name)
         else:
             self._memory[name] = found  # whether it is known is asked before it is taken
             self.hits += 1
@@ -111,27 +119,43 @@ class MeasurementStore:
         """Store measurements under a key. A disk that cannot be written to costs one warning, and the memory of it."""
         name = digest(key)
         self._memory[name] = measurements
-        if self._root is None or self._mode == "ro":
+        self.used.pop(name, None)
+        root = self._root  # another thread may find the disk full
+        if root is None or self._mode == "ro":
             return
-        path = Path(self._path(self._root, name))
+        path = Path(self._path(root, name))
         try:
             private_folder(path.parent)
-            replace_file(path, seal(_Stored(key=key, measurements=measurements), SCHEMA), self._root / "tmp")
+            data = seal(_Stored(key=key, measurements=measurements), SCHEMA)
+            replace_file(path, data, root / "tmp")
             self.written += 1
+            self.used[name] = hashlib.sha256(data).hexdigest()
+            self.absent.discard(name)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
-            _log.warning("measurements are not kept: %s: %s", self._root, error.strerror)
+            _log.warning("measurements are not kept: %s: %s", root, error.strerror)
             self._root = None
+
+    def file_digest(self, name: str) -> str:
+        """Digest of what a file holds now; empty when there is none that can be used, or none is to be read."""
+        if self._root is None or self._mode == "fresh":
+            return ""
+        try:
+            return hashlib.sha256(self._bytes(self._path(self._root, name))).hexdigest()
+        except (OSError, CacheError, CorruptError):
+            return ""
 
     def _path(self, root: Path, name: str) -> str:
         return f"{root}/measurements/{name[:2]}/{name}.json"
 
     def _read(self, path: str, name: str) -> tuple[Measurement, ...] | None:
         try:
-            stored = unseal(self._bytes(path), _Stored, SCHEMA)
+            data = self._bytes(path)
+            stored = unseal(data, _Stored, SCHEMA)
             if digest(stored.key) != name:
                 raise CorruptError("its key is not its name")
+            self.used[name] = hashlib.sha256(data).hexdigest()
             return stored.measurements
         except FileNotFoundError:
             return None

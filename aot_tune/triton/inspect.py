@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.errors import AotTuneError, SpecError
+from aot_tune.imported import project_files
 from aot_tune.spec import Inspection
 from aot_tune.triton import interface
 from aot_tune.triton.devices import device_of
@@ -68,7 +69,8 @@ def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]]) -> N
 
 def _answer(request: FunctionRequest, roots: list[str]) -> Answer:
     try:
-        return Answer(name=request.name, inspection=inspect_function(request, roots))
+        inspection = inspect_function(request, roots)
+        return Answer(name=request.name, inspection=inspection, imported=project_files())
     except AotTuneError as error:
         return Answer(name=request.name, fault=Fault(what=error.what, why=error.why, fix=error.fix))
     except Exception as error:

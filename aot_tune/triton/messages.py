@@ -100,11 +100,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one function: what it declares, or why that is not known."""
+    """What came of one function: what it declares, or why that is not known.
+
+    `imported` are the files of a project's modules that were imported to read it and those before it.
+    """
 
     name: str
     inspection: Inspection | None = None
     fault: Fault | None = None
+    imported: list[str] = []
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import aot_tune.compile.cxx as cxx_module
 from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
 from aot_tune.compile.cxx import CxxToolchain, cpu_level
 from aot_tune.errors import ToolchainError
@@ -82,6 +84,23 @@ def test_another_compiler_has_another_identity(counting_compiler) -> None:
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
     assert wrapped.identity() != toolchain_for("cxx", environ).identity()
+
+
+def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path) -> None:
+    outer, inner = tmp_path / "outer", tmp_path / "bin" / "inner-g++"
+    inner.parent.mkdir()
+    outer.write_text('#!/bin/sh\nexec inner-g++ "$@"\n')
+    outer.chmod(0o755)
+    found = []
+    for more in ("", "-DMORE=1", "-DMORE=2", "-O1", ""):
+        inner.write_text(f'#!/bin/sh\nexec /usr/bin/env g++ {more} "$@"\n')
+        inner.chmod(0o755)
+        cxx_module._added.cache_clear()  # as in a later process
+        chain = CxxToolchain({"CXX": str(outer), "PATH": f"{inner.parent}:{os.environ['PATH']}"})
+        found.append((chain.identity(), chain.recipe(chain.targets()[0])))
+    assert all(identity == found[0][0] for identity, _ in found)
+    assert len({str(recipe) for _, recipe in found}) == 4
+    assert found[0] == found[-1]
 
 
 def test_arguments_in_cxx_are_part_of_the_recipe() -> None:

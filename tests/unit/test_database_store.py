@@ -167,6 +167,29 @@ def test_two_thousand_lookups(tmp_path: Path) -> None:
     assert time.process_time() - began < 2
 
 
+def test_whether_anything_was_known_is_told_by_what_was_there_before(tmp_path: Path) -> None:
+    first = MeasurementStore(tmp_path)
+    store = first.operator(name="gemm", contract="con", device="dev", policy="pol")
+    store.put(measured())
+    assert not first.knew_any
+    assert MeasurementStore(tmp_path).knew_any
+    assert not MeasurementStore(tmp_path, mode="fresh").knew_any
+    assert not MeasurementStore(None).knew_any
+
+
+def test_a_disk_that_another_thread_finds_full_ends_no_thread(tmp_path: Path, monkeypatch) -> None:
+    store = MeasurementStore(tmp_path)
+    shelf_ = store.operator(name="gemm", contract="con", device="dev", policy="pol")
+
+    def meanwhile(path: Path) -> None:
+        path.mkdir(parents=True)
+        monkeypatch.setattr(store, "_root", None)
+
+    monkeypatch.setattr("aot_tune.database.store.private_folder", meanwhile)
+    shelf_.put(measured())
+    assert shelf_.find("c1", "o1", measured().problem) == measured()
+
+
 def test_a_root_that_cannot_be_used(tmp_path: Path, caplog) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError):

@@ -167,6 +167,23 @@ def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     assert len({i.digest for i in found.values()}) == 2, "a global holds the capability: 8, 9 and 9"
 
 
+@EACH_TRITON
+def test_files_of_the_projects_modules_are_told(search: list[str], tmp_path: Path) -> None:
+    """Not those of Triton, nor of Python: a build watches these."""
+    package = tmp_path / "own_kernels"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("SIZE = 64\n")
+    (package / "copies.py").write_text(
+        "import triton\nimport triton.language as tl\nfrom own_kernels.sizes import SIZE\n\n"
+        "@triton.jit\ndef copy(x, n, BLOCK: tl.constexpr = SIZE):\n    tl.store(x, tl.load(x))\n"
+    )
+    asked = msgspec.structs.replace(request("", ARGUMENTS), function="own_kernels.copies:copy")
+    (answer,) = ask([str(tmp_path), *search], "cuda-sm_90a", asked)
+    assert answer.inspection is not None, answer.fault
+    assert answer.imported == [str(package / name) for name in ("__init__.py", "copies.py", "sizes.py")]
+
+
 def test_without_triton_the_error_says_what_to_install(tmp_path: Path) -> None:
     asked = InspectRequest(target="cuda-sm_90a", roots=[], functions=[])
     with pytest.raises(ToolchainError) as caught:

@@ -1,0 +1,112 @@
+"""Headers of which a source depends beside those that a compiler lists: it looked for them in vain, or failed in them.
+
+A file that is not there has an empty digest (see `entry.file_digest`), so it is an included file like any other, and
+what was compiled without it is compiled again once it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from aot_tune.compile.programs import QUERY_SECONDS
+from aot_tune.compile.run import run
+
+__all__ = ["opened_files", "search_folders", "sought"]
+
+_TESTED = re.compile(rb"__has_include(?:_next)?\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
+_MISSING = (
+    re.compile(r"(?:fatal|catastrophic) error: (.+?): No such file or directory"),
+    re.compile(r"fatal error: '(.+?)' file not found"),
+    re.compile(r"cannot open source file \"(.+?)\""),
+)
+_OPENED = re.compile(r"^\.+ (\S.*)$", re.MULTILINE)
+_IGNORED = re.compile(r'^ignoring nonexistent directory "(.+)"$', re.MULTILINE)
+_LISTED = re.compile(r"search starts here:\n((?: .*\n)*)")
+_OWN = re.compile(r"/c\+\+(/|$)|/lib/(gcc|clang)/")
+"""The compiler's own folders, to which nobody adds single headers."""
+
+
+def opened_files(output: str) -> list[str]:
+    """Files that a preprocessor with `-H` says it opened, in whatever it ended."""
+    return sorted({name.strip() for name in _OPENED.findall(output)})
+
+
+@cache
+def search_folders(
+    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
+) -> tuple[str, ...]:
+    """Folders in which a C++ compiler looks for headers, in its order; those that do not exist (yet) first.
+
+    Args:
+        command: the compiler and the arguments that always precede others.
+        environ: its whole environment.
+        _driver: state of the program.
+    """
+    argv = [*command, "-E", "-v", "-x", "c++", os.devnull, "-o", os.devnull]
+    said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
+    listed = [line.strip() for block in _LISTED.findall(said) for line in block.splitlines()]
+    return tuple(dict.fromkeys([*_IGNORED.findall(said), *listed]))
+
+
+def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str = "") -> list[str]:
+    """Paths beside those that were opened on whose contents, or absence, a compile depends.
+
+    They are headers that would be found before an included one, those that `__has_include` asks for up to the first
+    that is there, and those for want of which the compile failed.
+
+    Args:
+        source: the text that is compiled.
+        opened: paths of the files that it includes.
+        folders: what `search_folders` said.
+        log: what the compiler said.
+    """
+    own = list(opened)
+    found = {path for name in own for path in _before(name, folders)}
+    missing = {name for pattern in _MISSING for name in pattern.findall(log)}
+    tested = {name for name in _names(source.encode()) if name not in missing}
+    for name in (*tested, *missing):
+        found.update(_places(name, folders))
+    for path in own:
+        beside = (str(Path(path).parent), *folders)
+        for name in _tested_in(os.path.realpath(path)):  # a link to it may be another for each compile
+            found.update(_places(name, beside))
+        if missing and not _inside(path, folders):
+            found.update(str(Path(path).parent / name) for name in missing)
+    return sorted(found.difference(own))
+
+
+def _before(path: str, folders: Sequence[str]) -> Iterator[str]:
+    """Paths at which a header would be taken in place of an included one."""
+    for i, folder in enumerate(folders):
+        if path.startswith(f"{folder}/"):
+            below = path[len(folder) + 1 :]
+            yield from (f"{other}/{below}" for other in folders[:i] if not _OWN.search(other))
+
+
+def _places(name: str, folders: Sequence[str]) -> Iterator[str]:
+    """Where a header of a name is looked for, up to the first that is there."""
+    for folder in folders:
+        path = str(Path(folder, name))
+        yield path
+        if Path(path).is_file():
+            return
+
+
+def _inside(path: str, folders: Sequence[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder in folders)
+
+
+@cache
+def _tested_in(path: str) -> frozenset[str]:
+    try:
+        return _names(Path(path).read_bytes())
+    except OSError:
+        return frozenset()
+
+
+def _names(text: bytes) -> frozenset[str]:
+    return frozenset(os.fsdecode(name) for name in _TESTED.findall(text))

@@ -1,0 +1,222 @@
+"""Operators by value: what their files compute while they are read, such as from the environment, is told apart."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from project import OPERATOR
+
+from aot_tune.database.identity import digest
+from aot_tune.database.values import UnlistedError, plain_value
+from aot_tune.library import load_operator
+
+ELSEWHERE = """
+import os
+FACTOR = int(os.environ["FACTOR"])
+
+def make(n):
+    def inner(v):
+        return n * v
+    return inner
+
+def scale(n, v):
+    return n * v
+
+def times(v):
+    return FACTOR * v
+"""
+
+# Each defines `reference`, of texts that are the same for every FACTOR.
+CASES = {
+    "a lambda of two in one line": """
+both = (lambda xp, call: {"y": 2 * call.x}, lambda xp, call: {"y": 3 * call.x})
+reference = both[FACTOR - 1]
+""",
+    "a wrapper": """
+import functools
+def plain(xp, call):
+    return {"y": 2 * call.x}
+def one(function):
+    @functools.wraps(function)
+    def wrapper(xp, call):
+        return function(xp, call)
+    return wrapper
+def other(function):
+    @functools.wraps(function)
+    def wrapper(xp, call):
+        return {"y": 3 * function(xp, call)["y"]}
+    return wrapper
+reference = (one, other)[FACTOR - 1](plain)
+""",
+    "a default": "def reference(xp, call, n=FACTOR):\n    return {'y': n * call.x}\n",
+    "a value that is closed over": """
+def make(n):
+    return lambda xp, call: {"y": n * call.x}
+reference = make(FACTOR)
+""",
+    "an attribute of the function": """
+def reference(xp, call):
+    return {"y": reference.factor * call.x}
+reference.factor = FACTOR
+""",
+    "an attribute of a class": """
+class Numbers:
+    FACTOR = FACTOR
+def reference(xp, call):
+    return {"y": Numbers.FACTOR * call.x}
+""",
+    "a method of a class": """
+class Numbers:
+    two = staticmethod((lambda v: 2 * v, lambda v: 3 * v)[FACTOR - 1])
+def reference(xp, call):
+    return {"y": Numbers.two(call.x)}
+""",
+    "the base of a class": """
+class Base:
+    FACTOR = FACTOR
+class Numbers(Base):
+    pass
+def reference(xp, call):
+    return {"y": Numbers.FACTOR * call.x}
+""",
+    "a value of an enumeration": """
+import enum
+class Numbers(enum.Enum):
+    FIRST = FACTOR
+def reference(xp, call):
+    return {"y": Numbers.FIRST.value * call.x}
+""",
+    "a member of an enumeration": """
+import enum
+class Numbers(enum.Enum):
+    FIRST = FACTOR
+FIRST = Numbers.FIRST
+def reference(xp, call):
+    return {"y": FIRST.value * call.x}
+""",
+    "a partial function among the globals": """
+import functools
+from elsewhere_of_values import scale
+scaled = functools.partial(scale, FACTOR)
+def reference(xp, call):
+    return {"y": scaled(call.x)}
+""",
+    "a function that another module made": """
+from elsewhere_of_values import make
+scaled = make(FACTOR)
+def reference(xp, call):
+    return {"y": scaled(call.x)}
+""",
+    "a global of an imported function": """
+from elsewhere_of_values import times
+def reference(xp, call):
+    return {"y": times(call.x)}
+""",
+    "a global of an imported module": """
+import elsewhere_of_values
+def reference(xp, call):
+    return {"y": elsewhere_of_values.FACTOR * call.x}
+""",
+    "a function of an imported module": """
+import elsewhere_of_values
+def reference(xp, call):
+    return {"y": elsewhere_of_values.times(call.x)}
+""",
+    "a global of a module in the folder": """
+from . import beside
+def reference(xp, call):
+    return {"y": beside.FACTOR * call.x}
+""",
+    "a cached function": """
+import functools
+NUMBER = FACTOR
+@functools.cache
+def factor():
+    return NUMBER
+def reference(xp, call):
+    return {"y": factor() * call.x}
+""",
+}
+
+
+def value(root: Path, patch: pytest.MonkeyPatch, head: str, factor: int) -> str:
+    """The digest of an operator whose files are the same for every factor."""
+    folder = root / "templates" / "twice"
+    folder.mkdir(parents=True, exist_ok=True)
+    (root / "elsewhere_of_values.py").write_text(ELSEWHERE)
+    (folder / "beside.py").write_text(ELSEWHERE)
+    text = OPERATOR.replace('lambda xp, call: {"y": 2 * call.x}', "reference")
+    (folder / "operator.py").write_text(f"import os\nFACTOR = int(os.environ['FACTOR'])\n{head}\ndel FACTOR\n{text}")
+    with patch.context() as given:
+        given.setenv("FACTOR", str(factor))
+        given.syspath_prepend(root)
+        given.delitem(sys.modules, "elsewhere_of_values", raising=False)
+        try:
+            return digest(plain_value(load_operator(folder)))
+        finally:
+            sys.modules.pop("elsewhere_of_values", None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_environment_decided_is_part_of_an_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = [
+        value(tmp_path / place, monkeypatch, CASES[name], factor) for place, factor in (("a", 1), ("b", 1), ("a", 2))
+    ]
+    assert found[0] == found[1]  # in another folder
+    assert found[0] != found[2]
+
+
+REFUSED = {
+    "an instance of an unknown class": """
+class Factor:
+    def __call__(self, v):
+        return FACTOR * v
+scaled = Factor()
+def reference(xp, call):
+    return {"y": scaled(call.x)}
+""",
+    "something that nobody may look at": """
+class Lazy:
+    @property
+    def __module__(self):
+        raise RuntimeError("not yet")
+lazy = Lazy()
+def reference(xp, call):
+    return {"y": lazy * call.x}
+""",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(UnlistedError):
+        value(tmp_path, monkeypatch, REFUSED[name], 1)
+
+
+def uses_numpy(v: float) -> object:
+    return np.sum(np.asarray(v)), functools.reduce(max, [1, 2]), [number for number in range(3) if number in {1, 2}]
+
+
+def test_what_is_installed_counts_by_its_name() -> None:
+    assert len(str(plain_value(uses_numpy))) < 4000
+
+
+def test_modules_that_use_each_other_have_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "first_of_values.py").write_text(
+        "import second_of_values\nN = 1\ndef f():\n  return second_of_values.g()\n"
+    )
+    (tmp_path / "second_of_values.py").write_text(
+        "import first_of_values\ndef g():\n  return first_of_values.N + first_of_values.second_of_values.g()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import first_of_values  # type: ignore[import-not-found]
+
+    before = digest(plain_value(first_of_values.f))
+    monkeypatch.setattr(first_of_values, "N", 2)
+    assert digest(plain_value(first_of_values.f)) != before

@@ -1,0 +1,75 @@
+"""Which modules are a project's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aot_tune.imported as imported
+from aot_tune.imported import is_installed, project_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def package(folder: Path, name: str) -> list[str]:
+    """The files of a package that is imported."""
+    (folder / name / "below").mkdir(parents=True)
+    files = [folder / name / "__init__.py", folder / name / "below" / "__init__.py", folder / name / "below" / "one.py"]
+    for file in files:
+        file.write_text("")
+    importlib.import_module(f"{name}.below.one")
+    return [str(f) for f in files]
+
+
+def own(folder: Path) -> list[str]:
+    return [f for f in project_files() if f.startswith(str(folder))]
+
+
+def test_what_lies_beside_a_project_is_its_own(folder: Path) -> None:
+    files = package(folder, "aot_tune_test_own")
+    (folder / "aot_tune_test_single.py").write_text("")
+    importlib.import_module("aot_tune_test_single")
+    assert own(folder) == [*files, str(folder / "aot_tune_test_single.py")]
+    assert not is_installed("aot_tune_test_own.below")
+
+
+@pytest.mark.parametrize("where", ["site-packages", "vendored"])
+def test_what_an_installer_put_somewhere_is_installed(
+    folder: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target` makes a folder of any name."""
+    (folder / where / "anything-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder / where)
+    package(folder / where, "aot_tune_test_installed")
+    assert own(folder) == []
+    assert is_installed("aot_tune_test_installed.below.one")
+
+
+def test_a_folder_without_a_file_and_a_file_that_is_gone(folder: Path) -> None:
+    (folder / "aot_tune_test_space").mkdir()
+    (folder / "aot_tune_test_space" / "part.py").write_text("")
+    importlib.import_module("aot_tune_test_space.part")
+    assert own(folder) == [str(folder / "aot_tune_test_space" / "part.py")]
+    assert not is_installed("aot_tune_test_space")
+    (folder / "aot_tune_test_space" / "part.py").unlink()
+    assert own(folder) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "json.decoder", "sys", "numpy", "numpy.linalg", "aot_tune", "aot_tune.errors"]
+)
+def test_pythons_and_ours_are_installed(name: str) -> None:
+    importlib.import_module(name)
+    assert is_installed(name)
+    assert imported.file_of(sys.modules[name]) not in project_files()
