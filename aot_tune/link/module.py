@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.link.dispatch import bound_dims
 from aot_tune.link.records import LibrarySpec, OperatorTable
-from aot_tune.link.signature import c_string, choices_text, shape_text
+from aot_tune.link.signature import c_string, choices_text, scalar_type, shape_text
 from aot_tune.spec import Operator, Scalar
 from aot_tune.spec.dtypes import DType, dtype
 
@@ -74,11 +74,11 @@ def render_module(spec: LibrarySpec) -> str:
     """The text of module.cpp."""
     parts = [_operator(spec, table) for table in spec.operators]
     methods = "\n".join(f"    {_method(table.operator)}," for table in spec.operators)
-    operators = "\n".join(f"    {_entry(table.operator)}," for table in spec.operators)
+    operators = "\n".join(f"    kOperator_{table.operator.name}," for table in spec.operators)
     names = ", ".join(t.operator.name for t in spec.operators)
     return f"""\
 // The Python module {spec.face} of lib{spec.library}.so. Written by aot_tune.
-#include "binding.h"
+#include "call.h"
 #include "{spec.header}"
 
 namespace aot_tune::python {{
@@ -126,10 +126,6 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     return f"""
 // ---- {op.name} ----
 
-PyObject* call_{op.name}(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {{
-  return call(module, {index}, arguments, count, keywords);
-}}
-
 {_tables(op)}
 
 struct Functions_{op.name} {{
@@ -149,6 +145,12 @@ struct Functions_{op.name} {{
 {_bind(op)}
 {_shape(op)}
 }};
+
+constexpr Operator kOperator_{op.name} = {_entry(op)};
+
+PyObject* call_{op.name}(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {{
+  return call<kOperator_{op.name}>(module, {index}, arguments, count, keywords);
+}}
 """
 
 
@@ -173,7 +175,7 @@ def _tables(op: Operator) -> str:
             f"{', true' if s.default is None else ''}}}"
             for s in op.scalars
         )
-        lines.append(f"const ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
+        lines.append(f"constexpr ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
     for a in op.attributes:
         names = ", ".join(c_string(c) for c in a.choices)
         lines.append(f"constexpr const char* kChoices_{op.name}_{a.name}[] = {{{names}}};")
@@ -190,10 +192,7 @@ def _dtype(element: DType) -> str:
 
 
 def _scalar_value(scalar: Scalar) -> str:
-    if scalar.dtype_name == "f32":
-        return f"{{static_cast<float>({_default(scalar)})}}"
-    field = _KINDS[scalar.dtype_name][1]
-    return f"[] {{ Scalar v; v.{field} = {_default(scalar)}; return v; }}()"
+    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar)})}}"
 
 
 def _entry(op: Operator) -> str:

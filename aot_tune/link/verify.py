@@ -15,9 +15,13 @@ from aot_tune.link.elf import Image, device_code_digest
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.link.records import family_of
 
-__all__ = ["Document", "read_manifest", "verify"]
+__all__ = ["Document", "read_manifest", "verify", "verify_module"]
 
-_SOURCE_PATH = re.compile(rb"/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b")
+_SOURCE_PATH = re.compile(
+    rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
+)
+"""An absolute one: debug information of CMake's Debug builds holds relative ones."""
+_PATH = "holds the path"
 _LATE = (
     *("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
     *("libamdhip64.", "libc10", "libtorch"),
@@ -107,17 +111,36 @@ def verify(
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
     problems += _check_file(library.name, image, exports, forbidden)
     if module is not None:
-        face = Image(module.read_bytes())
-        problems += _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
-        if library.name not in face.dynamic("DT_NEEDED"):
-            problems.append(f"{module.name} does not need {library.name}")
+        problems += _check_module(library, module, document, forbidden)
+    _refuse(library, problems)
+    return document
+
+
+def verify_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
+    """Check the Python module of a library that was checked by itself; see `verify`.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    _refuse(module, _check_module(library, module, read_manifest(manifest.read_bytes()), forbidden))
+
+
+def _refuse(file: Path, problems: Sequence[str]) -> None:
     if problems:
         raise ManifestError(
-            f"{library.name} is not what its manifest says: {problems[0]}",
+            f"{file.name} is not what its manifest says: {problems[0]}",
             why="; ".join(problems[1:]),
-            fix="build again from an empty build folder",
+            fix="build again from an empty build folder"
+            + (", without flags that keep paths, such as --coverage" if any(_PATH in p for p in problems) else ""),
         )
-    return document
+
+
+def _check_module(library: Path, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
+    face = Image(module.read_bytes())
+    problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
+    if library.name not in face.dynamic("DT_NEEDED"):
+        problems.append(f"{module.name} does not need {library.name}")
+    return problems
 
 
 def _check_tables(document: Document) -> list[str]:
@@ -177,6 +200,6 @@ def _check_file(name: str, image: Image, exports: set[str], forbidden: Sequence[
         for path in paths.split(":"):
             if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):
                 problems.append(f"{name} searches libraries in {path!r}, not below $ORIGIN")
-    problems += [f"{name} holds the path {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
+    problems += [f"{name} {_PATH} {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
     problems += [f"{name} holds the text {text!r}" for text in forbidden if text and text.encode() in image.data]
     return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -205,6 +206,14 @@ def test_positional_arguments(ops: ModuleType, x: Array, weight: Array) -> None:
         ops.rms_norm(x, weight, x=x)
 
 
+def test_keywords_that_are_not_interned(ops: ModuleType, x: Array, weight: Array) -> None:
+    out = np.empty_like(x)
+    assert ops.rms_norm(x, **{"".join(("wei", "ght")): weight, "".join(("ou", "t")): out}) is out
+    np.testing.assert_allclose(out, rms(x, weight), rtol=1e-5)
+    with pytest.raises(TypeError, match="got 'x' twice"):
+        ops.rms_norm(x, weight, **{"".join(("", "x", "")): x})
+
+
 def test_attributes(ops: ModuleType) -> None:
     a, b = np.eye(3, dtype=np.float32), -np.ones((3, 3), np.float32)
     plain = ops.gemm(a, b, activation="none")
@@ -245,6 +254,27 @@ def test_no_gradient_is_needed_under_no_grad(ops: ModuleType, x: Array, weight: 
         ops.rms_norm(torch.from_numpy(x), layer)
     with pytest.raises(ValueError, match="tensor 'weight' requires a gradient"):  # asked anew at each call
         ops.rms_norm(torch.from_numpy(x), layer)
+
+
+def test_gradients_are_of_the_thread(ops: ModuleType, x: Array, weight: Array) -> None:
+    layer = torch.nn.Parameter(torch.from_numpy(weight))
+    refused: list[str] = []
+
+    def call() -> None:  # in a new thread gradients are on
+        for _ in range(40):
+            with pytest.raises(ValueError, match="requires a gradient") as told:
+                ops.rms_norm(torch.from_numpy(x), layer)
+            refused.append(str(told.value))
+
+    with torch.no_grad():
+        for _ in range(40):
+            ops.rms_norm(torch.from_numpy(x), layer)
+        thread = threading.Thread(target=call)
+        thread.start()
+        while thread.is_alive():
+            ops.rms_norm(torch.from_numpy(x), layer)
+        thread.join()
+    assert len(refused) == 40
 
 
 class Claims(torch.Tensor):

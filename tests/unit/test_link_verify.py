@@ -15,6 +15,7 @@ import pytest
 from aot_tune.errors import ManifestError
 from aot_tune.link import generate, verify
 from aot_tune.link.elf import Image
+from aot_tune.link.verify import verify_module
 
 
 @pytest.fixture
@@ -171,8 +172,17 @@ def test_search_paths(copy: Path, path: str, good: bool) -> None:
 
 def test_absolute_source_paths(copy: Path) -> None:
     relink(copy, source='extern "C" const char* PyInit_ops() { return "/home/someone/project/kernel.cpp"; }\n')
-    with pytest.raises(ManifestError, match=r"ops.abi3\.so holds the path '/home/someone/project/kernel.cpp'"):
+    with pytest.raises(
+        ManifestError, match=r"ops.abi3\.so holds the path '/home/someone/project/kernel.cpp'"
+    ) as caught:
         check(copy)
+    assert "such as --coverage" in caught.value.fix
+
+
+@pytest.mark.parametrize("path", ["./project/of/kernel.cpp", "../some/kernel.h", "project/of/kernel.cpp"])
+def test_relative_source_paths(copy: Path, path: str) -> None:
+    relink(copy, source=f'extern "C" const char* PyInit_ops() {{ return "{path}"; }}\n')
+    check(copy)
 
 
 def test_forbidden_text(copy: Path) -> None:
@@ -186,6 +196,15 @@ def test_a_module_of_another_library(copy: Path) -> None:
     subprocess.run(["g++", "-shared", "-fPIC", "other.cpp", "-o", "ops.abi3.so"], cwd=copy, check=True)
     with pytest.raises(ManifestError, match=r"ops.abi3\.so does not need liblinked_ops\.so"):
         check(copy)
+    with pytest.raises(ManifestError, match=r"ops.abi3\.so is not .*: ops.abi3\.so does not need liblinked_ops\.so"):
+        verify_module(copy / "liblinked_ops.so", copy / "ops.abi3.so", copy / "manifest.json")
+
+
+def test_a_good_module_by_itself(copy: Path) -> None:
+    files = (copy / "liblinked_ops.so", copy / "ops.abi3.so", copy / "manifest.json")
+    verify_module(*files, forbidden=[str(copy.parent)])
+    with pytest.raises(ManifestError, match="holds the text 'PyInit_ops'"):
+        verify_module(*files, forbidden=["PyInit_ops"])
 
 
 def test_all_problems_are_named_at_once(copy: Path) -> None:

@@ -53,6 +53,11 @@ union Scalar {
   double f64;
   int32_t i32;
   int64_t i64;
+  Scalar() = default;
+  constexpr Scalar(float value) : f32(value) {}
+  constexpr Scalar(double value) : f64(value) {}
+  constexpr Scalar(int32_t value) : i32(value) {}
+  constexpr Scalar(int64_t value) : i64(value) {}
 };
 
 struct ScalarArgument {
@@ -151,7 +156,10 @@ struct State {
   PyObject* no_arguments;
   PyObject* current_stream;   // torch.cuda.current_stream once it was needed
   PyObject* is_grad_enabled;  // torch's once it was needed
-  PyObject* error;            // base of the three below
+  PyCFunction ask_gradients;  // what a call of it comes to, where that is known for good
+  bool gradients_off;         // when that was asked last
+  uint8_t calls_without_asking;
+  PyObject* error;  // base of the three below
   PyObject* type_error;
   PyObject* value_error;
   PyObject* runtime_error;
@@ -173,7 +181,10 @@ struct Borrowed {
   PyObject* keep;
   Managed* managed;
   bool read_only;
-  void release();
+  void release() {
+    if (keep != nullptr || managed != nullptr) give_back();
+  }
+  void give_back();
 };
 
 // What is being read, for messages.
@@ -182,7 +193,16 @@ struct Place {
   const char* name;
 };
 
-const TypeEntry* find_type(State* state, PyObject* object);
+// Puts a type that was not seen lately into the state.
+const TypeEntry* learn_type(State* state, PyObject* type);
+
+inline const TypeEntry* find_type(State* state, PyObject* object) {
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  for (const TypeEntry& entry : state->types) {
+    if (entry.type == type) return &entry;
+  }
+  return learn_type(state, type);
+}
 
 // The stream that a call works on, known from the caller or from its first tensor on a GPU.
 struct Stream {
@@ -190,9 +210,18 @@ struct Stream {
   bool known = false;
 };
 
-// Fills `out`, and `stream` where it is not known yet; false with a Python exception set when the object is
+// Whether the tensors of a call may need gradients: where none are recorded, their flags are not read.
+enum class Gradients : uint8_t { kUnknown, kOff, kFlags };
+
+// What the tensors of a call share.
+struct Shared {
+  Stream stream;
+  Gradients gradients = Gradients::kUnknown;
+};
+
+// Fills `out`, and of `shared` what is not known yet; false with a Python exception set when the object is
 // no tensor that can be read.
-bool borrow(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out);
+bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, Borrowed* out);
 
 // A module that somebody has imported already, or NULL without an exception; borrowed.
 PyObject* imported(const char* name);
@@ -221,8 +250,6 @@ PyObject* preload(PyObject* module, PyObject* device);
 
 // Raises the exception that fits a status, with the library's message; returns NULL.
 PyObject* raise_status(State* state, int32_t status);
-
-PyObject* call(PyObject* module, int op, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords);
 
 // The module from its generated methods (one per operator, name and signature) and doc.
 PyObject* make_module(const char* doc, PyMethodDef* operators);

@@ -1,15 +1,10 @@
-// Calls of operators from Python: arguments, outputs, the global interpreter lock, results.
+// Calls of operators from Python: arguments, outputs, results.
 #include "calls.h"
 
 #include <initializer_list>
 
 namespace aot_tune::python {
 namespace {
-
-// Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
-// a GPU does not wait for its elements, only for a place in a full queue of launches: for other kernels.
-constexpr int64_t kReleaseElements = 32768;
-constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
 struct Names {
   PyObject** tensors;
@@ -111,6 +106,40 @@ void unknown_argument(State* state, int index, const Names& names, PyObject* key
   Py_DECREF(more);
 }
 
+// The positional parameters are the inputs: first those that must be passed, then the optional ones.
+bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ssize_t count, Parsed* out) {
+  const Operator& op = kLibrary.operators[index];
+  Py_ssize_t position = 0;
+  for (const bool optional : {false, true}) {
+    for (int i = 0; i < op.tensor_count && position < count; ++i) {
+      if (op.tensors[i].output || op.tensors[i].optional != optional) continue;
+      out->tensors[i] = arguments[position++];
+    }
+  }
+  if (position == count) return true;
+  PyErr_Format(state->type_error,
+               "%s() takes at most %zd positional arguments, %zd were given; it is called as %s%s", op.name,
+               position, count, op.name, signature_of(index));
+  return false;
+}
+
+}  // namespace
+
+const DType& type_of(const Operator& op, int tensor, Tensors given) {
+  const TensorArgument& argument = op.tensors[tensor];
+  if (argument.variable < 0) return argument.type;
+  const DTypeVariable& variable = op.variables[argument.variable];
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (given[i] == nullptr || op.tensors[i].variable != argument.variable) continue;
+    for (int32_t k = 0; k < variable.count; ++k) {
+      const DType& type = variable.choices[k].type;
+      if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
+    }
+    break;  // of a dtype that the library refuses
+  }
+  return argument.type;
+}
+
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out) {
   const Operator& op = kLibrary.operators[index];
   const Names names = names_of(state, index);
@@ -162,119 +191,9 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
                       &out->dtypes[i]);
 }
 
-// The positional parameters are the inputs: first those that must be passed, then the optional ones.
-bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ssize_t count, Parsed* out) {
-  const Operator& op = kLibrary.operators[index];
-  Py_ssize_t position = 0;
-  for (const bool optional : {false, true}) {
-    for (int i = 0; i < op.tensor_count && position < count; ++i) {
-      if (op.tensors[i].output || op.tensors[i].optional != optional) continue;
-      out->tensors[i] = arguments[position++];
-    }
-  }
-  if (position == count) return true;
-  PyErr_Format(state->type_error,
-               "%s() takes at most %zd positional arguments, %zd were given; it is called as %s%s", op.name,
-               position, count, op.name, signature_of(index));
-  return false;
-}
-
-bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors,
-                      bool* bound) {
-  int64_t dims[kMaxDims];
-  *bound = false;
-  const int first = tensors->first();
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
-    if (!*bound && !(*bound = op.bind(tensors->given, dims))) return true;
-    int64_t extents[kMaxRank];
-    op.shape(i, dims, extents);
-    for (int axis = 0; axis < op.tensors[i].rank; ++axis) {
-      if (extents[axis] < 0) {
-        PyErr_Format(state->value_error, "%s: output '%s' would have a negative extent", op.name,
-                     op.tensors[i].name);
-        return false;
-      }
-    }
-    tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
-                                type_of(op, i, tensors->given), extents);
-    if (tensors->made[i] == nullptr) return false;
-    if (!tensors->take(state, op, i, tensors->made[i])) return false;
-  }
-  *bound = true;
-  return true;
-}
-
-int64_t element_count(const Operator& op, const CallTensors& tensors) {
-  int64_t total = 0;
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (tensors.given[i] == nullptr || tensors.given[i]->ndim > kMaxRank) continue;
-    uint64_t count = 1;
-    for (int axis = 0; axis < tensors.given[i]->ndim; ++axis) {
-      count *= static_cast<uint64_t>(tensors.given[i]->shape[axis]);
-    }
-    total += static_cast<int64_t>(count < (uint64_t{1} << 40) ? count : uint64_t{1} << 40);
-  }
-  return total;
-}
-
-int64_t release_elements(const CallTensors& tensors) {
-  const int first = tensors.first();
-  const bool on_host = first == tensors.count || tensors.given[first]->device.device_type == kDLCPU;
-  return on_host ? kReleaseElements : kReleaseElementsOfGpus;
-}
-
-// The outputs of a call: one as it is, several as a tuple.
-PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors) {
-  PyObject* found[kMaxTensors];
-  int count = 0;
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (!op.tensors[i].output || tensors.given[i] == nullptr) continue;
-    found[count++] = tensors.made[i] != nullptr ? tensors.made[i] : parsed.tensors[i];
-  }
-  if (count == 1) {
-    Py_INCREF(found[0]);
-    return found[0];
-  }
-  PyObject* tuple = PyTuple_New(count);
-  for (int i = 0; tuple != nullptr && i < count; ++i) {
-    Py_INCREF(found[i]);
-    PyTuple_SetItem(tuple, i, found[i]);
-  }
-  return tuple;
-}
-
-}  // namespace
-
-const DType& type_of(const Operator& op, int tensor, Tensors given) {
-  const TensorArgument& argument = op.tensors[tensor];
-  if (argument.variable < 0) return argument.type;
-  const DTypeVariable& variable = op.variables[argument.variable];
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (given[i] == nullptr || op.tensors[i].variable != argument.variable) continue;
-    for (int32_t k = 0; k < variable.count; ++k) {
-      const DType& type = variable.choices[k].type;
-      if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
-    }
-    break;  // of a dtype that the library refuses
-  }
-  return argument.type;
-}
-
-bool wants_allocation(const TensorArgument& argument, PyObject* value) {
-  return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
-}
-
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out) {
-  const Operator& op = kLibrary.operators[index];
-  for (int i = 0; i < op.tensor_count; ++i) out->tensors[i] = nullptr;
-  for (int i = 0; i < op.scalar_count; ++i) out->scalars[i] = op.scalars[i].value;
-  out->scalars_given = 0;
-  for (int i = 0; i < op.attribute_count; ++i) out->attributes[i] = 0;
-  for (int i = 0; i < op.variable_count; ++i) out->dtypes[i] = 0;
-  out->dims_given = 0;
-  out->stream = out->workspace = out->device = nullptr;
+  clear(kLibrary.operators[index], out);
   if (!parse_positional(state, index, arguments, count, out)) return false;
   const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
   for (Py_ssize_t i = 0; i < named; ++i) {
@@ -294,44 +213,21 @@ bool all_scalars(State* state, int index, const Parsed& parsed) {
   return true;
 }
 
-CallTensors::~CallTensors() {
-  for (int i = 0; i < count; ++i) {
-    if (given[i] != nullptr) held[i].release();
-    Py_XDECREF(made[i]);
-  }
-  if (has_workspace) workspace.release();
+bool CallTensors::is_missing(State* state, const Operator& op, int index) {
+  PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[index].name);
+  return false;
 }
 
-int CallTensors::first() const {
-  int i = 0;
-  while (i < count && given[i] == nullptr) ++i;
-  return i;
-}
-
-bool CallTensors::take(State* state, const Operator& op, int i, PyObject* object) {
-  given[i] = &held[i].tensor;
-  if (!borrow(state, object, {&op, op.tensors[i].name}, &stream, &held[i])) return false;
-  if (op.tensors[i].output && held[i].read_only) {
-    PyErr_Format(state->value_error, "%s: output '%s' is read-only; wanted a tensor that can be written",
-                 op.name, op.tensors[i].name);
-    return false;
-  }
-  return true;
+bool CallTensors::is_read_only(State* state, const Operator& op, int index) {
+  PyErr_Format(state->value_error, "%s: output '%s' is read-only; wanted a tensor that can be written",
+               op.name, op.tensors[index].name);
+  return false;
 }
 
 bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
-  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &stream)) return false;
+  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &shared.stream)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
-    PyObject* object = parsed.tensors[i];
-    if (object == nullptr && !op.tensors[i].optional && !op.tensors[i].output) {
-      PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[i].name);
-      return false;
-    }
-    if (object == nullptr || object == Py_None ||
-        (op.tensors[i].output && op.tensors[i].optional && object == Py_True))
-      continue;
-    if (op.tensors[i].output && op.tensors[i].optional && object == Py_False) continue;
-    if (!take(state, op, i, object)) return false;
+    if (!take_passed(state, op, i, parsed.tensors[i])) return false;
   }
   return true;
 }
@@ -339,7 +235,7 @@ bool CallTensors::take_given(State* state, const Operator& op, const Parsed& par
 bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec) {
   if (object == nullptr || object == Py_None) return true;
   has_workspace = true;
-  if (!borrow(state, object, {&op, "workspace"}, &stream, &workspace)) return false;
+  if (!borrow(state, object, {&op, "workspace"}, &shared, &workspace)) return false;
   const DLTensor& tensor = workspace.tensor;
   int64_t bytes = tensor.dtype.bits * tensor.dtype.lanes / 8;
   bool dense = tensor.ndim <= kMaxRank;
@@ -363,30 +259,47 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
   return true;
 }
 
-PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
-               PyObject* keywords) {
-  State* state = state_of(module);
-  const Operator& op = kLibrary.operators[index];
-  Parsed parsed;
-  if (!parse(state, index, arguments, count, keywords, &parsed)) return nullptr;
-  if (!all_scalars(state, index, parsed)) return nullptr;
-  CallTensors tensors(op.tensor_count);
-  if (!tensors.take_given(state, op, parsed)) return nullptr;
+bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors) {
+  int64_t dims[kMaxDims];
   bool bound = false;
-  if (!allocate_outputs(state, op, parsed, &tensors, &bound)) return nullptr;
-  aot_tune_exec exec{nullptr, nullptr, 0};
-  if (!tensors.take_workspace(state, op, parsed.workspace, &exec)) return nullptr;
-  exec.stream = tensors.stream.handle;
-  int32_t status;
-  if (element_count(op, tensors) > release_elements(tensors)) {
-    PyThreadState* thread = PyEval_SaveThread();
-    status = op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
-    PyEval_RestoreThread(thread);
-  } else {
-    status = op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
+  const int first = tensors->first();
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
+    if (!bound && !(bound = op.bind(tensors->given, dims))) return true;
+    int64_t extents[kMaxRank];
+    op.shape(i, dims, extents);
+    for (int axis = 0; axis < op.tensors[i].rank; ++axis) {
+      if (extents[axis] < 0) {
+        PyErr_Format(state->value_error, "%s: output '%s' would have a negative extent", op.name,
+                     op.tensors[i].name);
+        return false;
+      }
+    }
+    tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
+                                type_of(op, i, tensors->given), extents);
+    if (tensors->made[i] == nullptr) return false;
+    if (!tensors->take(state, op, i, tensors->made[i])) return false;
   }
-  if (status != AOT_TUNE_OK) return raise_status(state, status);
-  return results(op, parsed, tensors);
+  return true;
+}
+
+PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors) {
+  PyObject* found[kMaxTensors];
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!op.tensors[i].output || tensors.given[i] == nullptr) continue;
+    found[count++] = tensors.made[i] != nullptr ? tensors.made[i] : parsed.tensors[i];
+  }
+  if (count == 1) {
+    Py_INCREF(found[0]);
+    return found[0];
+  }
+  PyObject* tuple = PyTuple_New(count);
+  for (int i = 0; tuple != nullptr && i < count; ++i) {
+    Py_INCREF(found[i]);
+    PyTuple_SetItem(tuple, i, found[i]);
+  }
+  return tuple;
 }
 
 }  // namespace aot_tune::python

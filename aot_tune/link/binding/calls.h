@@ -28,22 +28,48 @@ struct CallTensors {
       made[i] = nullptr;
     }
   }
-  ~CallTensors();
+  ~CallTensors() {
+    for (int i = 0; i < count; ++i) {
+      if (given[i] != nullptr) held[i].release();
+      Py_XDECREF(made[i]);
+    }
+    if (has_workspace) workspace.release();
+  }
   CallTensors(const CallTensors&) = delete;
   CallTensors& operator=(const CallTensors&) = delete;
 
-  // Both: false with an exception set.
-  bool take(State* state, const Operator& op, int index, PyObject* object);
+  // All: false with an exception set. `take_passed` takes what a call got for a tensor, if that is one.
+  bool take(State* state, const Operator& op, int index, PyObject* object) {
+    Borrowed& place = held[index];
+    given[index] = &place.tensor;
+    if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
+    return !(op.tensors[index].output && place.read_only) || is_read_only(state, op, index);
+  }
+  bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
+    const TensorArgument& argument = op.tensors[index];
+    if (object == nullptr && !argument.optional && !argument.output) return is_missing(state, op, index);
+    if (object == nullptr || object == Py_None) return true;
+    if (argument.output && argument.optional && (object == Py_True || object == Py_False)) return true;
+    return take(state, op, index, object);
+  }
   bool take_given(State* state, const Operator& op, const Parsed& parsed);
 
   // The memory of an object as the call's workspace; false with an exception set.
   bool take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec);
 
+  // Both raise what is wrong with a tensor and return false.
+  static bool is_missing(State* state, const Operator& op, int index);
+  static bool is_read_only(State* state, const Operator& op, int index);
+
   // The first tensor that is there, as an index; `count` when there is none.
-  int first() const;
+  int first() const {
+    int i = 0;
+    while (i < count && given[i] == nullptr) ++i;
+    return i;
+  }
 
   int count;
-  Stream stream;
+  Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
   Borrowed held[kMaxTensors];
@@ -51,8 +77,21 @@ struct CallTensors {
   bool has_workspace = false;
 };
 
+// Sets what was not passed.
+inline void clear(const Operator& op, Parsed* out) {
+  for (int i = 0; i < op.tensor_count; ++i) out->tensors[i] = nullptr;
+  for (int i = 0; i < op.scalar_count; ++i) out->scalars[i] = op.scalars[i].value;
+  out->scalars_given = 0;
+  for (int i = 0; i < op.attribute_count; ++i) out->attributes[i] = 0;
+  for (int i = 0; i < op.variable_count; ++i) out->dtypes[i] = 0;
+  out->dims_given = 0;
+  out->stream = out->workspace = out->device = nullptr;
+}
+
+// Both: false with an exception set.
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out);
+bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out);
 
 // Whether the scalars without a default were passed; false with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
@@ -62,7 +101,34 @@ const DType& type_of(const Operator& op, int tensor, Tensors given);
 
 // Whether an output that got `value` from the caller is to be made: optional ones only when asked for by
 // True.
-bool wants_allocation(const TensorArgument& argument, PyObject* value);
+constexpr bool wants_allocation(const TensorArgument& argument, PyObject* value) {
+  return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
+}
+
+// Makes the outputs that are wanted; false with an exception set.
+bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors);
+
+// Elements of a tensor, at most 2^40; none of one that is not there or has too many axes.
+inline int64_t elements_of(const DLTensor* tensor) {
+  if (tensor == nullptr || tensor->ndim > kMaxRank) return 0;
+  uint64_t count = 1;
+  for (int axis = 0; axis < tensor->ndim; ++axis) count *= static_cast<uint64_t>(tensor->shape[axis]);
+  return static_cast<int64_t>(count < (uint64_t{1} << 40) ? count : uint64_t{1} << 40);
+}
+
+// Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
+// a GPU does not wait for its elements, only for a place in a full queue of launches: for other kernels.
+constexpr int64_t kReleaseElements = 32768;
+constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
+
+inline int64_t release_elements(const CallTensors& tensors) {
+  const int first = tensors.first();
+  const bool on_host = first == tensors.count || tensors.given[first]->device.device_type == kDLCPU;
+  return on_host ? kReleaseElements : kReleaseElementsOfGpus;
+}
+
+// The outputs of a call: one as it is, several as a tuple.
+PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& tensors);
 
 // The text of a function's signature: "(a, b, bias=None, *, activation='none', out=None)".
 const char* signature_of(int index);

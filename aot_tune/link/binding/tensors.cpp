@@ -22,13 +22,20 @@ const ExchangeApi* exchange_api(State* state, PyObject* type) {
   return api != nullptr && api->version.major == 1 ? api : nullptr;
 }
 
-void copy_layout(Borrowed* out) {
+inline void copy_layout(Borrowed* out) {
   const int rank = out->tensor.ndim;
   if (rank < 0 || rank > kMaxRank) return;  // the library refuses the rank and reads no further
-  for (int i = 0; i < rank; ++i) out->shape[i] = out->tensor.shape[i];
+  const int64_t* const shape = out->tensor.shape;
+  const int64_t* const strides = out->tensor.strides;
   out->tensor.shape = out->shape;
-  if (out->tensor.strides == nullptr) return;
-  for (int i = 0; i < rank; ++i) out->strides[i] = out->tensor.strides[i];
+  if (strides == nullptr) {
+    for (int i = 0; i < rank; ++i) out->shape[i] = shape[i];
+    return;
+  }
+  for (int i = 0; i < rank; ++i) {
+    out->shape[i] = shape[i];
+    out->strides[i] = strides[i];
+  }
   out->tensor.strides = out->strides;
 }
 
@@ -80,34 +87,61 @@ bool cannot_read(State* state, const Place& place) {
   return false;
 }
 
-bool gradients_enabled(State* state) {
-  if (state->is_grad_enabled == nullptr) {
-    PyObject* torch = imported("torch");
-    state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
-  }
-  PyObject* answer =
-      state->is_grad_enabled != nullptr ? PyObject_CallNoArgs(state->is_grad_enabled) : nullptr;
-  const bool enabled = answer != Py_False;
-  if (answer == nullptr) PyErr_Clear();
-  Py_XDECREF(answer);
-  return enabled;
+// Calls between two questions to a torch that has recorded gradients so far.
+constexpr uint8_t kCallsWithoutAsking = 15;
+
+// A function of C without arguments is called as it is: torch's tells its mode without Python's help.
+void learn_gradients(State* state) {
+  PyObject* torch = imported("torch");
+  state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
+  if (state->is_grad_enabled == nullptr) PyErr_Clear();
+  PyObject* function = state->is_grad_enabled;
+  const bool plain = function != nullptr && PyCFunction_CheckExact(function) &&
+                     PyCFunction_GetFlags(function) == METH_NOARGS;
+  state->ask_gradients = plain ? PyCFunction_GetFunction(function) : nullptr;
 }
 
-bool check_flags(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
-                 const Borrowed& out) {
+bool gradients_enabled(State* state) {
+  if (state->is_grad_enabled == nullptr) learn_gradients(state);
+  PyObject* function = state->is_grad_enabled;
+  PyObject* answer = state->ask_gradients != nullptr
+                         ? state->ask_gradients(PyCFunction_GetSelf(function), nullptr)
+                     : function != nullptr ? PyObject_CallNoArgs(function)
+                                           : nullptr;
+  state->gradients_off = answer == Py_False;
+  state->calls_without_asking = 0;
+  if (answer == nullptr) PyErr_Clear();
+  Py_XDECREF(answer);
+  return !state->gradients_off;
+}
+
+// Torch takes as long to tell its mode as to tell the flag of one tensor. So the mode is asked first where it
+// was off when last asked, and else only now and then.
+Gradients find_gradients(State* state) {
+  if (!state->gradients_off && state->calls_without_asking < kCallsWithoutAsking) {
+    ++state->calls_without_asking;
+    return Gradients::kFlags;
+  }
+  return gradients_enabled(state) ? Gradients::kFlags : Gradients::kOff;
+}
+
+// The flag of a tensor that needs a gradient which nobody computes; false with an exception set.
+bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
   if (grad == nullptr) return cannot_read(state, place);
   const bool wanted = grad == Py_True;
   Py_DECREF(grad);
-  if (wanted && gradients_enabled(state)) {
-    PyErr_Format(state->value_error,
-                 "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
-                 "torch.no_grad() or pass %s.detach()",
-                 place.op->name, place.name, place.name);
-    return false;
-  }
-  if (!may_be_negated(out.tensor)) return true;
+  if (!wanted || !gradients_enabled(state)) return true;
+  PyErr_Format(state->value_error,
+               "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
+               "torch.no_grad() or pass %s.detach()",
+               place.op->name, place.name, place.name);
+  return false;
+}
+
+// Refuses a tensor whose negative bit is set; false with an exception set.
+bool check_negated(State* state, PyObject* object, const Place& place) {
   PyObject* negated = PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
   if (negated == nullptr) {
     PyErr_Clear();
@@ -124,7 +158,7 @@ bool check_flags(State* state, PyObject* object, const TypeEntry& entry, const P
 }
 
 bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
-                     Stream* stream, Borrowed* out) {
+                     Shared* shared, Borrowed* out) {
   if (entry.api->view_from_object != nullptr) {
     if (entry.api->view_from_object(object, &out->tensor) != 0) return cannot_read(state, place);
   } else {
@@ -134,12 +168,16 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   }
   copy_layout(out);
   const DLDevice& device = out->tensor.device;
-  if (device.device_type != kDLCPU && !stream->known) {
-    if (entry.api->current_stream(device.device_type, device.device_id, &stream->handle) != 0)
+  Stream& stream = shared->stream;
+  if (device.device_type != kDLCPU && !stream.known) {
+    if (entry.api->current_stream(device.device_type, device.device_id, &stream.handle) != 0)
       return cannot_read(state, place);
-    stream->known = true;
+    stream.known = true;
   }
-  return entry.gradient == nullptr || check_flags(state, object, entry, place, *out);
+  if (entry.gradient == nullptr) return true;
+  if (shared->gradients == Gradients::kUnknown) shared->gradients = find_gradients(state);
+  if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
+  return !may_be_negated(out->tensor) || check_negated(state, object, place);
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
@@ -280,16 +318,12 @@ bool learn_numpy(State* state) {
   return true;
 }
 
-void Borrowed::release() {
+void Borrowed::give_back() {
   if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
   Py_XDECREF(keep);
 }
 
-const TypeEntry* find_type(State* state, PyObject* object) {
-  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-  for (const TypeEntry& entry : state->types) {
-    if (entry.type == type) return &entry;
-  }
+const TypeEntry* learn_type(State* state, PyObject* type) {
   TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, nullptr, nullptr};
   if (found.api != nullptr) {
     found.kind = Kind::kExchange;
@@ -306,18 +340,18 @@ const TypeEntry* find_type(State* state, PyObject* object) {
   return &slot;
 }
 
-bool borrow(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out) {
+bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, Borrowed* out) {
   out->keep = nullptr;
   out->managed = nullptr;
   out->read_only = false;
   const TypeEntry entry = *find_type(state, object);
   switch (entry.kind) {
     case Kind::kExchange:
-      return borrow_exchange(state, object, entry, place, stream, out);
+      return borrow_exchange(state, object, entry, place, shared, out);
     case Kind::kArrayStruct:
       return borrow_array(state, object, place, out);
     default:
-      return borrow_dlpack(state, object, place, stream, out);
+      return borrow_dlpack(state, object, place, &shared->stream, out);
   }
 }
 

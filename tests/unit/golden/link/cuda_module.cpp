@@ -1,15 +1,11 @@
 // The Python module cuda_ops of libaot_tune_ops.so. Written by aot_tune.
-#include "binding.h"
+#include "call.h"
 #include "aot_tune/cuda_ops.h"
 
 namespace aot_tune::python {
 namespace {
 
 // ---- scale ----
-
-PyObject* call_scale(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  return call(module, 0, arguments, count, keywords);
-}
 
 constexpr DTypeChoice kDTypes_scale_T[] = {{"f32", {"float32", 2, 32}}, {"bf16", {"", 4, 16}}};
 constexpr DTypeVariable kVariables_scale[] = {{"T", kDTypes_scale_T, 2}};
@@ -18,7 +14,7 @@ constexpr TensorArgument kTensors_scale[] = {
     {"bias", {"float32", 2, 32}, 1, 0, false, true},
     {"out", {"float32", 2, 32}, 1, 0, true, false},
 };
-const ScalarArgument kScalars_scale[] = {{"factor", ScalarArgument::kF32, {static_cast<float>(1.0)}}};
+constexpr ScalarArgument kScalars_scale[] = {{"factor", ScalarArgument::kF32, {static_cast<float>(1.0)}}};
 constexpr const char* kDims_scale[] = {"N"};
 
 struct Functions_scale {
@@ -63,8 +59,14 @@ struct Functions_scale {
   }
 };
 
+constexpr Operator kOperator_scale = {"scale", kTensors_scale, 3, kScalars_scale, 1, nullptr, 0, kDims_scale, 1, kVariables_scale, 1, Functions_scale::call, Functions_scale::explain, Functions_scale::is_tuned, Functions_scale::bind, Functions_scale::shape};
+
+PyObject* call_scale(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call<kOperator_scale>(module, 0, arguments, count, keywords);
+}
+
 constexpr Operator kOperators[] = {
-    {"scale", kTensors_scale, 3, kScalars_scale, 1, nullptr, 0, kDims_scale, 1, kVariables_scale, 1, Functions_scale::call, Functions_scale::explain, Functions_scale::is_tuned, Functions_scale::bind, Functions_scale::shape},
+    kOperator_scale,
 };
 
 }  // namespace

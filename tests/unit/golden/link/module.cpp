@@ -1,15 +1,11 @@
 // The Python module ops of libaot_tune_ops.so. Written by aot_tune.
-#include "binding.h"
+#include "call.h"
 #include "aot_tune/ops.h"
 
 namespace aot_tune::python {
 namespace {
 
 // ---- gemm ----
-
-PyObject* call_gemm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  return call(module, 0, arguments, count, keywords);
-}
 
 constexpr TensorArgument kTensors_gemm[] = {
     {"a", {"float32", 2, 32}, 2, -1, false, false},
@@ -77,11 +73,13 @@ struct Functions_gemm {
   }
 };
 
-// ---- rms_norm ----
+constexpr Operator kOperator_gemm = {"gemm", kTensors_gemm, 5, nullptr, 0, kAttributes_gemm, 1, kDims_gemm, 3, nullptr, 0, Functions_gemm::call, Functions_gemm::explain, Functions_gemm::is_tuned, Functions_gemm::bind, Functions_gemm::shape};
 
-PyObject* call_rms_norm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  return call(module, 1, arguments, count, keywords);
+PyObject* call_gemm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call<kOperator_gemm>(module, 0, arguments, count, keywords);
 }
+
+// ---- rms_norm ----
 
 constexpr TensorArgument kTensors_rms_norm[] = {
     {"x", {"float32", 2, 32}, 2, -1, false, false},
@@ -90,7 +88,7 @@ constexpr TensorArgument kTensors_rms_norm[] = {
     {"out", {"float32", 2, 32}, 2, -1, true, false},
     {"residual_out", {"float32", 2, 32}, 2, -1, true, true},
 };
-const ScalarArgument kScalars_rms_norm[] = {{"eps", ScalarArgument::kF32, {static_cast<float>(1e-05)}}};
+constexpr ScalarArgument kScalars_rms_norm[] = {{"eps", ScalarArgument::kF32, {static_cast<float>(1e-05)}}};
 constexpr const char* kDims_rms_norm[] = {"M", "N"};
 
 struct Functions_rms_norm {
@@ -146,9 +144,15 @@ struct Functions_rms_norm {
   }
 };
 
+constexpr Operator kOperator_rms_norm = {"rms_norm", kTensors_rms_norm, 5, kScalars_rms_norm, 1, nullptr, 0, kDims_rms_norm, 2, nullptr, 0, Functions_rms_norm::call, Functions_rms_norm::explain, Functions_rms_norm::is_tuned, Functions_rms_norm::bind, Functions_rms_norm::shape};
+
+PyObject* call_rms_norm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call<kOperator_rms_norm>(module, 1, arguments, count, keywords);
+}
+
 constexpr Operator kOperators[] = {
-    {"gemm", kTensors_gemm, 5, nullptr, 0, kAttributes_gemm, 1, kDims_gemm, 3, nullptr, 0, Functions_gemm::call, Functions_gemm::explain, Functions_gemm::is_tuned, Functions_gemm::bind, Functions_gemm::shape},
-    {"rms_norm", kTensors_rms_norm, 5, kScalars_rms_norm, 1, nullptr, 0, kDims_rms_norm, 2, nullptr, 0, Functions_rms_norm::call, Functions_rms_norm::explain, Functions_rms_norm::is_tuned, Functions_rms_norm::bind, Functions_rms_norm::shape},
+    kOperator_gemm,
+    kOperator_rms_norm,
 };
 
 }  // namespace

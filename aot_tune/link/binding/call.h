@@ -1,0 +1,119 @@
+// A call of an operator that the compiler knows: what most calls do is written out for its tensors, and the
+// rest is left to calls.cpp, which alone tells what is wrong.
+#ifndef AOT_TUNE_LINK_CALL_H_
+#define AOT_TUNE_LINK_CALL_H_
+
+#include <utility>
+
+#include "calls.h"
+
+namespace aot_tune::python {
+
+// The tensors that positional arguments are, in their order.
+struct Positions {
+  int count = 0;
+  int8_t tensors[kMaxTensors] = {};
+};
+
+// First the inputs that must be passed, then the optional ones.
+constexpr Positions positions_of(const Operator& op) {
+  Positions found;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = 0; i < op.tensor_count; ++i) {
+      if (!op.tensors[i].output && op.tensors[i].optional == (pass == 1))
+        found.tensors[found.count++] = static_cast<int8_t>(i);
+    }
+  }
+  return found;
+}
+
+constexpr bool needs_scalars(const Operator& op) {
+  bool needs = false;
+  for (int i = 0; i < op.scalar_count; ++i) needs |= op.scalars[i].required;
+  return needs;
+}
+
+constexpr int output_count(const Operator& op) {
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].output ? 1 : 0;
+  return count;
+}
+
+// What `parse` does for a call.
+template <const Operator& Op>
+bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
+                Parsed* out) {
+  static constexpr Positions kPositions = positions_of(Op);
+  if (count > kPositions.count) return parse(state, index, arguments, count, keywords, out);
+  clear(Op, out);
+  for (Py_ssize_t i = 0; i < count; ++i) out->tensors[kPositions.tensors[i]] = arguments[i];
+  PyObject* const* const names = state->names + state->first_name[index];
+  const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
+  for (Py_ssize_t k = 0; k < named; ++k) {
+    PyObject* const key = PyTuple_GetItem(keywords, k);
+    int i = 0;
+    while (i < Op.tensor_count && names[i] != key) ++i;
+    if (i < Op.tensor_count && out->tensors[i] == nullptr) {
+      out->tensors[i] = arguments[count + k];
+    } else if (!parse_keyword(state, index, key, arguments[count + k], out)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The outputs of a call: one as it is, several as a tuple.
+template <const Operator& Op, size_t... I>
+PyObject* results_of(const Parsed& parsed, const CallTensors& tensors, std::index_sequence<I...>) {
+  if constexpr (output_count(Op) == 1) {
+    constexpr int only = ((Op.tensors[I].output ? static_cast<int>(I) : 0) + ...);
+    if (tensors.given[only] != nullptr) {
+      PyObject* result = tensors.made[only] != nullptr ? tensors.made[only] : parsed.tensors[only];
+      Py_INCREF(result);
+      return result;
+    }
+  }
+  return results(Op, parsed, tensors);
+}
+
+template <const Operator& Op, size_t... I>
+PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
+                     PyObject* keywords, std::index_sequence<I...> all) {
+  State* state = state_of(module);
+  Parsed parsed;
+  if (!parse_call<Op>(state, index, arguments, count, keywords, &parsed)) return nullptr;
+  if (needs_scalars(Op) && !all_scalars(state, index, parsed)) return nullptr;
+  CallTensors tensors(Op.tensor_count);
+  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &tensors.shared.stream)) return nullptr;
+  if (!(tensors.take_passed(state, Op, I, parsed.tensors[I]) && ...)) return nullptr;
+  if (((Op.tensors[I].output && wants_allocation(Op.tensors[I], parsed.tensors[I])) || ...)) {
+    if (!allocate_outputs(state, Op, parsed, &tensors)) return nullptr;
+  }
+  aot_tune_exec exec{tensors.shared.stream.handle, nullptr, 0};
+  if (parsed.workspace != nullptr) {
+    if (!tensors.take_workspace(state, Op, parsed.workspace, &exec)) return nullptr;
+    exec.stream = tensors.shared.stream.handle;
+  }
+  int32_t status;
+  if ((elements_of(tensors.given[I]) + ...) > release_elements(tensors)) {
+    PyThreadState* thread = PyEval_SaveThread();
+    status = Op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
+    PyEval_RestoreThread(thread);
+  } else {
+    status = Op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
+  }
+  if (status != AOT_TUNE_OK) return raise_status(state, status);
+  return results_of<Op>(parsed, tensors, all);
+}
+
+// A call of an operator, whose place in the library is `index`.
+template <const Operator& Op>
+PyObject* call(PyObject* module, int index, PyObject* const* arguments, Py_ssize_t count,
+               PyObject* keywords) {
+  return call_known<Op>(module, index, arguments, count, keywords,
+                        std::make_index_sequence<static_cast<size_t>(Op.tensor_count)>());
+}
+
+}  // namespace aot_tune::python
+
+#endif  // AOT_TUNE_LINK_CALL_H_
