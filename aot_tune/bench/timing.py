@@ -99,13 +99,10 @@ def screen(
     `have` are samples that exist already (calls so long that they were timed while they were verified). What an empty
     call costs is in samples, but not in `best_ns`.
     """
-    samples = list(have[:2])
-    calls = 1
+    samples, calls = list(have[:2]), 1
     if len(samples) < 2:
-        calls = group_size(sample(1), policy.sample_ns)
-        if calls > 1:  # the first call pays for what later ones find ready, and an idle core takes a while to wake
-            calls = group_size(sample(min(calls, 8)), policy.sample_ns)
-            calls = group_size(sample(calls), policy.sample_ns)
+        calls, warm = _warm_up(sample, policy)
+        samples += warm[: 2 - len(samples)]
         samples += [sample(calls) for _ in range(2 - len(samples))]
     if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
         return samples
@@ -114,6 +111,25 @@ def screen(
         samples.append(sample(calls))
         spent += samples[-1] * calls
     return samples
+
+
+def _warm_up(sample: Callable[[int], float], policy: Policy) -> tuple[int, list[float]]:
+    """Calls of a sample, and the samples that count already: one of calls so long that each is a sample.
+
+    The first call pays for what later ones find ready, and an idle core takes a while to wake. Whatever else runs makes
+    calls seem longer, never shorter: the least time says how many there must be, or a disturbance of a moment would
+    have few calls stand for many in the whole screen.
+    """
+    least = sample(1)
+    if group_size(least, policy.sample_ns) == 1:
+        again = sample(1)
+        if group_size(again, policy.sample_ns) == 1:
+            return 1, [again]
+        least = again
+    for most in (8, _MOST_CALLS):
+        calls = min(group_size(least, policy.sample_ns), most)
+        least = min(least, sample(calls))
+    return group_size(least, policy.sample_ns), []
 
 
 def preemptions() -> int:

@@ -117,6 +117,19 @@ def test_a_screen_of_short_calls_groups_them_and_warms_up() -> None:
     assert set(taken[3:]) == {500}
 
 
+@pytest.mark.parametrize("disturbed", [{0}, {0, 1}, {1}, {2}, {3}])
+def test_a_disturbance_while_a_screen_warms_up_does_not_make_its_samples_short(disturbed: set[int]) -> None:
+    taken: list[int] = []
+
+    def sample(calls: int) -> float:
+        taken.append(calls)
+        return 1000.0 + (5e6 / calls if len(taken) - 1 in disturbed else 0.0)
+
+    screen(sample, Policy(sample_ns=50_000), best_ns=None)
+    wanted = 1 if disturbed == {0, 1} else 50  # what seems long twice is taken for it
+    assert set(taken[5:]) == {wanted}
+
+
 def test_a_screen_ends_with_its_time() -> None:
     policy = Policy(screen_ns=10_000_000)
     assert len(screen(lambda _c: 4e6, policy, None)) == 3
