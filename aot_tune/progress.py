@@ -26,7 +26,7 @@ class Progress:
     def line(self, text: str) -> None:
         """Print a line."""
         with contextlib.suppress(OSError):  # a closed or full output is no reason to lose measurements
-            print(f"aot_tune: {text}", file=self._stream, flush=True)
+            print(f"aot_tune: {text}\n", end="", file=self._stream, flush=True)  # one write: other threads print too
         self._status(f"aot_tune: {text}"[:120])
 
     def close(self) -> None:

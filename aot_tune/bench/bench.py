@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,8 @@ __all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """Objects that stay loaded in a worker whose device keeps them."""
+_JUST_NOW = 0.25
+"""Seconds within which what the device was like after one candidate's samples is what it is like before another's."""
 
 
 class Bench:
@@ -68,6 +72,7 @@ class Bench:
         self._fitted: dict[tuple[str, ...], list[Prepared]] = {}
         self._checked: dict[tuple[str, str], messages.Checked] = {}
         self._strikes: dict[str, tuple[int, DiedError]] = {}
+        self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
     def __enter__(self) -> Bench:
         self.monitor.begin()
@@ -198,9 +203,12 @@ class Bench:
         math = prepared.problem.attributes.get("math", math) if math == "f32" else math
         return self.family.floor_ns(self.device, flops, nbytes, math)
 
-    def conditions(self) -> DeviceState | None:
-        """What the device is like now."""
-        return self.monitor.read([w.pid for w in self.pool.workers()])
+    def conditions(self, age: float = 0.0) -> DeviceState | None:
+        """What the device is like now, or was at most `age` seconds ago: to ask takes milliseconds."""
+        if time.monotonic() - self._conditions[0] > age:
+            state = self.monitor.read([w.pid for w in self.pool.workers()])
+            self._conditions = time.monotonic(), state
+        return self._conditions[1]
 
     def struck(self, digest: str) -> DiedError | None:
         """What an object did that has killed as many workers as it may."""
@@ -243,7 +251,7 @@ class Bench:
     ) -> Measurement:
         struck = self.struck(digest)
         if struck is not None:
-            reason = f"not run again, it has killed {self.policy.strikes} workers: {struck.reason}"
+            reason = f"{struck.reason}; not run again, it has killed {self.policy.strikes} workers"
             return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
         run = Run(self, prepared, candidate.id, digest, Phases())
         checks = self._checks(prepared, requires) if tune_checks else []
@@ -351,7 +359,7 @@ class Bench:
         bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
         most = self.policy.on_gpu.tries
         for tries in range(1, most + 1):
-            before = self.conditions()
+            before = self.conditions(_JUST_NOW if tries == 1 else 0.0)
             with run.phases("bench"):
                 timing = self.pool.request(worker, bench, limits.bench)
             after = self.conditions()

@@ -80,14 +80,18 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from aot_tune.interrupts import end_with_the_build
-    from aot_tune.link.verify import verify
-    from aot_tune.pipeline import verify_library
+    from aot_tune.link.verify import verify, verify_module
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
-    verify(given.library, given.module, directory / "manifest.json", directory / "variants.a", forbidden=forbidden)
-    if given.module is None:  # else the library was verified when it was linked, before its module
+    manifest = directory / "manifest.json"
+    if given.module is not None:  # the library was checked when it was linked, before its module
+        verify_module(given.library, given.module, manifest, forbidden=forbidden)
+    else:
+        from aot_tune.interrupts import end_with_the_build
+        from aot_tune.pipeline import verify_library
+
+        verify(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
         with end_with_the_build():
             verify_library(directory, given.library)
     note_linked(directory)

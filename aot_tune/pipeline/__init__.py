@@ -8,18 +8,19 @@ from pathlib import Path
 from aot_tune.clock import note_tuned, spent_before
 from aot_tune.errors import BuildError
 from aot_tune.pipeline.deadline import link_memory, seconds_after
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Entry, Evidence, share_generics
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.linked import plan_checks, verify_library
 from aot_tune.pipeline.recorded import recorded_evidence
+from aot_tune.pipeline.repeat import Repeats
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.single import try_candidate
 from aot_tune.pipeline.tune import tune
-from aot_tune.pipeline.verification import verify_shipped
+from aot_tune.pipeline.verification import verified_beside, verify_shipped
 from aot_tune.plan import Plan, read_plan
 from aot_tune.progress import Progress
-from aot_tune.report import format_report
+from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
 
 __all__ = ["build", "try_candidate", "verify_library"]
@@ -40,36 +41,51 @@ def build(directory: Path) -> None:
     try:
         reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
-        _build(session, plan, directory)
+        repeats = Repeats(session, paths)
+        report = repeats.take(directory)
+        if report is None:
+            report = _build(session, plan, directory, repeats)
+        else:
+            note_tuned(directory, _link_memory(session), granted=session.load.granted)
+        progress.line(
+            f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
+            "`aot-tune report` shows this again:"
+        )
+        sys.stdout.write(format_report(report))
+        sys.stdout.flush()
     finally:
         session.close()
 
 
-def _build(session: Session, plan: Plan, directory: Path) -> None:
+def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
     evidence: dict[str, list[Evidence]]
     if plan.options.mode == "generic":
         evidence = {name: [] for name in session.operators}
     elif plan.options.mode == "replay":
         evidence = _replay(session)
     else:
-        evidence = tune(session)
-    tuned = session.progress.now()
+        with verified_beside(session):
+            evidence = tune(session)
+    tuned = session.progress.now() if session.tuned is None else session.tuned
+    for found in evidence.values():
+        share_generics(found)
     generics = {name: _generics(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)
     verify_shipped(session, chosen, generics)
-    plan_checks(session, directory, chosen, generics)
-    memory = link_memory(session) if session.location.mode in ("rw", "fresh") else None
-    note_tuned(directory, memory, ago=session.progress.now() - tuned, granted=session.load.granted)
-    report = finish(session, directory, chosen, generics)
+    checks = plan_checks(session, directory, chosen, generics)
+    ago = session.progress.now() - tuned
+    note_tuned(directory, _link_memory(session), ago=ago, granted=session.load.granted)
+    report, files = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
-        save_records(session, evidence)
-    session.progress.line(
-        f"done in {session.budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
-        "`aot-tune report` shows this again:"
-    )
-    sys.stdout.write(format_report(report))
-    sys.stdout.flush()
+        recorded = save_records(session, evidence)
+        repeats.keep(directory, (checks, *files), evidence, recorded)
+    return report
+
+
+def _link_memory(session: Session) -> Path | None:
+    """Where to remember what linking took; None where nothing is to be written."""
+    return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
 
 def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]:

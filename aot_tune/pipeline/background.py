@@ -24,7 +24,7 @@ _PATIENCE = 0.2
 
 def may_compile(session: Session) -> bool:
     """Whether the budget still allows to compile."""
-    return session.turn.allows(_KEPT_FOR_RACES * (session.turn.seconds or 0.0))
+    return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
 
 
 class Background:

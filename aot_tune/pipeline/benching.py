@@ -45,7 +45,8 @@ def _device_lock(device: Device, log: Callable[[str], None], budget: Budget | No
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        log(f"waiting: another build measures on {device.name}")
+        if budget is None or budget.left > 0:
+            log(f"waiting: another build measures on {device.name}")
         _wait(lock, device, budget)
     try:
         yield
@@ -95,11 +96,19 @@ class LazyBench:
         Raises:
             WorkerError: when no worker can be started, or another build has the device until the budget ends.
         """
+        return self._bench if self._bench is not None else self._start(self._budget)
+
+    def start(self) -> None:
+        """Start the bench, without waiting for its workers; what keeps it from starting now is told at first use."""
         if self._bench is None:
+            with contextlib.suppress(WorkerError):
+                self._start(Budget(0.0))
+
+    def _start(self, patience: Budget | None) -> Bench:
+        with ExitStack() as stack:  # a bench that does not start must not keep the device from the next attempt
             if self._exclusive:
-                lock = _device_lock(self.device, self.session.progress.line, self._budget)
-                self._stack.enter_context(lock)
-            self._bench = self._stack.enter_context(
+                stack.enter_context(_device_lock(self.device, self.session.progress.line, patience))
+            bench = stack.enter_context(
                 Bench(
                     self.device,
                     self.session.policy_of(self.device.family),
@@ -108,7 +117,9 @@ class LazyBench:
                     log=self.session.progress.line,
                 )
             )
-        return self._bench
+            self._stack.enter_context(stack.pop_all())
+        self._bench = bench
+        return bench
 
     def interrupt(self) -> None:
         """Kill the workers, from another thread: what they were asked for ends with them."""

@@ -136,6 +136,7 @@ class Within:
                 rows = place.evidence.measurements.values()
                 if self._session.turn.allows(1e-9) and not any(entry.candidate.id in row for row in rows):
                     self._screen(place, entry)
+        self._measurer.verify(e for _, evidence in self._pairs for e in evidence.unserved)
 
     def _most_gainful(self, least: float = 1e-12) -> Callable[[], None] | None:
         """The measurement that promises most per second, of those for which there is time; None when there is none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from aot_tune.bench import Device
@@ -16,6 +16,9 @@ from aot_tune.spec import Problem
 __all__ = ["Crew", "Job"]
 
 Job = Callable[[Measurer], None]
+
+_AGAIN = 0.1
+"""Seconds between two attempts to end what runs."""
 
 
 class Crew:
@@ -35,6 +38,13 @@ class Crew:
     def device(self) -> Device:
         """The first of the devices."""
         return self.benches[0].device
+
+    def start(self) -> None:
+        """Start the workers without waiting for them: they import frameworks for seconds.
+
+        Those of a device that is not free, or cannot be measured on, start at first use, which tells of it.
+        """
+        self.each((number, Measurer.start) for number in range(len(self.members)))
 
     @property
     def measured(self) -> int:
@@ -63,7 +73,7 @@ class Crew:
         return self.members[0].knows_race(loaded, problem, entrants)
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
-        """Do all jobs; those of one number on one device, in their order."""
+        """Do all jobs; those of one number on one device, in their order. The first that fails ends the others."""
         if not self._threads:
             for _, job in jobs:
                 job(self.members[0])
@@ -76,8 +86,12 @@ class Crew:
             for future in waiting:
                 future.result()
         except BaseException:
+            for member in self.members:
+                member.ended = True
             for future in waiting:
                 future.cancel()
+            while wait(waiting, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
+                self.interrupt()
             raise
 
     def leave_out(self, position: int) -> None:

@@ -26,9 +26,6 @@ _CHECK, _PER_PROBLEM = 1.0, 0.08
 which there are about two or three of for each variant."""
 _GPU_START = 5.0
 """More of these where there is a GPU: on an H200's machine its workers took 4.4 s to import torch, 0.3 s for CUDA."""
-_GENERIC = 1.5
-"""Seconds in which a generic variant for the CPU is verified where nothing is tuned on it, by operator: seven bundled
-ones took 10 s on a core of a virtual machine."""
 _COMPILE = 0.5
 """CPU seconds of a compile, where no generic variant was compiled."""
 
@@ -81,6 +78,5 @@ def seconds_after(session: Session) -> float:
         )
         known = _FILES + _CHECK + _PER_PROBLEM * problems
         known += _GPU_START * any(d.family == "cuda" for d in session.devices)
-        known += _GENERIC * len(session.operators) * all(t.family != "cpu" for t in session.targets)
         known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
     return known / load.granted

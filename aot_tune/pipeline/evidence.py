@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.bench import Measurement
@@ -15,7 +15,7 @@ from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 
-__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "spread", "tie_band"]
+__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_generics", "spread", "tie_band"]
 
 
 @dataclass
@@ -95,6 +95,12 @@ class Evidence:
         entries = self.entries.values() if among is None else among
         return [e for e in entries if e.digest and self.meant_for(e, problem)]
 
+    @property
+    def unserved(self) -> list[Entry]:
+        """Generic variants that no problem of the workload is for, as of other dtypes."""
+        generics = [e for e in self.entries.values() if e.candidate.generic and e.compiled]
+        return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
+
     def has(self, entry: Entry, problem: Problem) -> bool:
         """Whether there is a measurement of a candidate on a problem."""
         return entry.candidate.id in self.measurements.get(problem.id, {})
@@ -114,9 +120,7 @@ class Evidence:
         made = self.entries[candidate].object
         if made is not None and made.status != "ok":
             return True
-        return any(
-            row[candidate].status not in ("ok", "skipped") for row in self.measurements.values() if candidate in row
-        )
+        return any(_fails(row[candidate]) for row in self.measurements.values() if candidate in row)
 
     def unmeasured(self) -> list[Problem]:
         """Problems on which nothing but a generic variant was timed, though what did not fail is meant for them."""
@@ -197,6 +201,31 @@ class Chosen:
 def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
     """Whether the guards of a candidate hold for facts."""
     return all_of(evidence.entries[candidate].requires, facts)
+
+
+def share_generics(found: Sequence[Evidence]) -> None:
+    """Let all targets of an operator see one measurement of a generic variant on a problem, as a record holds but one.
+
+    The races of each target time it anew, and what decided here would else not be what decides in a replay. It is that
+    of the first target which has one, unless another saw the variant fail.
+    """
+    places = [
+        (row, name, (row[name].device, problem, name))
+        for evidence in found
+        for problem, row in evidence.measurements.items()
+        for name in row
+        if name in evidence.entries and evidence.entries[name].candidate.generic
+    ]
+    kept: dict[tuple[str, str, str], Measurement] = {}
+    for row, name, key in places:
+        if key not in kept or (_fails(row[name]) and not _fails(kept[key])):
+            kept[key] = row[name]
+    for row, name, key in places:
+        row[name] = kept[key]
+
+
+def _fails(measurement: Measurement) -> bool:
+    return measurement.status not in ("ok", "skipped")
 
 
 def is_baseline(candidate: str) -> bool:

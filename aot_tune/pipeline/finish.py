@@ -73,8 +73,11 @@ def _told(failure: Failure) -> str:
 
 def finish(
     session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
-) -> Report:
-    """Write the library's sources, objects and manifest, and the report, into `directory`."""
+) -> tuple[Report, tuple[Path, ...]]:
+    """Write the library's sources, objects and manifest, and the report, into `directory`.
+
+    Returns the report, and all files that were written.
+    """
     tables = []
     reports: list[OperatorReport] = []
     for name, loaded in session.operators.items():
@@ -95,7 +98,7 @@ def finish(
         policy={f: msgspec.to_builtins(session.policy_of(f)) for f in session.plan.families},
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
     )
-    generate(spec, directory)
+    generated = generate(spec, directory)
     report = Report(
         library=session.plan.name,
         mode=session.options.mode,
@@ -111,8 +114,9 @@ def finish(
             *_disturbed(reports),
         ),
     )
-    (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    return report
+    path = directory / "report.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return report, (path, *map(Path, msgspec.structs.astuple(generated)))
 
 
 def _remarks(session: Session) -> list[str]:

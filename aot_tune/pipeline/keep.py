@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from aot_tune.bench import Device, Measurement
 from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update
 from aot_tune.errors import BuildError, DatabaseError
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
+from aot_tune.pipeline.folders import folder_digest, put_folder
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.recording import NOTES
 from aot_tune.storage import new_temporary
@@ -88,20 +88,24 @@ def records_folder(session: Session) -> Path | None:
     return None if root is None else root / "recorded" / name
 
 
-def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
+def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> str:
     """Keep what this build measured, or took from committed records, for `aot-tune record`.
 
-    The folder holds this build's alone: nothing of operators, devices or thread counts of earlier builds stays.
+    The folder holds this build's alone: nothing of operators, devices or thread counts of earlier builds stays. Returns
+    the digest of what it holds then; a build beside this one may put its own there at once.
 
     Raises:
         DatabaseError: when they cannot be written.
     """
     folder = records_folder(session)
-    if folder is None or session.options.cache == "ro":
-        return
-    found = list(_databases(session, evidence))
-    if not found:
-        return  # what an earlier build measured is still the last that is known
+    if folder is None:
+        return ""
+    found = list(_databases(session, evidence)) if session.options.cache != "ro" else []
+    if not found:  # what an earlier build measured is still the last that is known
+        try:
+            return folder_digest(folder)
+        except OSError:  # one that cannot be read, or goes at this moment
+            return ""
     temporaries = folder.parent.parent / "tmp"
     try:
         fresh = new_temporary(temporaries)
@@ -110,28 +114,13 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         notes = [f"{name} on {e.target.name}: {e.note}" for name, own in evidence.items() for e in own if e.note]
         (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes))
         folder.parent.mkdir(mode=0o700, exist_ok=True)
-        _put(fresh, folder, temporaries)
+        digest = folder_digest(fresh)
+        put_folder(fresh, folder, temporaries)
+        return digest
     except OSError as error:
         raise DatabaseError(
             f"cannot write {folder}: {error.strerror}", fix="free disk space, or AOT_TUNE_CACHE=off"
         ) from error
-
-
-def _put(fresh: Path, folder: Path, temporaries: Path) -> None:
-    """Put a folder in another's place; of two builds at once, one wins whole."""
-    old = new_temporary(temporaries)
-    for last in (False, False, True):
-        try:
-            folder.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
-        except FileNotFoundError:
-            pass
-        try:
-            fresh.rename(folder)
-            return
-        except OSError:
-            if last:
-                raise
 
 
 def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:

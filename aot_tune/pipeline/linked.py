@@ -59,8 +59,8 @@ class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_checks(
     session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
-) -> None:
-    """Write down what every variant of the library is to be verified on once it is linked."""
+) -> Path:
+    """Write down what every variant of the library is to be verified on once it is linked; the file."""
     shipped: list[_Shipped] = []
     odd: dict[tuple[str, ...], list[Check]] = {}  # most variants require what others do
     for name, loaded in session.operators.items():
@@ -84,7 +84,9 @@ def plan_checks(
                     checks=checks,
                 )
             )
-    (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
+    path = directory / _FILE
+    path.write_bytes(msgspec.json.encode(shipped))
+    return path
 
 
 def _odd(session: Session, operator: Operator, entry: Entry) -> list[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
 from aot_tune.pipeline.outlook import task_of
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
+from aot_tune.pipeline.verification import verify_early
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
 
@@ -49,19 +50,40 @@ def left_undone(evidence: Evidence) -> str:
     return f"the budget ended before {due} of {count} problems had their race" if due else ""
 
 
+def _counts(measurement: Measurement) -> bool:
+    """Whether a measurement counts that came after the end of a budget, which kills workers and linkers.
+
+    A wrong result or a crash is the candidate's own doing whenever it comes: what was seen to be wrong is not shipped.
+    """
+    own = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
+    return own or measurement.status == "ok"
+
+
 class Measurer:
     """Measures on the device of a bench.
 
     `spent` are its seconds by what they went into: the phases of screens, references and bookkeeping beside them, and
-    races.
+    races. Once it is `ended`, nothing is begun any more.
     """
 
     def __init__(self, bench: LazyBench) -> None:
         self._lazy, self._session = bench, bench.session
         self._stores: dict[str, OperatorStore] = {}
         self._problems: dict[tuple[str, str], _OneProblem] = {}
+        self._verified: set[str] = set()
         self.measured = self.reused = 0
+        self.ended = False
         self.spent: defaultdict[str, float] = defaultdict(float)
+
+    def start(self) -> None:
+        """Start the workers, without waiting for them; those that cannot be started now are at first use."""
+        self._lazy.start()
+
+    def verify(self, entries: Iterable[Entry]) -> None:
+        """Verify variants that no problem of the workload is for, each once, until the budget ends."""
+        new = [e for e in entries if e.candidate.id not in self._verified]
+        self._verified.update(e.candidate.id for e in new)
+        verify_early(self._session, self._lazy, new, lambda: self._over)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Screen and race what is not known of one problem of a workload."""
@@ -96,7 +118,7 @@ class Measurer:
         for entry in entries:
             begun, reused = self._session.progress.now(), self.reused
             measurement = None if self._over else self._within(partial(self._screen, one, entry, best))
-            if measurement is None or (self._over and measurement.status != "ok"):
+            if measurement is None or (self._over and not _counts(measurement)):
                 return
             self._take(evidence, problem, entry, measurement)
             if measurement.ns is not None and (best is None or measurement.ns < best):
@@ -142,7 +164,12 @@ class Measurer:
             return
         begun, reused = self._session.progress.now(), self.reused
         raced = None if self._over else self._within(partial(self._race, self._one(loaded, problem), entrants))
-        if raced is None or (self._over and any(m.status != "ok" for m in raced)):
+        if raced is None:
+            return
+        if self._over and any(m.status != "ok" for m in raced):
+            for measurement in raced:
+                if measurement.status != "ok" and _counts(measurement):
+                    evidence.add(measurement)
             return
         for measurement in raced:
             evidence.add(measurement)
@@ -153,8 +180,8 @@ class Measurer:
 
     @property
     def _over(self) -> bool:
-        """Whether the budget has ended, and whatever still ran was killed."""
-        return not self._session.turn.allows(1e-9)
+        """Whether the budget has ended, or the build, and whatever still ran was killed."""
+        return self.ended or not self._session.turn.allows(1e-9)
 
     def _within(self, do: Callable[[], T]) -> T | None:
         """What `do` returns; None where it failed because the end of the budget killed what it waited for."""

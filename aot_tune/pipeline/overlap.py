@@ -55,6 +55,8 @@ def measure_overlapped(
         tuning.screen_all()
         tuning.race_all()
         if not tuning.due() and not tuning.resume_generics():
+            if session.turn.seconds is None:
+                tuning.verify_unserved()
             tuning.timings.wall = session.progress.now() - begun
             return tuning.timings
 
@@ -98,7 +100,14 @@ class _Tuning:
                 served = (p for p in places if evidence.tried(p.problem, [entry]))
                 jobs += [(p.number, partial(_screen_one, p, entry)) for p in itertools.islice(served, 1)]
         self._crew.each(jobs)
+        self.verify_unserved()
         self._generics = generics
+
+    def verify_unserved(self) -> None:
+        """Verify the generic variants that no problem is for, as of other dtypes, while there are workers."""
+        unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
+        if unserved:
+            self._crew.each([(0, partial(_verify, unserved))])
 
     def resume_generics(self) -> bool:
         """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
@@ -133,6 +142,8 @@ class _Tuning:
         due = self.due()
         now = {id(e) for e in due}
         self._left = [e for e in self._left if id(e) not in now]
+        self.backlog.add(e for e in due if e.object is not None)  # a probe had to be compiled before
+        due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
             urgency: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
@@ -171,6 +182,10 @@ class _Tuning:
 def _screen_one(place: Place, entry: Entry, measurer: Measurer) -> None:
     if not place.evidence.has(entry, place.problem):
         measurer.screen(place.loaded, place.evidence, place.problem, [entry])
+
+
+def _verify(entries: Sequence[Entry], measurer: Measurer) -> None:
+    measurer.verify(entries)
 
 
 def _race(place: Place, measurer: Measurer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -55,6 +55,8 @@ budget ends it: the most promising ones are measured by then."""
 
 _TELLING = 0.25
 """CPU seconds of compilers from which they tell how busy the machine is."""
+_FADES = 0.5
+"""What counts of earlier compiles each time."""
 
 
 @dataclass
@@ -68,12 +70,19 @@ class Load:
     jobs: int
     granted: float = 1.0
     each: float | None = None
+    _cpu: float = 0.0
+    _wall: float = 0.0
 
-    def add(self, cpu: float, wall: float, count: int) -> None:
-        """`count` compiles took so many seconds of CPUs and on the wall; what came from a cache tells nothing."""
-        if cpu >= _TELLING:
-            self.granted = min(max(cpu / (wall * min(self.jobs, count)), 0.05), 1.0)
-            self.each = self.each or cpu / count
+    def add(self, cpu: float, walls: Sequence[float]) -> None:
+        """Compiles took so many seconds of CPUs in all, and each of them on the wall; none that came from a cache.
+
+        The last ones count most, but few of them that are short tell little of what a link will get.
+        """
+        if walls and cpu >= _TELLING:
+            self._cpu = _FADES * self._cpu + cpu
+            self._wall = _FADES * self._wall + sum(walls)
+            self.granted = min(max(self._cpu / self._wall, 0.05), 1.0)
+            self.each = self.each or cpu / len(walls)
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,8 @@ class LoadedOperator:
 class Session:
     """A build's working state; close it to prune and release the caches.
 
-    `budget` is that of the whole build, `turn` that of the target which is being tuned.
+    `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
+    was, by the clock of `progress`; None where nothing was measured.
     """
 
     def __init__(self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None) -> None:
@@ -111,6 +121,7 @@ class Session:
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
         self.outlook = Outlook(progress, self.budget)
+        self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
@@ -271,10 +282,12 @@ class Session:
             by_symbol.setdefault(entry.rendered.symbol, []).append(entry)
         start = self.progress.now()
         self.outlook.compiling()
-        spent = _children_seconds()
+        spent, walls = _children_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
             first = by_symbol[p.object.symbol][0]
+            if not p.object.cached:
+                walls.append(p.object.seconds)
             self.outlook.compiled(self.operators[first.candidate.operator].operator, first)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, left=self.outlook.left)
@@ -301,7 +314,7 @@ class Session:
             after,
         )
         if backends == ["cxx"]:  # others keep processes, or wait for memory
-            self.load.add(_children_seconds() - spent, self.progress.now() - start, len(by_symbol))
+            self.load.add(_children_seconds() - spent, walls)
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""

@@ -79,6 +79,8 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
         within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
+        if not on_host and _nothing_is_known(session, crew.device):
+            crew.start()
         step = session.step
         while step and (fresh := _ask(session, pairs, crew.device, step)):
             begun = session.turn.spent
@@ -89,7 +91,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
             session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host, least_race=race)
-            if session.outlook.anything:
+            if session.outlook.anything and session.turn.allows(1e-9):
                 check_agreement(session, crew, pairs)
             if within is not None:
                 within.run(entries)
@@ -114,6 +116,13 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         if crew.measured:
             spent = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in crew.spent.items())
             session.progress.line(f"{target.name}: where the measuring went: {spent}")
+        session.tuned = session.progress.now()  # to end the workers and remove their files may take seconds
+
+
+def _nothing_is_known(session: Session, device: Device) -> bool:
+    """Whether all that will be asked for is to be measured on a device, and there is time for it."""
+    recorded = session.options.mode == "auto" and any(d.device.digest == device.digest for d in session.databases)
+    return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
 
 
 def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device, step: int) -> list[Evidence]:
@@ -161,6 +170,7 @@ def _one_after_the_other(
     for loaded, evidence in pairs:
         for problem in evidence.workload:
             measurer.measure(loaded, evidence, problem)
+    measurer.verify(e for _, evidence in pairs for e in evidence.unserved)
 
 
 def _unknown(evidence: Evidence) -> list[Entry]:

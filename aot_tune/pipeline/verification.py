@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
 
 import msgspec
 
@@ -11,15 +14,17 @@ from aot_tune.bench import Device, Measurement
 from aot_tune.bench.checks import checks_for
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.errors import BuildError, WorkerError
+from aot_tune.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.single import again
 from aot_tune.spec import Operator, Problem, all_of
 
-__all__ = ["served_by", "verify_shipped"]
+__all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
 
+_AGAIN = 0.1
+"""Seconds between two attempts to end what runs."""
 _NOT_RUN = ("skipped", "timeout")
 """A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
 
@@ -50,13 +55,64 @@ def verify_shipped(
         for device, group in groups:
             _verify_group(session, device, group)
         return
+    ended = threading.Event()
     with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers to start
-        for future in [threads.submit(_verify_group, session, device, group) for device, group in groups]:
-            future.result()
+        try:
+            for future in as_completed(threads.submit(_verify_group, session, *one, ended.is_set) for one in groups):
+                future.result()
+        except BaseException:
+            ended.set()
+            raise
 
 
-def _verify_group(session: Session, device: Device, group: Sequence[Entry]) -> None:
-    """Verify variants on one device.
+@contextmanager
+def verified_beside(session: Session) -> Iterator[None]:
+    """Verify the host's generic variants in a thread while others are tuned on GPUs; what is right is known after it.
+
+    What fails or is in want of time is left to `verify_shipped`, which tells of it.
+    """
+    targets = session.targets
+    here = all(t.family != "cpu" for t in targets) and any(session.device_for(t) is not None for t in targets)
+    generics = [e for one in session.operators.values() for e in session.generic_entries(one.operator)] if here else []
+    generics = [e for e in generics if target_by_name(e.candidate.target).family == "cpu"]
+    if not (generics and _measures(session)):
+        yield
+        return
+    session.compile(generics, "generic")
+    device, group = next(iter(_by_device(session, [e for e in generics if e.compiled])), (None, []))
+    if device is None:
+        yield
+        return
+    ended = threading.Event()
+    with LazyBench(session, device, exclusive=False) as bench, ThreadPoolExecutor(1) as thread:
+        verified = thread.submit(verify_early, session, bench, group, ended.is_set)
+        try:
+            yield
+            wait((verified,))
+        except BaseException:
+            ended.set()
+            while wait((verified,), timeout=_AGAIN).not_done:  # it may be just starting workers
+                bench.interrupt()
+            raise
+
+
+def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> None:
+    """Verify variants until something has ended; what fails or is in want of time is left to `verify_shipped`."""
+    for entry in entries:
+        if ended():
+            return
+        try:
+            _verify(session, bench, session.operators[entry.candidate.operator], entry)
+        except WorkerError:
+            return  # the next one would wait for workers as long
+        except AotTuneError:
+            continue
+
+
+def _verify_group(
+    session: Session, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False
+) -> None:
+    """Verify variants on one device, until something has ended.
 
     Raises:
         BuildError: when one fails.
@@ -65,7 +121,7 @@ def _verify_group(session: Session, device: Device, group: Sequence[Entry]) -> N
     try:
         # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
         with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
-            for entry in group:
+            for entry in itertools.takewhile(lambda _: not ended(), group):
                 _verify(session, bench, session.operators[entry.candidate.operator], entry)
     except WorkerError as error:
         if _measures(session) or device.family == "cpu" or not all(e.candidate.generic for e in group):

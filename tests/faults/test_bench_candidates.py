@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from aot_tune.bench import Deadlines, messages
+from aot_tune.bench.process import DiedError
 from aot_tune.bench.processes import children_of
 from aot_tune.errors import WorkerError
 
@@ -291,8 +292,20 @@ def test_a_candidate_that_killed_workers_is_not_run_again(bed: Any) -> None:
     prepared = [bed.prepare(R=16, D=256), bed.prepare(R=4, D=64), bed.prepare(R=2, D=32)]
     first, second, third = (bed.screen("segfault", p) for p in prepared)
     assert (first.status, second.status, third.status) == ("crashed", "crashed", "crashed")
-    assert "not run again, it has killed 2 workers: SIGSEGV" in third.reason
+    assert third.reason.startswith("SIGSEGV")
+    assert third.reason.endswith("; not run again, it has killed 2 workers")
     assert bed.bench.pool.deaths == 2
+
+
+def test_what_somebody_killed_twice_may_still_be_right_the_next_time(bed: Any) -> None:
+    """As the end of a budget does, or the system when it is out of memory."""
+    prepared = bed.prepare(R=16, D=256)
+    digest = bed.screen("good", prepared).object
+    for _ in range(2):
+        bed.bench.strike(digest, DiedError("oom", "killed by SIGKILL in verify at 5 MiB resident"))
+    found = bed.screen("good", prepared)
+    assert (found.status, found.lasting) == ("oom", False)
+    assert "not run again" in found.reason
 
 
 def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(bed: Any) -> None:

@@ -29,7 +29,7 @@ TARGET = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)
 OPERATOR = Operator(
     name="scale",
     dims=("N",),
-    dtypes={"T": ("bf16", "f16")},
+    dtypes={"T": ("bf16", "f16", "f32")},
     tensors=(Tensor("x", (N,), "T"), Tensor("out", (N,), "T", output=True)),
     reference=lambda xp, call: {"out": call.x},
     flops=N,
@@ -74,6 +74,7 @@ class World:
         self.compiled: list[str] = []
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
+        self.verified: list[str] = []
         self.delay, self.fault, self.busy = delay, fault, False
         self.times, self.finals = TIMES, TIMES
         self.main = threading.get_ident()
@@ -164,6 +165,9 @@ class World:
                 )
             )
             evidence.fresh.setdefault(where.id, set()).add(one.candidate.id)
+
+    def verify(self, entries: Iterable[Entry]) -> None:
+        self.verified += [e.rendered.symbol for e in entries]
 
     def race(self, _loaded: object, evidence: Evidence, where: Problem) -> None:
         assert not self.busy  # compilers pause while there are finals

@@ -254,6 +254,13 @@ def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed) -> None:
     assert len(raced[0].conditions) == 2
 
 
+def test_what_the_device_is_like_is_not_asked_again_at_once(bed: Bed) -> None:
+    bed.bench.monitor = Monitor(slow=0)
+    states = [bed.screen("good").conditions for _ in range(2)]
+    assert [[s.sm_mhz for s in found] for found in states] == [[1, 2], [2, 3]]
+    assert bed.bench.conditions() == DeviceState(sm_mhz=4)
+
+
 class Clocks:
     """Answers to turns that ask for the clock get one MHz after the other; 1980 after the last."""
 

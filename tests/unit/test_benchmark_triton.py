@@ -81,6 +81,7 @@ FOUND: dict[str, Any] = {
             "problem": "R=1",
             "same": True,
             "lined": False,
+            "varies": True,
             "sections": [],
             "bytes": 9,
         },
@@ -116,6 +117,10 @@ FOUND: dict[str, Any] = {
             "us": {"aot_tune": [10.0, 20.0], "flash": [11.0, 22.0], "cudnn": [7.0, 14.0]},
         }
     ],
+    "products": [
+        {"problem": "A", "kernel": "t1", "ns": 50e3, "cublas_ns": {"torch.matmul": 50e3}, "paired": [1.0, 0.01]},
+        {"problem": "B", "kernel": "t2", "ns": 80e3, "cublas_ns": {"torch.matmul": 70e3}, "paired": [0.875, 0.01]},
+    ],
     "throughput": [
         {
             "operator": "softmax",
@@ -147,6 +152,8 @@ def test_requirements() -> None:
         ),
         "attention of 4096 tokens, width 128, causal, against torch's flash": ("1.100 x", True),
         "attention of 4096 tokens, width 128, causal, against torch's best (cudnn)": ("0.700 x", False),
+        "persistent product of 1024 rows and more, against cuBLAS, geometric mean": ("0.935 x", True),
+        "persistent product of 1024 rows and more, against cuBLAS, the slowest": ("0.875 x (B); 1 of 2 below", False),
         "softmax: 9 configs in 2 processes, against plain triton.compile": ("0.950 x", True),
         "softmax: 9 configs in 2 processes, against plain triton.compile, by CPU seconds": ("0.850 x", False),
     }
@@ -154,14 +161,23 @@ def test_requirements() -> None:
 
 def test_the_report_has_a_table_for_each_part_and_no_line_breaks_in_cells() -> None:
     text = triton_kernels.report(FOUND, {"date": "today"})
-    titles = ("Requirements", "Code sections", "Host time", "start of a process", "Attention", "Compiling")
+    titles = (
+        "Requirements",
+        "Code sections",
+        "Host time",
+        "start of a process",
+        "Attention",
+        "Persistent products",
+        "Compiling",
+    )
     assert all(title in text for title in titles)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in rows)
     assert "it / fails" in text
+    assert "same, 9 bytes; not with line numbers; the JIT makes others too" in text
 
 
-@pytest.mark.parametrize("part", ["calls", "maps", "start", "attention", "sections", "throughput"])
+@pytest.mark.parametrize("part", ["calls", "maps", "start", "attention", "sections", "products", "throughput"])
 def test_a_part_that_fails_is_a_requirement_that_is_missed(part: str) -> None:
     found = {**FOUND, part: {"error": "no GPU"}}
     missed = [v for v in triton_kernels.verdicts(found) if v.what == f"part {part}"]

@@ -52,11 +52,15 @@ def test_choices_are_as_good_within_noise_only() -> None:
     near = Timing("b", tuple(100.5 + 0.01 * i for i in range(20)))
     far = Timing("c", tuple(103.0 + 0.01 * i for i in range(20)))
     noisy = Timing("d", tuple(103.0 + (40.0 if i % 2 else -40.0) for i in range(20)))
-    row = judge("op", "N=1", ["a", "b", "a"], {"a": steady, "b": near})
+    row = judge("op", "N=1", ["a", "b", "a"], [{"a": steady, "b": near}])
     assert row.steady
     assert row.over_best["b"] == pytest.approx(0.005, abs=1e-4)
-    assert not judge("op", "N=1", ["a", "c"], {"a": steady, "c": far}).steady
-    assert judge("op", "N=1", ["a", "d"], {"a": steady, "d": noisy}).steady
+    one = {"a": steady, "c": far}
+    assert not judge("op", "N=1", ["a", "c"], [one]).steady
+    assert not judge("op", "N=1", ["a", "c"], [one, one, one]).steady
+    turned = {"a": Timing("a", tuple(2.0 + t for t in steady.rounds)), "c": Timing("c", steady.rounds)}
+    assert judge("op", "N=1", ["a", "c"], [one, turned, one]).steady, "one process has one ahead, another the other"
+    assert judge("op", "N=1", ["a", "d"], [{"a": steady, "d": noisy}]).steady
     text = "\n".join(table([row], [], 60.0))
     assert "2 x a, 1 x b" in text
     assert "1 of 1 problems" in text

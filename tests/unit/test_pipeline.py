@@ -9,7 +9,7 @@ import pytest
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, spread, tie_band
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_generics, spread, tie_band
 from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.story import failures_of, tell, variant_name
 from aot_tune.pipeline.tune import _unknown
@@ -113,6 +113,31 @@ def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
     row = found.costs()[where.id]
     assert row[FAST.candidate.id] == row[SMALL.candidate.id] == 100.0
     assert found.times()[where.id][SMALL.candidate.id] == 100.5
+
+
+def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_hold() -> None:
+    first, second = evidence(FAST, GENERIC), evidence(SMALL, GENERIC)
+    where, other = OPERATOR.workload
+    first.add(measured(FAST, where, (), final=(100.0, 100.0)))
+    first.add(measured(GENERIC, where, (), final=(101.0, 101.0)))
+    second.add(measured(SMALL, where, (), final=(90.0, 90.0)))
+    second.add(measured(GENERIC, where, (), final=(90.0, 90.0)))
+    second.add(measured("baseline:numpy", where, (80.0,)))
+    second.add(measured(GENERIC, other, (7.0,)))
+    share_generics([first, second])
+    assert first.times()[where.id] == {FAST.candidate.id: 100.0, GENERIC.candidate.id: 101.0}
+    assert second.times()[where.id] == {SMALL.candidate.id: 90.0, GENERIC.candidate.id: 101.0}
+    assert second.times()[other.id] == {GENERIC.candidate.id: 7.0}  # the first has none
+    assert second.measurements[where.id]["baseline:numpy"].screen == (80.0,)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_generic_variant_that_failed_on_one_target_has_failed_on_all(bad: int) -> None:
+    both, where = [evidence(FAST, GENERIC), evidence(SMALL, GENERIC)], OPERATOR.workload[0]
+    for i, found in enumerate(both):
+        found.add(measured(GENERIC, where, (7.0,), status="wrong-result" if i == bad else "ok"))
+    share_generics(both)
+    assert all(found.failed(GENERIC.candidate.id) for found in both)
 
 
 @pytest.mark.parametrize("screened", [90.0, 100.5])

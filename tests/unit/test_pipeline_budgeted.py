@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from aot_tune.bench import Measurement
@@ -127,6 +129,9 @@ class World:
             self._take(evidence, where, entry)
             self.outlook.screened(task, seconds, beside, "")
 
+    def verify(self, entries: Iterable[Entry]) -> None:
+        self.log += [f"verify {e.rendered.symbol}" for e in entries]
+
     def _take(self, evidence: Evidence, where: Problem, entry: Entry) -> None:
         evidence.add(self._measurement(where, entry, screen=(ns(entry),) * 4))
         evidence.fresh.setdefault(where.id, set()).add(entry.candidate.id)
@@ -186,6 +191,38 @@ def test_generic_variants_are_verified_first_and_on_their_smallest_problems(monk
     others = [i for i, line in enumerate(log) if "_generic_" in line and line.startswith("screen")][2:]
     assert len(others) == 3
     assert min(others) > log.index("finish")
+
+
+def unserved(world: World) -> Entry:
+    """One more generic variant, that no problem is for, as one of other dtypes."""
+    evidence = world.pairs[0][1]
+    like = next(e for e in evidence.entries.values() if e.candidate.generic)
+    candidate = msgspec.structs.replace(like.candidate, dtypes={"T": "f64"})
+    rendered = Rendered(candidate=candidate, source="other", digest="other", symbol="other", lines=[])
+    entry = Entry(candidate=candidate, rendered=rendered, requires=(N < 0,))
+    evidence.entries[candidate.id] = entry
+    world.entries.append(entry)
+    return entry
+
+
+def test_generic_variants_that_no_problem_is_for_are_verified_by_the_same_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(60.0)
+    unserved(world)
+    log = world.tune(monkeypatch).log
+    assert log.count("verify other") == 1
+    assert log.index("verify other") < next(i for i, line in enumerate(log) if line.startswith("screen a_rows"))
+
+
+def test_and_without_a_budget_after_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, module = World(None), sys.modules["aot_tune.pipeline.tune"]  # the package has a function of that name
+    entry, measurer = unserved(world), cast(Any, world)
+    measurer.measure = lambda _loaded, evidence, where: world.log.append(f"measure {evidence.operator.name} {where.id}")
+    monkeypatch.setattr(module, "seconds_after", lambda _: 0.0)
+    module._one_after_the_other(measurer, measurer, world.pairs, [entry], TARGET)
+    assert [line for line in world.log if not line.startswith("measure")] == ["compile other", "verify other"]
+    assert world.log[-1] == "verify other"
 
 
 @pytest.mark.parametrize("seconds", [9.0, 15.0, 25.0, 40.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.probe import check_agreement, deviations
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.tune import _nothing_is_known
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, problem
@@ -71,6 +73,34 @@ def test_a_fault_of_a_job_ends_all(count: int) -> None:
     with pytest.raises(RuntimeError, match="worker lost"), crew_of(count) as crew:
         crew.each((number, job(number)) for number in range(100))
     assert 1 in begun
+
+
+def test_a_fault_on_one_device_ends_what_another_is_busy_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are only starting are not there to be killed the first time."""
+    busy, killed, interrupts, began = threading.Event(), threading.Event(), list[int](), time.monotonic()
+
+    def interrupt() -> None:
+        interrupts.append(1)
+        if len(interrupts) == 3:
+            killed.set()
+
+    def screens(measurer: Measurer) -> None:
+        busy.set()
+        while not measurer._over:  # as screens and verifications ask before each candidate
+            assert time.monotonic() - began < 20
+            time.sleep(0.01)
+        assert killed.wait(20)
+
+    def fails(_measurer: Measurer) -> None:
+        assert busy.wait(20)
+        raise KeyboardInterrupt
+
+    with crew_of(2) as crew:
+        monkeypatch.setattr(crew, "interrupt", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            crew.each([(1, fails), (0, screens), (0, lambda _: pytest.fail("it was begun"))])
+    assert killed.is_set()
+    assert threading.active_count() == 1
 
 
 def test_two_devices_work_at_the_same_time() -> None:
@@ -210,6 +240,33 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     assert len(crew.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE 2 devices are taken for equal: no probe ran on any of them"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "knew_any", "recorded", "seconds", "early"),
+    [
+        ("auto", False, "", None, True),
+        ("auto", False, "", 60.0, True),
+        ("auto", False, "", 0.0, False),
+        ("auto", True, "", None, False),
+        ("auto", False, "GPU", None, False),
+        ("auto", False, "another", None, True),
+        ("tune", False, "GPU", None, True),
+    ],
+)
+def test_workers_start_early_where_all_is_to_be_measured_and_there_is_time(
+    mode: str, knew_any: bool, recorded: str, seconds: float | None, early: bool
+) -> None:
+    def device(name: str) -> Device:
+        return Device(family="cuda", name=name, slug="cuda-gpu", identity={"name": name})
+
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(mode=mode),
+        store=SimpleNamespace(knew_any=knew_any),
+        databases=[SimpleNamespace(device=device(recorded))] if recorded else [],
+        turn=Budget(seconds),
+    )
+    assert _nothing_is_known(session, device("GPU")) == early
 
 
 def test_one_device_needs_no_probe() -> None:

@@ -62,8 +62,29 @@ def test_within_a_budget_generic_variants_are_tried_first(budget: float | None) 
     assert len(world.screened) == len(set(world.screened)) == sum(map(len, evidence.measurements.values()))
 
 
-def test_after_the_end_of_a_budget_generic_variants_are_not_tried() -> None:
-    world = World(budget=1e-6)
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_generic_variants_that_no_problem_is_for_are_verified_while_there_are_workers(budget: float | None) -> None:
+    world = World(budget=budget)
+    world.run([*everyone(), entry("generic", "f32")])
+    assert world.verified == ["generic_f32_0"]
+    assert not any(symbol == "generic_f32_0" for _, symbol in world.screened)
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_what_was_compiled_before_as_a_probe_is_screened_like_the_others(budget: float | None) -> None:
+    entries, earlier, world = everyone(), World(), World(budget=budget)
+    earlier.compile([e for e in entries if e.candidate.generic], "generic")
+    world.run(entries)
+    alone = World(budget=budget)
+    alone.run(everyone())
+    assert sorted(world.screened) == sorted(alone.screened)
+    assert not any("generic" in symbol for symbol in world.compiled if budget is None)
+
+
+@pytest.mark.parametrize("budget", [0.0, 1e-6])
+def test_after_the_end_of_a_budget_nothing_is_tried(budget: float) -> None:
+    """Also where the link alone takes all of it."""
+    world = World(budget=budget)
     time.sleep(0.01)
     world.run(everyone())
     assert (world.compiled, world.screened) == ([], [])

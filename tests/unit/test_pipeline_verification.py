@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from aot_tune.bench import Device
 from aot_tune.bench.cuda import device_of
-from aot_tune.errors import BuildError, WorkerError
+from aot_tune.compile import target_by_name
+from aot_tune.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.pipeline import verification
 
 GPU = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=1, driver="1")
@@ -90,3 +92,165 @@ def test_what_fails_on_one_device_ends_the_build(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(verification, "_verify", verify)
     with pytest.raises(BuildError, match=f"wrong on {bad}"):
         build("auto", targets=BOTH)
+
+
+def test_what_fails_on_one_device_does_not_wait_for_all_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, seen = threading.Event(), list[str]()
+
+    class Threads(ThreadPoolExecutor):
+        def shutdown(self, *arguments: Any, **named: Any) -> None:
+            failed.set()
+            super().shutdown(*arguments, **named)
+
+    def verify(_session: object, bench: Any, _loaded: object, _entry: object) -> None:
+        seen.append(bench.device.name)
+        if bench.device is CPU:
+            raise BuildError("wrong")
+        assert failed.wait(60)
+
+    monkeypatch.setattr(verification, "ThreadPoolExecutor", Threads)
+    monkeypatch.setattr(verification, "_verify", verify)
+    with pytest.raises(BuildError, match="wrong"):
+        build("auto", targets=("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cpu-x86-64"))
+    assert seen.count("GPU") <= 1
+
+
+def beside(target: str = "cuda-sm_90a", mode: str = "auto", generics: Sequence[str] = BOTH) -> Any:
+    def generic_entries(_: object) -> list[Any]:
+        found = [variant(t) for t in generics]
+        for one in found:
+            one.compiled = True
+        return found
+
+    return SimpleNamespace(
+        operators={"scale": SimpleNamespace(operator=None)},
+        targets=[target_by_name(target)],
+        generic_entries=generic_entries,
+        compile=lambda entries, _: None,
+        device_for=lambda target: GPU if target.family == "cuda" else CPU,
+        options=SimpleNamespace(mode=mode),
+        plan=SimpleNamespace(may_measure=True),
+        progress=SimpleNamespace(line=print),
+    )
+
+
+@pytest.mark.parametrize("failure", [None, BuildError("wrong"), WorkerError("none")])
+def test_the_hosts_generic_variants_are_verified_beside_the_tuning(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
+    """What fails is told by `verify_shipped`, which comes later."""
+    tuning, seen = threading.Event(), list[tuple[str, bool]]()
+
+    def verify(_session: object, bench: Any, _loaded: object, entry: Any) -> None:
+        seen.append((f"{bench.device.name} {entry.candidate.target}", tuning.wait(60)))
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    with verification.verified_beside(beside()):
+        tuning.set()
+    assert seen == [("CPU cpu-x86-64", True)]
+
+
+def test_a_build_that_fails_does_not_wait_for_what_is_verified_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = threading.Event()
+    monkeypatch.setattr(verification, "_verify", lambda *_: killed.wait(60) or pytest.fail("it was not ended"))
+    monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
+    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside()):
+        raise KeyboardInterrupt
+    assert killed.is_set()
+
+
+HOSTS = ("cpu-x86-64", "cpu-x86-64-v2", "cpu-x86-64-v3")
+
+
+def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what waits to be verified is not begun any more."""
+    begun, killed, seen, interrupts = threading.Event(), threading.Event(), list[str](), list[int]()
+
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        seen.append(entry.candidate.target)
+        begun.set()
+        if not killed.wait(60):
+            pytest.fail("it was not ended")
+        raise AotTuneError("its worker was killed")
+
+    def interrupt(_: object) -> None:
+        interrupts.append(1)
+        if len(interrupts) == 3:  # no worker was there before
+            killed.set()
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification.LazyBench, "interrupt", interrupt)
+
+    def fail() -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
+        fail()
+    assert seen == ["cpu-x86-64"]
+    assert threading.active_count() == 1
+
+
+def test_a_build_that_is_interrupted_when_all_is_tuned_ends_what_is_still_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, killed, seen = threading.Event(), threading.Event(), list[str]()
+    waits = iter([KeyboardInterrupt()])
+
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        seen.append(entry.candidate.target)
+        begun.set()
+        if not killed.wait(60):
+            pytest.fail("it was not ended")
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        for error in waits:
+            assert begun.wait(60)
+            raise error
+        return wait(*arguments, **named)
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "wait", interrupted)
+    monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
+    with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
+        pass
+    assert seen == ["cpu-x86-64"]
+
+
+@pytest.mark.parametrize(("failure", "count"), [(BuildError("wrong"), 3), (WorkerError("none"), 1)])
+def test_where_no_worker_answers_the_next_variant_does_not_wait_for_one_too(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, count: int
+) -> None:
+    seen: list[str] = []
+
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        seen.append(entry.candidate.target)
+        raise failure
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    with verification.verified_beside(beside(generics=HOSTS)):
+        pass
+    assert len(seen) == count
+
+
+def test_they_are_verified_beside_the_tuning_also_where_a_target_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(verification, "_verify", lambda *given: seen.append(given[3].candidate.target))
+    session = beside()
+    session.targets.append(target_by_name("cuda-sm_80"))
+    absent = session.targets[-1]
+    session.device_for = lambda t: None if t == absent else GPU if t.family == "cuda" else CPU
+    with verification.verified_beside(session):
+        pass
+    assert seen == ["cpu-x86-64"]
+
+
+@pytest.mark.parametrize(("target", "mode"), [("cpu-x86-64-v3", "auto"), ("cuda-sm_90a", "replay")])
+def test_nothing_is_verified_beside_what_is_timed_on_the_host_or_replayed(
+    monkeypatch: pytest.MonkeyPatch, target: str, mode: str
+) -> None:
+    monkeypatch.setattr(verification, "_verify", lambda *_: pytest.fail("it was verified"))
+    with verification.verified_beside(beside(target, mode)):
+        pass

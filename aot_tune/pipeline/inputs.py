@@ -1,0 +1,166 @@
+"""Everything that the files of a build follow from, so that a build of the same inputs can be told from another."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile import families_of, toolchain_for
+from aot_tune.compile.entry import file_digest, key_text
+from aot_tune.database.identity import digest
+from aot_tune.database.values import plain_value
+from aot_tune.errors import ToolchainError
+from aot_tune.imported import HOOKS, STANDARD, file_of
+from aot_tune.pipeline.folders import folder_digest
+from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.session import Session, baseline_versions
+from aot_tune.plan import Paths
+
+__all__ = [
+    "build_key",
+    "digest_of_all",
+    "included",
+    "loaded_modules",
+    "measurements_now",
+    "module_digests",
+    "recorded_digest",
+]
+
+_SCHEMA = 1
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CODE = (".py", ".cpp", ".h")
+_VARIABLES = (
+    *("AOT_TUNE_", "CUDA_", "CUBLAS", "CUTLASS_", "NVCC", "NVIDIA_", "TRITON_"),
+    *("HIP_", "ROCM_", "ROCR_", "OMP_"),
+)
+"""Prefixes of variables, beside those that reach compilers. What they do to a build shows elsewhere in the key, as far
+as it is known; a build under another value is an ordinary one."""
+_FREE_OPTIONS = ("budget", "cache", "cache_dir", "jobs")
+"""Options that say how a build comes to its files, and nothing of what they are when it is not cut short."""
+_FREE_VARIABLES = (
+    *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "JOBS", "TRUST_CACHE")),
+    "AOT_TUNE_IMPORT_PATH",  # folders of an isolated build: their contents count, not their names
+    "CUDA_CACHE_PATH",
+)
+
+
+def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
+    """The key of a build, and its plain text: all that is known before anything is rendered.
+
+    What only shows while it runs, such as the headers that a candidate includes, is not part of it.
+
+    Raises:
+        UnlistedError: when an operator holds something that has no value.
+        OSError: when a file cannot be read.
+    """
+    plan = session.plan
+    options = {n: v for n, v in msgspec.to_builtins(plan.options).items() if n not in _FREE_OPTIONS}
+    return key_text(
+        {
+            "build": _SCHEMA,
+            "plan": {**msgspec.to_builtins(plan), "options": options},
+            "package": folder_digest(_PACKAGE, _CODE),
+            "python": sys.version,
+            "templates": [[Path(root).name, folder_digest(Path(root))] for root in paths.templates],
+            "operators": {n: digest(plain_value(one.operator)) for n, one in session.operators.items()},
+            "database": folder_digest(Path(paths.database)) if paths.database else "",
+            "devices": [msgspec.to_builtins(d) for d in session.devices],
+            "threads": session.threads,
+            "policies": {f: session.policy_of(f).digest for f in plan.families},
+            "toolchains": {backend: _maker(session, backend) for backend in plan.toolchains},
+            "baselines": {n: baseline_versions(one) for n, one in session.operators.items()},
+            "environment": {
+                n: v for n, v in os.environ.items() if n.startswith(_VARIABLES) and n not in _FREE_VARIABLES
+            },
+        }
+    )
+
+
+def _maker(session: Session, backend: str) -> dict[str, object]:
+    """What objects of a backend are made by, as their keys say it, for each target."""
+    chain = toolchain_for(backend, session.environment)
+    recipes: dict[str, object] = {}
+    for target in (*session.baselines, *session.targets):
+        if target.family in families_of(chain):
+            try:
+                recipes[target.name] = chain.recipe(target)
+            except ToolchainError as error:
+                recipes[target.name] = error.what
+    return {"identity": chain.identity(), "recipes": recipes}
+
+
+def loaded_modules() -> list[str]:
+    """Names of the modules in this process that are neither Python's own nor of this package.
+
+    Hooks that run when Python starts are left out too: front ends have their own, which say where the others are.
+    """
+    files = {name: file_of(module) for name, module in list(sys.modules.items())}
+    return sorted(name for name, file in files.items() if file and not _left_out(name.partition(".")[0], file))
+
+
+def _left_out(top: str, file: str) -> bool:
+    if top in sys.stdlib_module_names:  # a project may have a module of such a name
+        return file.startswith(STANDARD) or "site-packages" in file
+    return top in ("aot_tune", "__main__", "__mp_main__", *HOOKS)
+
+
+def module_digests(names: Iterable[str]) -> dict[str, str]:
+    """Digests of the files of modules as they are now, loaded or not; empty for one that is not found.
+
+    Folders do not count: those of isolated builds have new names each time.
+    """
+    return {name: _content(Path(file_of(sys.modules.get(name)) or _search(name))) for name in names}
+
+
+def _search(name: str) -> str:
+    """The file that a module would be imported from, without importing its packages."""
+    where: list[str] | None = None
+    parts, origin = name.split("."), ""
+    for i in range(len(parts)):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: i + 1]), where)
+        if spec is None:
+            return ""
+        where, origin = list(spec.submodule_search_locations or ()), spec.origin or ""
+    return origin
+
+
+def _content(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def included(session: Session, includes: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
+    """Digests of included files, by backend and name, as this process saw them first."""
+    found: dict[str, dict[str, str]] = {}
+    for backend, names in includes.items():
+        chain = toolchain_for(backend, session.environment)
+        found[backend] = {name: file_digest(chain.locate(name)) for name in names}
+    return found
+
+
+def measurements_now(session: Session, names: Iterable[str]) -> str:
+    """Digest of what the measurement store holds now under some names; see `digest_of_all`."""
+    return digest_of_all(session.store.file_digest(name) for name in names)
+
+
+def digest_of_all(digests: Iterable[str]) -> str:
+    """One digest of many, in their order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def recorded_digest(session: Session) -> str:
+    """Digest of the records that the library's last build left: a build asks them what a vendor's library offers.
+
+    Raises:
+        OSError: when a file cannot be read.
+    """
+    folder = records_folder(session)
+    return "" if folder is None else folder_digest(folder)

@@ -1,0 +1,287 @@
+"""A build whose inputs are those of an earlier one takes that one's files: nothing is rendered, asked or chosen again.
+
+What `auto` makes follows from its inputs once all measurements are known. A build that left nothing for the next one to
+do keeps its files in the cache, under the digest of what is known when a build begins (see `build_key`), beside digests
+of what only showed on the way: modules that were imported, headers that candidates include, each measurement that was
+asked for, the records of the build itself. All of that must be as it was, else a build goes its ordinary way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.entry import read_checked
+from aot_tune.database.values import UnlistedError
+from aot_tune.errors import CacheError
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.folders import put_folder
+from aot_tune.pipeline.inputs import (
+    build_key,
+    digest_of_all,
+    included,
+    loaded_modules,
+    measurements_now,
+    module_digests,
+    recorded_digest,
+)
+from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.session import Session
+from aot_tune.plan import Paths
+from aot_tune.report import Report
+from aot_tune.spec import all_of
+from aot_tune.storage import (
+    CorruptError,
+    OtherSchemaError,
+    check_trust,
+    new_temporary,
+    private_folder,
+    seal,
+    unseal,
+    write_file,
+)
+
+__all__ = ["Repeats"]
+
+_log = logging.getLogger("aot_tune.pipeline")
+_SCHEMA = 1
+_RECORD, _KEY, _FILES = "build.json", "key.json", "files"
+_ROOM = "builds"
+_MOST, _MOST_BYTES = 16, 1 << 28
+"""Builds that are kept, and what all but the last of them may take together."""
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `build.json` holds: the `files` by name below the build's folder, and what must be as it was.
+
+    `measurements` are names of files of the measurement store, and `measured` is the digest of them all; `recorded` is
+    that of the records that the build left. All others are digests by name.
+    """
+
+    date: str
+    files: dict[str, str]
+    modules: dict[str, str]
+    includes: dict[str, dict[str, str]]
+    measurements: tuple[str, ...]
+    measured: str
+    recorded: str
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What a build began with."""
+
+    key: str
+    text: bytes
+    modules: Mapping[str, str]
+
+
+class Repeats:
+    """The files of earlier builds in the cache, and the inputs of this one.
+
+    Make it before anything is rendered: what changes while the build runs is told by comparing with that moment.
+    """
+
+    def __init__(self, session: Session, paths: Paths) -> None:
+        self._session, self._paths = session, paths
+        root = session.store.root
+        self._folder = None if root is None else root / _ROOM
+        self._begun: _Begun | None = None
+        if self._folder is not None and session.options.mode == "auto" and session.plan.may_measure:
+            self._begun = self._now(loaded_modules())
+
+    def take(self, directory: Path) -> Report | None:
+        """Write the files of the build of the same inputs into `directory`; its report, None where there is none."""
+        begun = self._begun
+        if begun is None or self._folder is None or self._session.location.mode == "fresh":
+            return None
+        folder = self._folder / begun.key
+        try:
+            kept = self._load(folder, begun.key)
+            changed = self._changed(kept)
+            if changed:
+                self._session.progress.line(f"{changed} changed since the build of {kept.date}")
+                return None
+            contents = {name: self._file(folder, name, digest) for name, digest in kept.files.items()}
+            report = msgspec.json.decode(contents["report.json"], type=Report)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OtherSchemaError:
+            return None
+        except (CorruptError, CacheError, OSError, KeyError, msgspec.MsgspecError) as error:
+            _log.warning("kept build %s is not used: %s", folder, error)
+            return None
+        for name, data in contents.items():
+            _put(directory / name, data)
+        self._mark(folder)
+        self._session.progress.line(
+            f"every input is that of the build of {kept.date}, whose files these are: "
+            "nothing compiled or chosen, 0 measurements made"
+        )
+        return report
+
+    def keep(
+        self, directory: Path, files: Iterable[Path], evidence: Mapping[str, Sequence[Evidence]], recorded: str
+    ) -> None:
+        """Keep what a build wrote, unless it left something to the next one, or an input changed meanwhile.
+
+        `recorded` is the digest of the records that it saved: with others, those of another build are the last ones.
+        """
+        session = self._session
+        if self._folder is None or self._begun is None or session.location.mode not in ("rw", "fresh"):
+            return
+        if session.budget.seconds is not None or not all(session.devices_for(target) for target in session.targets):
+            return  # more may be known the next time, and what is not known is said each time
+        left = self._left(evidence)
+        if left:
+            session.progress.line(f"the next build cannot take this one's files: {left}")
+            return
+        try:
+            self._keep(self._folder, directory, files, recorded)
+        except OSError as error:
+            _log.warning("this build is not kept: %s: %s", self._folder, error.strerror)
+
+    def _keep(self, room: Path, directory: Path, files: Iterable[Path], recorded: str) -> None:
+        begun, session = self._begun, self._session
+        if begun is None or self._now(begun.modules) != begun:
+            return
+        names = sorted(session.store.used)
+        own = {str(path.relative_to(directory)): path.read_bytes() for path in files}
+        used = {backend: session.cache(backend).includes for backend in session.plan.toolchains}
+        kept = _Kept(
+            date=time.strftime("%Y-%m-%d %H:%M:%S"),
+            files={name: hashlib.sha256(data).hexdigest() for name, data in own.items()},
+            modules={**module_digests(loaded_modules()), **begun.modules},
+            includes={backend: dict(digests) for backend, digests in used.items()},
+            measurements=tuple(names),
+            measured=digest_of_all(session.store.used[name] for name in names),
+            recorded=recorded,
+        )
+        lost = sorted(name for name, digest in kept.modules.items() if not digest)
+        if lost:
+            session.progress.line(f"the next build cannot take this one's files: the file of module {lost[0]} is gone")
+            return
+        temporaries = room.parent / "tmp"
+        fresh = new_temporary(temporaries)
+        try:
+            for name, data in own.items():
+                private_folder((fresh / _FILES / name).parent)
+                write_file(fresh / _FILES / name, data, durable=False)  # their digests show what a power cut left
+            write_file(fresh / _KEY, begun.text, durable=False)
+            write_file(fresh / _RECORD, seal(kept, _SCHEMA), durable=False)
+            private_folder(room)
+            put_folder(fresh, room / begun.key, temporaries)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        _forget_old(room, temporaries, begun.key)
+
+    def _now(self, modules: Iterable[str]) -> _Begun | None:
+        try:
+            return _Begun(*build_key(self._session, self._paths), module_digests(modules))
+        except (UnlistedError, OSError, ValueError, OverflowError) as error:  # such as names that are no text
+            self._session.progress.line(f"the next build cannot take this one's files: {error}")
+            return None
+
+    def _left(self, evidence: Mapping[str, Sequence[Evidence]]) -> str:
+        """What the next build would do beside looking up what this one did, in a few words; empty for nothing."""
+        session = self._session
+        caches = [session.cache(backend) for backend in session.plan.toolchains]
+        if session.store.root is None or any(c.root is None for c in caches):
+            return "the cache was lost"
+        if session.store.absent:  # crashes that may not come again, and races that lacked an entrant
+            return f"{len(session.store.absent)} measurements will be made again"
+        unkept = sum(c.counters.unkept for c in caches)
+        if unkept:
+            return f"{unkept} candidates will be compiled again"
+        asked = sorted({k for own in evidence.values() for e in own for k in _unanswered(session, e)})
+        return f"{', '.join(asked)} will be asked for algorithms again" if asked else ""
+
+    def _load(self, folder: Path, key: str) -> _Kept:
+        trusted = self._session.location.trusted
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise CorruptError("it is not a folder")
+        if not trusted:
+            check_trust(status, folder)
+        if hashlib.sha256(read_checked(folder / _KEY, trusted)).hexdigest() != key:
+            raise CorruptError("its key is not its name")
+        return unseal(read_checked(folder / _RECORD, trusted), _Kept, _SCHEMA)
+
+    def _file(self, folder: Path, name: str, digest: str) -> bytes:
+        data = read_checked(folder / _FILES / name, self._session.location.trusted)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise CorruptError(f"its {name} is not what was stored")
+        return data
+
+    def _changed(self, kept: _Kept) -> str:
+        """What is not as it was, in a few words; empty when all is."""
+        modules = module_digests(kept.modules)
+        for name, digest in kept.modules.items():
+            if modules[name] != digest:
+                return f"the module {name}"
+        for backend, digests in included(self._session, kept.includes).items():
+            for name, digest in digests.items():
+                if digest != kept.includes[backend][name]:
+                    return name
+        if recorded_digest(self._session) != kept.recorded:
+            return "the library's records in the cache"
+        return (
+            "" if measurements_now(self._session, kept.measurements) == kept.measured else "measurements in the cache"
+        )
+
+    def _mark(self, folder: Path) -> None:
+        """Say that a kept build was used, and that the library's records are those of its last build."""
+        records = records_folder(self._session)
+        for path in (folder, records) if self._session.location.mode == "rw" else ():
+            if path is not None and path.is_dir():
+                try:
+                    os.utime(path)
+                except OSError as error:
+                    _log.warning("%s cannot be marked as used: %s", path, error.strerror)
+
+
+def _unanswered(session: Session, evidence: Evidence) -> list[str]:
+    """Kernels that call a vendor's library and of which nothing was measured: the next build asks it again."""
+    operator = evidence.operator
+    measured = {c for row in evidence.measurements.values() for c in row}
+    known = {e.candidate.kernel for i, e in evidence.entries.items() if i in measured}
+    found = []
+    for kernel in session.kernels_for(operator, evidence.target):
+        algorithms, name = kernel.algorithms, f"{operator.name}/{kernel.name}"
+        if algorithms is None or kernel.name in known or not fnmatchcase(name, session.options.filter):
+            continue
+        if any(algorithms(p) is not None for p in evidence.workload if all_of(kernel.requires, operator.facts(p))):
+            found.append(name)
+    return found
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _forget_old(room: Path, temporaries: Path, last: str) -> None:
+    """Remove the builds that were not used for longest, but never the last one, even if the clock was turned back."""
+    with contextlib.suppress(FileNotFoundError):  # another build removes the same
+        folders = sorted(room.iterdir(), key=lambda f: (f.name == last, f.stat().st_mtime), reverse=True)
+        total = 0
+        for i, folder in enumerate(folders):
+            total += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+            if i and (i >= _MOST or total > _MOST_BYTES):
+                doomed = new_temporary(temporaries)
+                folder.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)

@@ -1,0 +1,46 @@
+"""Flags of the project that a library is built in: what it is, is the same with all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from project import Project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project.make(tmp_path_factory.mktemp("flags") / "project")
+    made.cmake(build="plain")
+    made.make_all("plain")
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-g3 -gdwarf-4"),
+        ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON", "-DCMAKE_CXX_STANDARD=20"),
+        ("-DCMAKE_CXX_FLAGS=-g -fsanitize=address,undefined", "-DCMAKE_INSTALL_RPATH=/opt/lib"),
+        ("-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_CXX_FLAGS=-Werror -Wall -Wextra -Wpedantic -Wconversion"),
+    ],
+)
+def test_a_library_is_the_same_under_a_projects_flags(
+    project: Project, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    build = tmp_path / "build"
+    project.cmake(*arguments, build=str(build))
+    project.make_all(str(build))
+    assert (build / "libtiny.so").is_file()
+    assert manifest_of(build) == manifest_of(project.folder / "plain")
+
+
+def test_flags_that_put_paths_into_a_library_are_told(project: Project, tmp_path: Path) -> None:
+    project.cmake("-DCMAKE_CXX_FLAGS=--coverage", build=str(tmp_path))
+    said = " ".join(project.make_all(str(tmp_path), status=1).split())
+    assert "libtiny.so holds the path" in said
+    assert "without flags that keep paths, such as --coverage" in said
+
+
+def manifest_of(build: Path) -> bytes:
+    return (build / "aot_tune" / "tiny" / "manifest.json").read_bytes()

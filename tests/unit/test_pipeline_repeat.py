@@ -1,0 +1,341 @@
+"""Builds of the same inputs: what is an input, by value, and what is kept when."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+from project import Project
+
+import aot_tune.pipeline.inputs as inputs_module
+import aot_tune.pipeline.keep as keep_module
+import aot_tune.pipeline.session as session_module
+from aot_tune.bench import Policy
+from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.inputs import build_key, recorded_digest
+from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.repeat import Repeats, _unanswered
+from aot_tune.pipeline.session import Session
+from aot_tune.plan import Request, make_plan
+from aot_tune.progress import Progress
+from aot_tune.report import Report
+from aot_tune.search import Budget
+
+Patch = pytest.MonkeyPatch
+Change = Callable[[Project, Patch], None]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: Patch) -> Project:
+    """A project whose environment is this process's."""
+    made = Project.make(tmp_path / "project")
+    made.change("import Kernel", "import Baseline, Kernel")
+    made.change("flops=N,", 'flops=N, baselines=(Baseline("numpy", "numpy", lambda xp, call: None),),')
+    for name in [n for n in os.environ if n.startswith("AOT_TUNE_")]:
+        monkeypatch.delenv(name)
+    for name, value in made.env.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def opened(project: Project) -> tuple[Session, Repeats]:
+    request = Request(name="tiny", prefix="tiny", header="tiny.h", templates=(str(project.templates),))
+    plan, paths, _ = make_plan(request, os.environ)
+    session = Session(plan, paths, Progress(io.StringIO()), Budget(plan.options.budget))
+    return session, Repeats(session, paths)
+
+
+def key(project: Project) -> str:
+    session, repeats = opened(project)
+    try:
+        return build_key(session, repeats._paths)[0]
+    finally:
+        session.close()
+
+
+def edit(name: str) -> Change:
+    def change(project: Project, _: Patch) -> None:
+        (project.templates / "twice" / name).open("a").write("\n")
+
+    return change
+
+
+def setting(name: str, value: str) -> Change:
+    return lambda _, patch: patch.setenv(name, value)
+
+
+def device(**given: object) -> Change:
+    def change(_: Project, patch: Patch) -> None:
+        real = session_module.devices
+        patch.setattr(session_module, "devices", lambda *a: [msgspec.structs.replace(d, **given) for d in real(*a)])
+
+    return change
+
+
+def another_compiler(project: Project, _: Patch) -> None:
+    project.compiler.path.write_text(project.compiler.path.read_text() + "# other bytes\n")
+
+
+def another_package(project: Project, patch: Patch) -> None:
+    folder = project.folder.parent / "package"
+    shutil.copytree(inputs_module._PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "render" / "cxx.py").open("a").write("\n")
+    patch.setattr(inputs_module, "_PACKAGE", folder)
+
+
+CHANGES: dict[str, Change] = {
+    "a template": edit("loop.cpp.j2"),
+    "a file that nothing names": edit("notes.txt"),
+    "the operator's text": edit("operator.py"),
+    "a problem": lambda p, _: p.change("N=60000", "N=60001"),
+    "what an operator takes from elsewhere": setting("SIZE", "30000"),
+    "an option": setting("AOT_TUNE_FILTER", "twice/*"),
+    "the effort": setting("AOT_TUNE_EFFORT", "quick"),
+    "the threads": setting("AOT_TUNE_THREADS", "1"),
+    "a variable that reaches compilers": setting("CPATH", "/nowhere"),
+    "a variable of CUDA's": setting("CUDA_VISIBLE_DEVICES", "1"),
+    "the compiler": another_compiler,
+    "the package": another_package,
+    "the driver": device(identity={"driver": "2"}),
+    "the device of several": device(unit="GPU-1"),
+    "the policy": lambda _, p: p.setattr(Session, "policy_of", lambda *_: Policy(seed=7)),
+    "a baseline": lambda _, p: p.setattr(inputs_module, "baseline_versions", lambda _: {"numpy": "0"}),
+    "Python": lambda _, p: p.setattr(inputs_module.sys, "version", "4"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_input_is_part_of_the_key(project: Project, monkeypatch: Patch, name: str) -> None:
+    project.change("problem(N=20000)", 'problem(N=int(__import__("os").environ.get("SIZE", "20000")))')
+    before = key(project)
+    assert key(project) == before
+    CHANGES[name](project, monkeypatch)
+    assert key(project) != before
+
+
+FREE: dict[str, Change] = {
+    "jobs": setting("AOT_TUNE_JOBS", "1"),
+    "the cache's mode": setting("AOT_TUNE_CACHE", "ro"),
+    "the budget": setting("AOT_TUNE_BUDGET", "1000"),
+    "other variables": setting("HOME", "/nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_does_not_decide_a_library_is_no_part_of_the_key(project: Project, monkeypatch: Patch, name: str) -> None:
+    before = key(project)
+    FREE[name](project, monkeypatch)
+    assert key(project) == before
+
+
+def test_the_place_of_a_project_is_no_part_of_the_key(project: Project) -> None:
+    before = key(project)
+    moved = dataclasses.replace(project, folder=project.folder.parent / "elsewhere")
+    shutil.copytree(project.folder, moved.folder)
+    assert key(moved) == before
+
+
+@pytest.fixture
+def begun(project: Project) -> Iterator[tuple[Session, Repeats]]:
+    session, repeats = opened(project)
+    yield session, repeats
+    session.close()
+
+
+def kept(project: Project, begun: tuple[Session, Repeats]) -> list[Path]:
+    """What is in the cache once a build's files are to be kept."""
+    session, repeats = begun
+    directory = project.folder / "build"
+    directory.mkdir(exist_ok=True)
+    (directory / "report.json").write_text("{}")
+    repeats.keep(directory, [directory / "report.json"], {}, recorded_digest(session))
+    room = project.folder / "cache" / "builds"
+    assert not list((project.folder / "cache").glob("tmp/*"))
+    return list(room.iterdir()) if room.is_dir() else []
+
+
+def test_a_build_is_kept_for_this_user_alone(project: Project, begun: tuple[Session, Repeats]) -> None:
+    (folder,) = kept(project, begun)
+    assert {p.stat().st_mode & 0o077 for p in (folder, *folder.rglob("*"))} == {0}
+    assert len(kept(project, begun)) == 1  # the same again
+
+
+def test_modules_that_others_make_are_no_inputs(
+    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
+) -> None:
+    """As `torch.ops` is, of which torch says that its file is `_ops.py`, without a folder."""
+    made = ModuleType("aot_tune_test_made")
+    made.__file__ = "_made.py"
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    assert len(kept(project, begun)) == 1
+
+
+def test_a_module_whose_file_is_gone_is_said(
+    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
+) -> None:
+    lost = ModuleType("aot_tune_test_lost")
+    lost.__file__ = str(project.folder / "lost.py")
+    monkeypatch.setitem(sys.modules, lost.__name__, lost)
+    assert kept(project, begun) == []
+    said = cast(io.StringIO, begun[0].progress._stream).getvalue()
+    assert "the next build cannot take this one's files: the file of module aot_tune_test_lost is gone" in said
+
+
+def test_what_changed_while_a_build_ran_is_not_kept(project: Project, begun: tuple[Session, Repeats]) -> None:
+    edit("loop.cpp.j2")(project, pytest.MonkeyPatch())
+    assert kept(project, begun) == []
+
+
+def test_what_the_next_build_would_do_again_is_not_kept(project: Project, begun: tuple[Session, Repeats]) -> None:
+    session, _ = begun
+    session.cache("cxx").counters.unkept = 1
+    assert kept(project, begun) == []
+    session.cache("cxx").counters.unkept = 0
+    assert session.store.load({"asked": "for"}) is None
+    assert kept(project, begun) == []
+    session.store.save({"asked": "for"}, ())
+    assert len(kept(project, begun)) == 1
+
+
+def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
+    asked = SimpleNamespace(name="vendor", algorithms=lambda p: {"m": 1} if p == "large" else None, requires=())
+    other = SimpleNamespace(name="other", algorithms=None, requires=())
+    session = SimpleNamespace(kernels_for=lambda *_: [asked, other], options=SimpleNamespace(filter="*"))
+    entry = SimpleNamespace(candidate=SimpleNamespace(kernel="vendor"))
+    operator = SimpleNamespace(name="scale", facts=lambda _: {})
+
+    def unanswered(workload: list[str], measured: str = "", pattern: str = "*") -> list[str]:
+        session.options.filter = pattern
+        evidence = SimpleNamespace(
+            operator=operator,
+            target=None,
+            entries={"1": entry},
+            measurements={"p": {measured: None}},
+            workload=workload,
+        )
+        return _unanswered(cast(Session, session), cast(Evidence, evidence))
+
+    assert unanswered(["small", "large"]) == ["scale/vendor"]
+    assert unanswered(["small"]) == []  # it is not asked of that
+    assert unanswered(["large"], measured="1") == []
+    assert unanswered(["large"], pattern="scale/o*") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("AOT_TUNE_BUDGET", "100"), ("AOT_TUNE_CACHE", "ro"), ("AOT_TUNE_CACHE", "off"), ("AOT_TUNE_MODE", "tune")],
+)
+def test_builds_that_may_be_cut_short_or_must_not_write_are_not_kept(
+    project: Project, monkeypatch: Patch, name: str, value: str
+) -> None:
+    (project.folder / "cache").mkdir(mode=0o700)
+    monkeypatch.setenv(name, value)
+    one = opened(project)
+    assert kept(project, one) == []
+    one[0].close()
+
+
+def test_an_operator_with_something_that_has_no_value_is_not_kept(project: Project) -> None:
+    project.change("flops=N,", "flops=N, documentation=type('Text', (str,), {})('text'),")
+    one = opened(project)
+    assert kept(project, one) == []
+    one[0].close()
+
+
+def test_old_builds_go_but_never_the_last(project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch) -> None:
+    room = project.folder / "cache" / "builds"
+    for i in range(20):
+        (room / f"old{i}").mkdir(parents=True, mode=0o700)
+        os.utime(room / f"old{i}", (i, i))
+    found = {f.name for f in kept(project, begun)}
+    assert len(found) == 16
+    assert "old19" in found
+    assert "old0" not in found
+    monkeypatch.setattr("aot_tune.pipeline.repeat._MOST_BYTES", 0)
+    assert len(kept(project, begun)) == 1
+
+
+def test_the_last_build_stays_though_the_clock_was_turned_back(
+    project: Project, begun: tuple[Session, Repeats]
+) -> None:
+    room = project.folder / "cache" / "builds"
+    ahead = 2**32
+    for i in range(20):
+        (room / f"later{i}").mkdir(parents=True, mode=0o700)
+        os.utime(room / f"later{i}", (ahead, ahead))
+    names = {f.name for f in kept(project, begun)}
+    assert len(names) == 16
+    assert len([n for n in names if not n.startswith("later")]) == 1
+
+
+def test_records_of_a_build_beside_this_one_are_not_taken_for_its_own(
+    project: Project, begun: tuple[Session, Repeats], monkeypatch: Patch
+) -> None:
+    """They are put in the place of its own just before it is kept: `aot-tune record` would export them later."""
+    session, repeats = begun
+    directory = project.folder / "build"
+    directory.mkdir()
+    report = Report(library="tiny", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
+    (directory / "report.json").write_bytes(msgspec.json.encode(report))
+    folder = records_folder(session)
+    assert folder is not None
+    monkeypatch.setattr(keep_module, "_databases", lambda *_: ["ours"])
+    monkeypatch.setattr(keep_module, "save_database", write)
+    ours = keep_module.save_records(session, {})
+    repeats.keep(directory, [directory / "report.json"], {}, ours)
+    assert opened(project)[1].take(directory) == report
+    keep_module.save_records(session, {})
+    monkeypatch.setattr(keep_module, "_databases", lambda *_: ["theirs"])
+    keep_module.save_records(session, {})
+    repeats.keep(directory, [directory / "report.json"], {}, ours)
+    assert opened(project)[1].take(directory) is None
+
+
+def write(folder: Path, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "records.jsonl").write_text(text)
+
+
+def test_the_store_tells_what_it_read_wrote_and_lacked(begun: tuple[Session, Repeats], project: Project) -> None:
+    store = begun[0].store
+    store.save({"a": 1}, ())
+    ((name, written),) = store.used.items()
+    assert store.file_digest(name) == written
+    other = opened(project)[0].store
+    assert other.used == {}
+    assert other.load({"a": 1}) == ()
+    assert other.used == store.used
+    assert other.load({"a": 2}) is None
+    assert len(other.absent) == 1
+    (file,) = (project.folder / "cache" / "measurements").glob("*/*.json")
+    file.write_bytes(file.read_bytes() + b" ")
+    assert other.file_digest(name) not in ("", written)
+    file.unlink()
+    assert other.file_digest(name) == ""
+
+
+def test_a_cache_tells_what_its_objects_were_made_of(project: Project, tmp_path: Path) -> None:
+    header = tmp_path / "included.h"
+    header.write_text("// one")
+    project.change("{{ prelude() }}", f'{{{{ prelude() }}}}\n#include "{header}"', "generic.cpp.j2")
+    for _ in range(2):  # compiled, then found
+        session, _ = opened(project)
+        (entry,) = session.generic_entries(session.operators["twice"].operator)
+        session.compile([entry], "")
+        assert session.cache("cxx").includes[str(header)] == content_digest(header)
+        assert session.cache("cxx").counters.unkept == 0
+        session.close()
+
+
+def content_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
