@@ -76,13 +76,13 @@ step() {
       ;;
     triton)
       PYTHONPATH=$work/tuned/installed python -m pip install -q --no-index --no-deps --no-build-isolation --target "$work/tuned/installed" examples/triton_package &&
-        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,start,sections}" \
-          --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md"
+        PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,start,sections,products}" \
+          --objects "$AOT_TUNE_CACHE_DIR/objects" --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md"
       ;;
     repeat) # without measurements, with what is compiled
       rm -rf "$work/repeated" && mkdir "$work/repeated" && cp -al "$AOT_TUNE_CACHE_DIR/objects" "$work/repeated/objects" &&
         PYTHONPATH=$work/tuned/installed python benchmarks/repeated.py --cache "$work/repeated" --budget "${BUDGET:-60}" \
-          --json "$out/repeated.json" --markdown "$out/repeated.md"
+          --logs "$out/repeated" --json "$out/repeated.json" --markdown "$out/repeated.md"
       ;;
     isolation)
       PYTHONPATH=$work/tuned/installed python benchmarks/isolation.py --cache "$AOT_TUNE_CACHE_DIR" \

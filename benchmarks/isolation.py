@@ -1,12 +1,12 @@
 """What isolation costs: the same measurements in sandboxed workers and in this very process.
 
-    python benchmarks/isolation.py --problems 6 --rounds 5 --json isolation.json
+    python benchmarks/isolation.py --problems 21 --rounds 5 --json isolation.json
 
 Candidates of the bundled operators are screened (verified, then timed) on a few problems and the best of them raced, by
 the bench of a build: once with its worker processes, once with a pool that carries every request out in this process,
 in rounds of changing order. Candidates that are not right in a first pass with workers are left out, as one that
 crashes would end this process. The start of the workers, or of what takes their place, with all imports and the first
-problem, is counted by itself.
+problem of each operator, is counted by itself: with that a framework loads what it needs, once in a build.
 """
 
 from __future__ import annotations
@@ -136,11 +136,18 @@ def measure(bench: Bench, jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
 def _timed(make: Callable[[], Bench], jobs: Sequence[Job]) -> tuple[float, float, dict[tuple[str, str], str]]:
     """Seconds until the bench is ready, seconds of measuring, and statuses."""
     begin = time.monotonic()
+    first, counted = _parted(jobs)
     with make() as bench:
-        measure(bench, jobs[:1])  # frameworks are imported with the first baseline, once in a build
+        statuses = measure(bench, first)
         ready = time.monotonic()
-        statuses = measure(bench, jobs[1:])
+        statuses |= measure(bench, counted)
         return ready - begin, time.monotonic() - ready, statuses
+
+
+def _parted(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """The first problem of each operator, and the others."""
+    first = {job.loaded.operator.name: job for job in reversed(jobs)}
+    return list(reversed(first.values())), [job for job in jobs if first[job.loaded.operator.name] is not job]
 
 
 def _jobs(session: Session, lazy: LazyBench, device: Device) -> list[Job]:
@@ -149,18 +156,19 @@ def _jobs(session: Session, lazy: LazyBench, device: Device) -> list[Job]:
     for loaded in session.operators.values():
         workload = loaded.operator.workload_for(device.family)
         entries = session.ask(loaded.operator, target) if workload else []
-        session.compile(entries, loaded.operator.name)
+        serving = {p.id: [e for e in entries if _meant(loaded, p, e)] for p in workload}
+        session.compile({e.candidate.id: e for row in serving.values() for e in row}.values(), loaded.operator.name)
         for problem in workload:
-            facts = loaded.operator.facts(problem)
-            kernel = loaded.operator.kernel
-            mine = [
-                (e, lazy.shared_object(e))
-                for e in entries
-                if e.compiled and all_of((*e.requires, *kernel(e.candidate.kernel).worthwhile), facts)
-            ]
+            mine = tuple((e, lazy.shared_object(e)) for e in serving[problem.id] if e.compiled)
             if mine:
-                jobs.append(Job(loaded, problem, tuple(mine)))
+                jobs.append(Job(loaded, problem, mine))
     return jobs
+
+
+def _meant(loaded: LoadedOperator, problem: Problem, entry: Entry) -> bool:
+    """Whether a candidate is tried on a problem."""
+    kernel = loaded.operator.kernel(entry.candidate.kernel)
+    return all_of((*entry.requires, *kernel.worthwhile), loaded.operator.facts(problem))
 
 
 def _without(jobs: Sequence[Job], statuses: dict[tuple[str, str], str]) -> list[Job]:
@@ -197,8 +205,10 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
         with LazyBench(session, device) as lazy:
             jobs = _jobs(session, lazy, device)
             begin = time.monotonic()
-            jobs = _without(jobs, _timed(workers, [jobs[0], *jobs])[2])
-            counted = jobs[1:]
+            jobs = _without(jobs, _timed(workers, jobs)[2])
+            counted = _parted(jobs)[1]
+            if not counted:
+                raise SystemExit("benchmarks: every operator has but one problem, which counts as start; give it more")
             print(f"{sum(len(j.entries) for j in counted)} screens, {len(counted)} races in a round", file=say)
             order, longest = random.Random(0), 2 * (time.monotonic() - begin)
             for number in range(options.rounds):
@@ -221,7 +231,7 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=6, help="problems in all; default 6")
+    parser.add_argument("--problems", type=int, default=21, help="problems in all; default 21")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of both ways; default 5")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would not end in time")
     parser.add_argument("--family", default="cuda", help="of the device to measure on: cuda (default) or cpu")

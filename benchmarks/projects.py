@@ -19,7 +19,7 @@ from aot_tune.library import bundled_templates, load_operator
 from aot_tune.report import Report
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Tuned", "forget_measurements", "plan", "spread_out", "tune", "write_templates"]
+__all__ = ["Tuned", "cut_templates", "forget_measurements", "plan", "spread_out", "tune", "write_templates"]
 
 _CUT = """
 
@@ -48,9 +48,7 @@ def write_templates(folder: Path, family: str, count: int, operators: Sequence[s
         count: problems, shared evenly between the operators.
         operators: names; all that have a workload for the family when empty.
     """
-    bundled = bundled_templates()
-    shutil.copytree(bundled, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    found = {path.parent.name: load_operator(path.parent) for path in sorted(bundled.glob("*/operator.py"))}
+    found = {p.parent.name: load_operator(p.parent) for p in sorted(bundled_templates().glob("*/operator.py"))}
     names = [n for n, o in found.items() if (not operators or n in operators) and o.workload_for(family)]
     if not names:
         raise SystemExit(f"benchmarks: none of the operators {', '.join(operators)} has a workload for {family}")
@@ -59,13 +57,18 @@ def write_templates(folder: Path, family: str, count: int, operators: Sequence[s
         share = count // len(names) + (i < count % len(names))
         if share:
             kept[name] = [p.id for p in spread_out(found[name], family, share)]
-    for name in found:
-        path = folder / name / "operator.py"
-        if name in kept:
-            path.write_text(path.read_text() + _CUT.format(family=family, kept=set(kept[name])))
+    cut_templates(folder, family, kept)
+    return kept
+
+
+def cut_templates(folder: Path, family: str, kept: Mapping[str, Sequence[str]]) -> None:
+    """Copy the bundled operators that `kept` names to `folder`, with the problems for a family that it lists by id."""
+    shutil.copytree(bundled_templates(), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in sorted(folder.glob("*/operator.py")):
+        if path.parent.name in kept:
+            path.write_text(path.read_text() + _CUT.format(family=family, kept=set(kept[path.parent.name])))
         else:
             path.unlink()
-    return kept
 
 
 @dataclass(frozen=True)

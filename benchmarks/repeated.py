@@ -4,9 +4,9 @@
 
 A library of the bundled operators with a few problems is tuned several times, each time without any measurement from
 before (compiled objects are kept between the tunes: what is repeated is the measuring and the choosing). Then, for each
-problem, the variants that the tunes' dispatch would call race each other in many rounds, as those of a build do. A
-choice is as good as the best when its median is within 1 % of it, or within twice the standard error of the paired
-differences.
+problem, the variants that the tunes' dispatch would call race each other in many rounds, as those of a build do, and
+several times: in another process buffers lie elsewhere, and what is faster may differ. A choice is as good as the best
+when its median is within 1 % of it, or within twice the standard error of the differences, of rounds or of races.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aot_tune.spec import Problem, Target
 
 __all__ = ["NotRacedError", "Row", "judge", "main"]
 
-LONG = {"race_ns": 6_000_000_000, "race_rounds": 151, "race_least": 31}
+LONG = {"race_ns": 3_000_000_000, "race_rounds": 75, "race_least": 21}
 """The policy of the long measurement, where it is not that of a build."""
 
 _TIE = 0.01
@@ -65,18 +65,24 @@ class Row:
         return all(self.ties[c] for c in self.choices)
 
 
-def judge(operator: str, problem: str, choices: Sequence[str], timings: Mapping[str, Timing]) -> Row:
-    """Compare the choices on one problem by the paired times of one race."""
-    best = min(timings.values(), key=lambda t: t.median)
-    over = {name: t.median / best.median - 1 for name, t in timings.items()}
-    ties = {name: over[name] <= max(_TIE, 2 * _error(t, best)) for name, t in timings.items()}
-    return Row(operator, problem, tuple(choices), {n: t.median for n, t in timings.items()}, over, ties)
+def judge(operator: str, problem: str, choices: Sequence[str], races: Sequence[Mapping[str, Timing]]) -> Row:
+    """Compare the choices on one problem by the paired times of races, each in a process of its own."""
+    ns = {name: statistics.geometric_mean([race[name].median for race in races]) for name in races[0]}
+    best = min(ns, key=lambda name: ns[name])
+    over = {name: ns[name] / ns[best] - 1 for name in ns}
+    ties = {name: over[name] <= max(_TIE, 2 * _error(name, best, races)) for name in ns}
+    return Row(operator, problem, tuple(choices), ns, over, ties)
 
 
-def _error(one: Timing, other: Timing) -> float:
-    """Standard error of the mean of the relative differences within rounds."""
-    apart = [a / b - 1 for a, b in zip(one.rounds, other.rounds, strict=True)]
-    return statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
+def _error(one: str, other: str, races: Sequence[Mapping[str, Timing]]) -> float:
+    """Standard error of the mean of the relative differences: that of rounds, or of races where these differ more."""
+    within = [_of_mean([a / b - 1 for a, b in zip(r[one].rounds, r[other].rounds, strict=True)]) for r in races]
+    between = _of_mean([r[one].median / r[other].median - 1 for r in races]) if len(races) > 1 else 0.0
+    return max(math.hypot(*within) / len(races), between)
+
+
+def _of_mean(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
 def _choices(tunes: Sequence[Tuned], target: str) -> dict[tuple[str, str], list[str]]:
@@ -160,19 +166,33 @@ def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list
         extra = {} if number < options.warm else {"BUDGET": str(options.budget)}
         tuned = tune(folder / f"tune-{number}", folder / "templates", options.family, cache, **extra)
         print(f"tune {number}: {tuned.seconds:.1f} s", file=say)
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+            (options.logs / f"tune-{number}.txt").write_text(tuned.log)
         if number >= options.warm:
             tunes.append(tuned)
-    rows: list[Row] = []
-    left_out: list[str] = []
-    with _Long(tunes[-1].folder, options.family, say) as long:
-        for (operator, problem), choices in _choices(tunes, long.target.name).items():
-            distinct = list(dict.fromkeys(choices))
-            print(f"{operator} {problem}: {', '.join(distinct)}", file=say)
-            try:
-                rows.append(judge(operator, problem, choices, long.race(operator, problem, distinct)))
-            except NotRacedError as error:
-                left_out.append(f"{operator}: {error}")
-    return tunes, rows, left_out
+    return tunes, *_raced(tunes, options.family, options.races, say)
+
+
+def _raced(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) -> tuple[list[Row], list[str]]:
+    """Race what was chosen so many times; where all chose the same, once."""
+    races: dict[tuple[str, str], list[dict[str, Timing]]] = {}
+    left_out: dict[tuple[str, str], str] = {}
+    chosen: dict[tuple[str, str], list[str]] = {}
+    for number in range(count):
+        with _Long(tunes[-1].folder, family, say) as long:
+            chosen = _choices(tunes, long.target.name)
+            for place, choices in chosen.items():
+                distinct = list(dict.fromkeys(choices))
+                if place in left_out or (number > 0 and len(distinct) == 1):
+                    continue
+                print(f"race {number}, {' '.join(place)}: {', '.join(distinct)}", file=say)
+                try:
+                    races.setdefault(place, []).append(long.race(*place, distinct))
+                except NotRacedError as error:
+                    left_out[place] = f"{place[0]}: {error}"
+    rows = [judge(*place, choices, races[place]) for place, choices in chosen.items() if place not in left_out]
+    return rows, list(left_out.values())
 
 
 def table(rows: Sequence[Row], tunes: Sequence[Tuned], budget: float, left_out: Sequence[str] = ()) -> list[str]:
@@ -207,10 +227,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tunes", type=int, default=5, help="how often to tune; default 5")
     parser.add_argument("--problems", type=int, default=12, help="problems in all; default 12")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each tune; default 60")
+    parser.add_argument("--races", type=int, default=3, help="long races where choices differ; default 3")
     parser.add_argument("--family", default="cuda", help="of the device to tune for: cuda (default) or cpu")
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--warm", action="store_true", help="tune once without a budget before, to compile everything")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects; ITS MEASUREMENTS ARE DELETED")
+    parser.add_argument("--logs", type=Path, help="a folder for what each build printed")
     parser.add_argument("--json", type=Path, help="write rows and times there")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     return parser

@@ -37,6 +37,8 @@ BATCH = 200
 """Calls in front of a synchronisation: fewer than a stream holds, so that none waits for the GPU."""
 _CODE = (".text.", ".nv.constant")
 _PACKAGE = "triton_package"
+_MADE = 8
+"""Times that the JIT compiles what differs: with specialised warps Triton 3.6 makes one of two codes, by chance."""
 
 
 def target() -> str:
@@ -144,11 +146,20 @@ def _compared(built: Built, root: Path) -> dict[str, Any]:
     arguments = built.arguments(tensors_of(built.operator, built.problem), count)
     grid = built.grid(arguments, count)
     ours = _sections(built.image.read_bytes())
-    same, lined = (
-        ours == _sections(_by_jit(function, grid, arguments, built.recipe.options, lines=lines))
-        for lines in (False, True)
-    )
-    return {"same": same, "lined": lined, "sections": sorted(ours), "bytes": sum(map(len, ours.values()))}
+
+    def theirs(lines: bool) -> dict[str, bytes]:
+        return _sections(_by_jit(function, grid, arguments, built.recipe.options, lines=lines))
+
+    made = [theirs(lines=False)]
+    while ours != made[-1] and len(made) < _MADE:
+        made.append(theirs(lines=False))
+    return {
+        "same": ours == made[-1],
+        "lined": ours == theirs(lines=True),
+        "varies": any(m != made[0] for m in made),
+        "sections": sorted(ours),
+        "bytes": sum(map(len, ours.values())),
+    }
 
 
 def _by_jit(

@@ -1,7 +1,7 @@
 """Measures Triton kernels that were compiled ahead of time: their code, calls, start and compiling, and attention.
 
-Usage: python benchmarks/triton_kernels.py [--parts sections,calls,maps,start,attention,throughput] [--rounds N]
-    [--configs N] [--workers N] [--target NAME] [--json FILE] [--markdown FILE]
+Usage: python benchmarks/triton_kernels.py [--parts sections,calls,maps,start,attention,products,throughput]
+    [--rounds N] [--configs N] [--workers N] [--target NAME] [--objects DIR] [--json FILE] [--markdown FILE]
 
 The part `throughput` needs no GPU.
 """
@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_tables import Verdict, render_verdicts
+from triton_products import products, verdicts_of
 
 __all__ = ["main", "report", "verdicts"]
 
-PARTS = ("sections", "calls", "maps", "start", "attention", "throughput")
+PARTS = ("sections", "calls", "maps", "start", "attention", "products", "throughput")
 _SECONDS = {"sections": 1200, "calls": 600, "maps": 300, "attention": 600, "machine": 120}
 _BARE = "bare cuLaunchKernel"
 KERNELS = Path(__file__).resolve().parents[1] / "examples" / "triton_package" / "templates" / "kernels.py"
@@ -41,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--configs", type=int, default=100, help="to compile, at most 100 (default 100)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores")
     parser.add_argument("--target", default="cuda-sm_90a", help="of the part throughput (default cuda-sm_90a)")
+    parser.add_argument("--objects", type=Path, help="compiled objects of a cache to start the part products from")
     parser.add_argument("--no-bundled", action="store_true", help="compare the example's sections alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
@@ -110,6 +112,7 @@ def verdicts(found: Mapping[str, Any]) -> list[Verdict]:
         ("maps", _maps),
         ("start", _start_times),
         ("attention", _attention),
+        ("products", verdicts_of),
         ("throughput", _throughput),
     ):
         told += judge(whole[part]) if part in whole else []
@@ -223,6 +226,8 @@ def report(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
         parts.append(f"### From the start of a process\n\n{_table(head, rows)}")
     if "attention" in whole:
         parts.append(f"### Attention, µs\n\n{_attention_table(whole['attention'])}")
+    if "products" in whole:
+        parts.append(f"### Persistent products, µs\n\n{_products_table(whole['products'])}")
     if "throughput" in whole:
         rows = [
             (a["operator"], way, *(" ".join(f"{s:.1f}" for s in a[key][way]) for key in ("seconds", "cpu_seconds")))
@@ -239,7 +244,9 @@ def _outcome(answer: Mapping[str, Any]) -> str:
         return str(answer["error"]).replace("|", "/").replace("\n", " ")[:160]
     if not answer["same"]:
         return "**differs**"
-    return f"same, {answer['bytes']} bytes" + ("" if answer["lined"] else "; not with line numbers")
+    more = "" if answer["lined"] else "; not with line numbers"
+    more += "; the JIT makes others too" if answer.get("varies") else ""
+    return f"same, {answer['bytes']} bytes{more}"
 
 
 def _attention_table(answers: Sequence[Mapping[str, Any]]) -> str:
@@ -254,6 +261,20 @@ def _attention_table(answers: Sequence[Mapping[str, Any]]) -> str:
         for a in answers
     ]
     return _table(("width", "kernel", *names, *(f"x {n}" for n in names if n != "aot_tune")), rows)
+
+
+def _products_table(answers: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            a["problem"],
+            a["kernel"],
+            f"{a['ns'] / 1e3:.1f}",
+            f"{min(a['cublas_ns'].values()) / 1e3:.1f}" if a["cublas_ns"] else "",
+            f"{a['paired'][0]:.3f} ± {a['paired'][1]:.3f}" if a["paired"] else "",
+        )
+        for a in answers
+    ]
+    return _table(("problem", "kernel", "ours", "cuBLAS", "x cuBLAS, paired"), rows)
 
 
 def _measure(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -274,6 +295,11 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict
             from triton_throughput import throughput
 
             found[part] = throughput(options.target, options.configs, options.workers, 3, _say)
+        elif part == "products":
+            try:
+                found[part] = products(options.objects, _say)
+            except SystemExit as failure:
+                found[part] = {"error": str(failure)[-1500:]}
         else:
             found[part] = _starts(options.starts) if part == "start" else _on_gpu(part, **given[part])
         yield found, about
