@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|repeat|isolation ...]     all steps by default
+#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|repeat|isolation|devices ...]     all but the last by default
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
 # steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
 # that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, TRITON_PARTS, STARTS, BUDGET and ISOLATION_SECONDS cut steps short.
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, TRITON_PARTS, STARTS, BUDGET, ISOLATION_SECONDS and DEVICE_ROUNDS cut steps
+# short. cards.sh does it all on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -17,6 +18,15 @@ mkdir -p "$work"
 cd "$root" || exit 1
 export AOT_TUNE_CACHE_DIR=${AOT_TUNE_CACHE_DIR:-$work/cache}
 targets=${AOT_TUNE_TARGETS:-cuda}
+
+package() { # what the scripts that tune small projects run: the wheel, or this tree before there is one
+  if [ -d "$work/tuned/installed" ]; then echo "$work/tuned/installed"; else echo "$root"; fi
+}
+
+objects() { # objects FOLDER: a cache of what is compiled, without measurements; "--warm" for a script if nothing is
+  rm -rf "$1" && mkdir -m 700 "$1"
+  if [ -d "$AOT_TUNE_CACHE_DIR/objects" ]; then cp -al "$AOT_TUNE_CACHE_DIR/objects" "$1/objects"; else echo --warm; fi
+}
 
 wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below FOLDER/installed
   local folder=$1 defines=()
@@ -79,14 +89,21 @@ step() {
         PYTHONPATH=$work/tuned/installed python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,start,sections,products}" \
           --objects "$AOT_TUNE_CACHE_DIR/objects" --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md"
       ;;
-    repeat) # without measurements, with what is compiled
-      rm -rf "$work/repeated" && mkdir "$work/repeated" && cp -al "$AOT_TUNE_CACHE_DIR/objects" "$work/repeated/objects" &&
-        PYTHONPATH=$work/tuned/installed python benchmarks/repeated.py --cache "$work/repeated" --budget "${BUDGET:-60}" \
-          --logs "$out/repeated" --json "$out/repeated.json" --markdown "$out/repeated.md"
+    repeat)
+      local warm
+      warm=$(objects "$work/repeated")
+      PYTHONPATH=$(package) python benchmarks/repeated.py $warm --cache "$work/repeated" --budget "${BUDGET:-60}" \
+        --logs "$out/repeated" --json "$out/repeated.json" --markdown "$out/repeated.md"
       ;;
     isolation)
-      PYTHONPATH=$work/tuned/installed python benchmarks/isolation.py --cache "$AOT_TUNE_CACHE_DIR" \
+      local cache=$AOT_TUNE_CACHE_DIR
+      [ -d "$cache/objects" ] || cache=$work/repeated
+      PYTHONPATH=$(package) python benchmarks/isolation.py --cache "$cache" \
         --seconds "${ISOLATION_SECONDS:-300}" --json "$out/isolation.json"
+      ;;
+    devices)
+      objects "$work/devices"
+      PYTHONPATH=$(package) python benchmarks/devices.py --cache "$work/devices" --rounds "${DEVICE_ROUNDS:-3}" --json "$out/devices.json"
       ;;
     *) echo "no step $1" && return 2 ;;
   esac

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What a machine with two GPUs has to say of a commit: card.sh in two lanes, each with one GPU and half of the cores, then
+# what needs both.
+#
+#   benchmarks/cards.sh start FOLDER         begin; the lanes go on when the command has ended
+#   benchmarks/cards.sh wait FOLDER SECONDS  until all has ended, so long at most; status 0 when it has
+#
+# Results go to FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh makes of a commit.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+half=$(($(nproc) / 2))
+
+lane() { # lane NAME GPU CORES STEP ...
+  local name=$1 gpu=$2 cores=$3
+  shift 3
+  WORK=/tmp/aot_tune_cards/$name CUDA_VISIBLE_DEVICES=$gpu taskset -c "$cores" "$here/card.sh" "$out/$name" "$@"
+}
+
+lanes() {
+  lane first 0 "0-$((half - 1))" tune again triton bench &
+  lane second 1 "$half-$((2 * half - 1))" repeat isolation tests &
+  wait
+  # the first lane's objects are those of all problems
+  AOT_TUNE_CACHE_DIR=/tmp/aot_tune_cards/first/cache lane both 0,1 "0-$((2 * half - 1))" devices
+  touch "$out/ended"
+}
+
+case ${1:-} in
+  start)
+    out=$(mkdir -p "$2" && cd "$2" && pwd)
+    rm -f "$out/ended"
+    export -f lane lanes
+    export here out half
+    setsid nohup bash -c lanes >"$out/log.txt" 2>&1 &
+    ;;
+  wait)
+    out=$2
+    for ((second = 0; second < $3; second += 2)); do
+      [ ! -e "$out/ended" ] || break
+      sleep 2
+    done
+    tail -n 40 "$out"/*/summary.txt
+    [ -e "$out/ended" ]
+    ;;
+  *)
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac
