@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
+from aot_tune.database.reference import own_sources, used_elsewhere
 from aot_tune.spec import Expr, Operator, Problem
 
-__all__ = ["canonical", "digest", "names_used", "operator_digest", "problem_key"]
+__all__ = ["canonical", "digest", "operator_digest", "problem_key"]
 
 
 def canonical(value: object) -> bytes:
@@ -35,8 +32,8 @@ def operator_digest(operator: Operator) -> str:
     """Digest of what results are checked against and fed with: arguments, values, epilogue, tolerance, reference.
 
     Kernels, workload, baselines, documentation and `exact` are not part of it: adding a kernel, a problem or a way to
-    verify leaves the measurements of the others as they are. The reference counts with the functions and constants of
-    its module that it uses, a file of values with its digest.
+    verify leaves the measurements of the others as they are. The reference counts with all that it uses of modules of
+    the project, a file of values with its digest.
     """
     tensors = [
         [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]
@@ -44,6 +41,7 @@ def operator_digest(operator: Operator) -> str:
     ]
     scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
+    uses = used_elsewhere(operator.reference)
     return digest(
         {
             "name": operator.name,
@@ -54,7 +52,8 @@ def operator_digest(operator: Operator) -> str:
             "attributes": attributes,
             "epilogue": _plain(operator.epilogue),
             "tolerance": operator.tolerance,
-            "reference": _sources(operator.reference),
+            "reference": own_sources(operator.reference),
+            **({"uses": uses} if uses else {}),
             **({"legal": [e.key() for e in operator.legal]} if operator.legal else {}),
             **({"deterministic": True} if operator.deterministic else {}),
         }
@@ -71,37 +70,3 @@ def _plain(value: object) -> object:
         return [_plain(v) for v in value]
     fields: Mapping[str, object] = vars(value)
     return [type(value).__name__, {k: _plain(v) for k, v in sorted(fields.items())}]
-
-
-def _sources(function: Callable[..., Any]) -> dict[str, str]:
-    """The source of a function and of what it uses of its own module, by name."""
-    found: dict[str, str] = {}
-    waiting = [function]
-    while waiting:
-        current = inspect.unwrap(waiting.pop())
-        if not isinstance(current, FunctionType) or current.__qualname__ in found:
-            continue
-        found[current.__qualname__] = _source(current)
-        for name in names_used(current.__code__):
-            value = current.__globals__.get(name)
-            if isinstance(value, FunctionType) and value.__module__ == current.__module__:
-                waiting.append(value)
-            elif isinstance(value, (int, float, str, tuple)):
-                found[name] = repr(value)
-    return found
-
-
-def _source(function: FunctionType) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return function.__code__.co_code.hex()
-
-
-def names_used(code: CodeType) -> set[str]:
-    """Names of globals and attributes in a function's code, and in the code of the functions within it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= names_used(constant)
-    return names

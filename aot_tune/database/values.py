@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.database.identity import canonical, names_used
+from aot_tune.database.identity import canonical
+from aot_tune.database.reference import names_used
 from aot_tune.imported import is_installed
 from aot_tune.spec import Expr
 
