@@ -45,8 +45,8 @@ def used_elsewhere(function: Callable[..., Any]) -> list[list[str]]:
 
     That is what it takes of other modules of the project, and of its own module classes, tables, arrays, decorators,
     what is closed over, what partial functions and methods are bound to, and defaults that are no literals. Installed
-    modules, Python's and this package's count as the same everywhere. It is apart from `own_sources`, and empty for most
-    references, since those alone are in databases of before.
+    modules, Python's and this package's count as the same everywhere. It is apart from `own_sources`, and empty for
+    most references, since those alone are in databases of before.
     """
     walk = _Walk()
     walk.visit(getattr(function, "__qualname__", "reference"), function)
