@@ -50,9 +50,14 @@ def project(tmp_path: Path) -> Project:
 
 
 def slow(project: Project) -> None:
-    """More candidates and problems, so that a build takes long enough to be stopped in the middle."""
+    """So many problems that a build is still at them when it is stopped, however fast the machine."""
     project.change("(1, 4, 16, 64, 256)", "tuple(range(1, 60))")
-    project.change("problem(N=20000),", "*(problem(N=20000 + 1000 * i) for i in range(8)),")
+    project.change("problem(N=20000),", "*(problem(N=20000 + 100 * i) for i in range(100)),")
+
+
+def quick(project: Project) -> None:
+    """The first of `slow`'s problems, for the build that ends."""
+    project.change("range(100)", "range(8)")
 
 
 def left_in(folder: Path) -> list[Path]:
@@ -97,6 +102,8 @@ def test_what_was_measured_before_a_kill_is_kept(project: Project) -> None:
     time.sleep(0.3)
     process.kill()
     assert "done in" not in process.communicate()[0]
+    quick(project)
+    project.configure()
     said = project.build()
     known = int(said.split(" known from before")[0].rsplit(" ", 1)[-1])
     assert known > 0
@@ -141,6 +148,7 @@ def test_kill_9_of_the_build_tool(project: Project, victim: str, during: str) ->
     process.communicate(timeout=10)
     wait_until_gone(before, 2.0)
     reap()
+    quick(project)
     assert "known from before" in project.make_all()
 
 
@@ -157,6 +165,7 @@ def test_the_terminal_interrupts_the_whole_group(project: Project, number: signa
     assert process.returncode != 0
     wait_until_gone(before, 2.0)
     reap()
+    quick(project)
     assert "known from before" in project.make_all()
 
 
