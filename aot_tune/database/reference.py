@@ -122,7 +122,8 @@ class _Walk:
                 content = cell.cell_contents
             except ValueError:
                 continue
-            self.visit(f"{function.__qualname__}.{name}", content)
+            if callable(content) or not is_installed(function.__module__):
+                self.visit(f"{function.__qualname__}.{name}", content)
 
     def _module(self, module: ModuleType, names: set[str]) -> None:
         """The attributes of a module that are called so somewhere in a function."""
