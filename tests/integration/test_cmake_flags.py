@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from environments import ROOT, environment, run
 from project import Project
 
 
@@ -40,6 +41,27 @@ def test_flags_that_put_paths_into_a_library_are_told(project: Project, tmp_path
     said = " ".join(project.make_all(str(tmp_path), status=1).split())
     assert "libtiny.so holds the path" in said
     assert "without flags that keep paths, such as --coverage" in said
+
+
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES NONE)
+foreach(time 1 2)
+  find_package(aot_tune QUIET)
+  message(STATUS "found ${aot_tune_FOUND}, ${aot_tune_NOT_FOUND_MESSAGE}")
+endforeach()
+"""
+
+
+def test_a_package_without_its_library_is_never_found(tmp_path: Path) -> None:
+    text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text().replace("@PROJECT_VERSION@", "1.0")
+    package = tmp_path / "prefix" / "share" / "cmake" / "aot_tune"
+    package.mkdir(parents=True)
+    (package / "aot_tuneConfig.cmake").write_text(text)
+    (package / "aot_tune_add_library.cmake").write_text("")
+    (tmp_path / "CMakeLists.txt").write_text(LISTS)
+    said = run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Daot_tune_DIR={package}"], env=environment())
+    assert said.count("found 0, libaot_tune_ops.so is not below") == 2, said
 
 
 def manifest_of(build: Path) -> bytes:
