@@ -76,10 +76,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {{
   int variant;
   size_t size;
   if (int32_t status = serve(c, exec, &variant, &size)) return status;
-{load}  void* memory;
-  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
+{load}  Workspace workspace;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
-  const int32_t status = kFunctions[variant].launch({prepared(op, "c")}, memory, size, stream);
+  const int32_t status = kFunctions[variant].launch({prepared(op, "c")}, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }}"""
     return f"{text}\n\n{_preload(table)}" if loads else text

@@ -52,9 +52,9 @@ Name level_name(const Backend& backend, int32_t level) noexcept {
 }
 
 int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
-                       const aot_tune_exec* exec, size_t size, void** memory) noexcept {
+                       const aot_tune_exec* exec, size_t size, Workspace* taken) noexcept {
   if (exec == nullptr || exec->workspace == nullptr) {
-    return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, memory);
+    return backend.workspace(device.device_id, exec != nullptr ? exec->stream : nullptr, size, taken);
   }
   if (exec->workspace_size < size) {
     return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace has %zu bytes, wanted %zu", op.name,
@@ -63,7 +63,7 @@ int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLD
   if (reinterpret_cast<uintptr_t>(exec->workspace) % 64 != 0) {
     return fail(AOT_TUNE_ERROR_WORKSPACE, "%s: the workspace is not aligned to 64 bytes", op.name);
   }
-  *memory = exec->workspace;
+  taken->memory = exec->workspace;
   return AOT_TUNE_OK;
 }
 

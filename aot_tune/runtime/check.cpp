@@ -253,6 +253,14 @@ int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, 
               info.name, axis, got, symbol, wanted, info.shape);
 }
 
+int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept {
+  const TensorInfo& info = op.tensors[tensor];
+  return fail(
+      AOT_TUNE_ERROR_SHAPE,
+      "%s: tensor '%s': axis %d wanted %s as in %s, which divides by zero here or needs more than 64 bits",
+      op.name, info.name, axis, symbol, info.shape);
+}
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
   return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
               attribute.name, static_cast<int>(got), attribute.choices[0],

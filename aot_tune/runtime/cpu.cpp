@@ -1,4 +1,6 @@
-// The CPU: which x86-64 level it supports, and workspace memory of the calling thread.
+// The CPU: which x86-64 level it supports, workspace memory of the calling thread, and what a fork needs.
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -6,10 +8,27 @@
 
 #include "runtime.h"
 
+// Of OpenMP 5.0; NULL where no kernel uses OpenMP.
+extern "C" int omp_pause_resource_all(int kind) __attribute__((weak));
+
 namespace aot_tune {
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_CPU_LEVEL";
+
+// A child of fork has none of the threads that its parent's thread kept for OpenMP, but the list of them: it
+// would wait for them for ever. So they end before a fork, and parent and child start new ones when they next
+// need some.
+void end_threads() noexcept {
+  constexpr int kSoft = 1;  // omp_pause_soft
+  if (omp_pause_resource_all != nullptr) omp_pause_resource_all(kSoft);
+}
+
+// At the first call, not when the library is loaded.
+void prepare_for_forks() noexcept {
+  static const int status = pthread_atfork(end_threads, nullptr, nullptr);
+  (void)status;
+}
 
 // 1 for plain x86-64 up to 4 for x86-64-v4: all features of the level, enabled by the operating system too.
 int32_t supported_level() noexcept {
@@ -54,6 +73,7 @@ int32_t cpu_level(int32_t) noexcept {
   static std::atomic<int32_t> known{-1};  // every thread computes the same value, so no lock is needed
   int32_t level = known.load(std::memory_order_relaxed);
   if (level < 0) {
+    prepare_for_forks();
     level = usable_level();
     known.store(level, std::memory_order_relaxed);
   }
@@ -63,18 +83,28 @@ int32_t cpu_level(int32_t) noexcept {
                kVariable, text != nullptr ? text : "");
 }
 
-// Grows, and is freed when its thread ends.
+// Grows, and is freed when its thread ends. Destructors of others may call after that: they get it anew.
 struct Buffer {
-  void* memory = nullptr;
-  size_t size = 0;
-  ~Buffer() { std::free(memory); }
+  void* memory;
+  size_t size;
 };
 
-thread_local Buffer buffer;
+thread_local Buffer buffer{nullptr, 0};
 
-int32_t cpu_workspace(int32_t, void*, size_t size, void** memory) noexcept {
+struct Owner {
+  bool used = false;
+  ~Owner() {
+    std::free(buffer.memory);
+    buffer = {nullptr, 0};
+  }
+};
+
+thread_local Owner owner;
+
+int32_t cpu_workspace(int32_t, void*, size_t size, Workspace* taken) noexcept {
   Buffer& mine = buffer;
   if (mine.size < size) {
+    owner.used = true;  // so that its destructor runs
     const size_t rounded = (size + 4095) / 4096 * 4096;
     std::free(mine.memory);
     mine.memory = rounded < size ? nullptr : std::aligned_alloc(64, rounded);
@@ -82,7 +112,7 @@ int32_t cpu_workspace(int32_t, void*, size_t size, void** memory) noexcept {
     if (mine.memory == nullptr)
       return fail(AOT_TUNE_ERROR_MEMORY, "no memory for a workspace of %zu bytes", size);
   }
-  *memory = mine.memory;
+  taken->memory = mine.memory;
   return AOT_TUNE_OK;
 }
 

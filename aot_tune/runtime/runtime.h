@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "aot_tune/base.h"
+#include "arithmetic.h"
+#include "workspace.h"
 
 namespace aot_tune {
 
@@ -109,6 +111,10 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
                      const char* symbol) noexcept __attribute__((cold));
 
+// An extent that the operator gives no value in this call.
+int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
+    __attribute__((cold));
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 
@@ -118,14 +124,6 @@ int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition) n
 // The largest power of two, at most 64, that divides an address.
 inline int64_t alignment_of(const void* data) noexcept {
   return static_cast<int64_t>(1) << __builtin_ctzll(reinterpret_cast<uintptr_t>(data) | 64u);
-}
-
-// The least power of two that is not below a value; 1 for 0 and below, 2^62 above 2^62: never 0, so that
-// guards divide by it.
-inline int64_t next_power_of_2(int64_t value) noexcept {
-  if (value <= 1) return 1;
-  const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(value) - 1);
-  return int64_t{1} << (bits < 63 ? bits : 62);
 }
 
 // Which order a tensor's axes run in, and whether the fastest has stride 1; equal numbers mean the same
@@ -150,7 +148,7 @@ struct Backend {
   // The highest level of targets that a device runs, or the negative of an error code after `fail`.
   int32_t (*level)(int32_t device_id) noexcept;
   // Memory of at least `size` bytes for one call on this thread and stream, aligned to 64 bytes.
-  int32_t (*workspace)(int32_t device_id, void* stream, size_t size, void** memory) noexcept;
+  int32_t (*workspace)(int32_t device_id, void* stream, size_t size, Workspace* taken) noexcept;
   // Makes the device the thread's and lets kernels load while a stream is captured; `leave` undoes both.
   int32_t (*enter)(int32_t device_id, Scope* scope) noexcept;
   void (*leave)(const Scope& scope) noexcept;
@@ -198,12 +196,11 @@ inline size_t workspace_limit(const aot_tune_exec* exec) noexcept {
 
 // The caller's workspace when there is one, else the backend's; `size` is not 0.
 int32_t find_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
-                       const aot_tune_exec* exec, size_t size, void** memory) noexcept;
+                       const aot_tune_exec* exec, size_t size, Workspace* taken) noexcept;
 
 inline int32_t take_workspace(const OperatorInfo& op, const Backend& backend, const DLDevice& device,
-                              const aot_tune_exec* exec, size_t size, void** memory) noexcept {
-  *memory = nullptr;
-  return size == 0 ? AOT_TUNE_OK : find_workspace(op, backend, device, exec, size, memory);
+                              const aot_tune_exec* exec, size_t size, Workspace* taken) noexcept {
+  return size == 0 ? AOT_TUNE_OK : find_workspace(op, backend, device, exec, size, taken);
 }
 
 // The time in which a call runs a variant's functions.

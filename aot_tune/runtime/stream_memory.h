@@ -16,19 +16,20 @@ struct DeviceWords {
   const char* (*error_text)(int status) noexcept;
 };
 
-// Work on a stream runs in order, so that its calls can share memory. It is never given back: a graph that
-// was captured with it may run at any later time.
+// Work on a stream runs in order, so that its calls can share memory, each in its turn. It is never given
+// back: a graph that was captured with it may run at any later time.
 class StreamMemory {
  public:
   explicit constexpr StreamMemory(const DeviceWords& words) noexcept : words_(words) {}
 
-  // Memory of at least `size` bytes for one call on this thread and stream; `allocate` gets it on the
-  // thread's device, which must be that of the call.
+  // Memory of at least `size` bytes for one call on this thread and stream, which no other call has until
+  // this one is done with `taken`; `allocate` gets it on the thread's device, which must be that of the call.
   int32_t take(int32_t device_id, void* stream, size_t size, int (*allocate)(void** memory, size_t size),
-               void** memory) noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
+               Workspace* taken) noexcept {
     Buffer* buffer = find(device_id, key(stream));
     if (buffer == nullptr) return fail(AOT_TUNE_ERROR_MEMORY, "no memory for the list of workspaces");
+    pthread_mutex_lock(&buffer->lock);
+    taken->lock = &buffer->lock;
     if (buffer->size < size) {
       const size_t wanted =
           size > 2 * buffer->size ? size : 2 * buffer->size;  // the old memory is not lost often
@@ -39,7 +40,7 @@ class StreamMemory {
       buffer->memory = grown;
       buffer->size = rounded;
     }
-    *memory = buffer->memory;
+    taken->memory = buffer->memory;
     return AOT_TUNE_OK;
   }
 
@@ -49,7 +50,8 @@ class StreamMemory {
   struct Buffer {
     int32_t device_id;
     const void* stream;
-    void* memory;
+    pthread_mutex_t lock;
+    void* memory;  // this and its size are guarded by `lock`
     size_t size;
     Buffer* next;
   };
@@ -62,10 +64,12 @@ class StreamMemory {
   }
 
   Buffer* find(int32_t device_id, const void* stream) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (Buffer* buffer = buffers_; buffer != nullptr; buffer = buffer->next) {
       if (buffer->device_id == device_id && buffer->stream == stream) return buffer;
     }
-    auto* made = new (std::nothrow) Buffer{device_id, stream, nullptr, 0, buffers_};
+    auto* made =
+        new (std::nothrow) Buffer{device_id, stream, PTHREAD_MUTEX_INITIALIZER, nullptr, 0, buffers_};
     if (made != nullptr) buffers_ = made;
     return made;
   }

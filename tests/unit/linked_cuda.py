@@ -25,6 +25,7 @@ N = dim("N")
 HOST = (
     linked.PRELUDE
     + """
+#include <unistd.h>
 #define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
 extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
   *size = SCRATCH;
@@ -32,6 +33,10 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS,
 }
 extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void* memory, size_t size, void* stream) {
   if (size != SCRATCH || (SCRATCH > 0) != (memory != nullptr)) return 90;
+  auto* kept = static_cast<volatile float*>(memory);
+  if (kept != nullptr) *kept = factor;
+  if (factor >= 1e6f) usleep(50000);  // between two kernels, time for other threads
+  if (kept != nullptr && *kept != factor) return 91;
   for (int64_t i = 0; i < x->shape[0]; ++i) {
     const float value = static_cast<const float*>(x->data)[i * x->strides[0]] * factor + MARK;
     static_cast<float*>(out->data)[i * out->strides[0]] = value + 1000 * reinterpret_cast<intptr_t>(stream);

@@ -16,10 +16,10 @@ BACKEND = """
 namespace aot_tune {
 namespace {
 int32_t level(int32_t id) noexcept { return id == 9 ? -fail(AOT_TUNE_ERROR_DEVICE, "toy 9 is broken") : 10 + id; }
-int32_t workspace(int32_t id, void* stream, size_t size, void** memory) noexcept {
+int32_t workspace(int32_t id, void* stream, size_t size, Workspace* taken) noexcept {
   alignas(64) static char memories[4096];
-  *memory = id == 0 && stream != nullptr && size <= sizeof memories ? memories : nullptr;
-  return *memory != nullptr ? AOT_TUNE_OK : fail(AOT_TUNE_ERROR_MEMORY, "no toy memory");
+  taken->memory = id == 0 && stream != nullptr && size <= sizeof memories ? memories : nullptr;
+  return taken->memory != nullptr ? AOT_TUNE_OK : fail(AOT_TUNE_ERROR_MEMORY, "no toy memory");
 }
 }  // namespace
 extern const Backend backend_toy;

@@ -25,6 +25,47 @@ def program(built: linked.Built, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return target
 
 
+LAST = """
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+#include "aot_tune/ops.h"
+
+int call() {
+  float data[3][4] = {};
+  int64_t shape[2] = {2, 2};
+  DLTensor a = {data[0], {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, nullptr, 0}, b = a, out = a;
+  b.data = data[1];
+  out.data = data[2];
+  return aot_tune_gemm(&a, &b, nullptr, nullptr, &out, 0, nullptr);
+}
+
+struct Last {  // its destructor runs after those of the thread's own objects
+  ~Last() {
+    constexpr int kSize = 4096;  // what was freed
+    char* mine = static_cast<char*>(std::malloc(kSize));
+    std::memset(mine, 7, kSize);
+    if (call() != 0) _exit(1);
+    for (int i = 0; i < kSize; ++i) {
+      if (mine[i] != 7) _exit(2);
+    }
+  }
+} last;
+
+int main() { return call(); }
+"""
+
+
+def test_a_call_after_the_end_of_its_thread_has_memory_of_its_own(built: linked.Built, tmp_path: Path) -> None:
+    source, program, folder = tmp_path / "last.cpp", tmp_path / "last", built.library.parent
+    source.write_text(LAST)
+    flags = ["-std=c++17", f"-I{folder}", f"-I{runtime_folder() / 'include'}", f"-Wl,-rpath,{folder}"]
+    subprocess.run(["g++", *flags, str(source), str(built.library), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], check=False, env={**os.environ, "AOT_TUNE_CPU_LEVEL": "2"})
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("level", ["", "2"])
 def test_calls_under_sanitizers(program: Path, level: str) -> None:
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:halt_on_error=1"}

@@ -360,3 +360,21 @@ def test_threads(cuda: ModuleType) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_threads_that_share_a_stream_have_its_memory_in_turn(cuda: ModuleType) -> None:
+    failures: list[object] = []
+    x = np.zeros(1 << 20, np.float32)
+
+    def work(factor: float) -> None:
+        try:
+            cuda.scale(OnDevice(x, (2, 1)), factor=factor, out=OnDevice(np.zeros_like(x), (2, 1)), stream=7)
+        except cuda.Error as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(1e6 + i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -226,8 +226,8 @@ int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
 
 StreamMemory memories({"cuda", "CUDA", error_text});
 
-int32_t cuda_workspace(int32_t device_id, void* stream, size_t size, void** memory) noexcept {
-  return memories.take(device_id, stream, size, driver().allocate, memory);
+int32_t cuda_workspace(int32_t device_id, void* stream, size_t size, Workspace* taken) noexcept {
+  return memories.take(device_id, stream, size, driver().allocate, taken);
 }
 
 const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }

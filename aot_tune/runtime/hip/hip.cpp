@@ -190,9 +190,9 @@ int32_t hip_enter(int32_t device_id, Scope* scope) noexcept {
 
 StreamMemory memories({"rocm", "HIP", error_text});
 
-int32_t hip_workspace(int32_t device_id, void* stream, size_t size, void** memory) noexcept {
+int32_t hip_workspace(int32_t device_id, void* stream, size_t size, Workspace* taken) noexcept {
   const auto allocate = [](void** made, size_t bytes) { return forget(runtime().allocate(made, bytes)); };
-  return memories.take(device_id, stream, size, allocate, memory);
+  return memories.take(device_id, stream, size, allocate, taken);
 }
 
 const char* hip_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }

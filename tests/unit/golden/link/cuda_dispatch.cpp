@@ -386,10 +386,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   int32_t (*ahead)() = kFunctions[variant].preload;
   if (int32_t status = load(kOperator, kInfo[variant], ahead, c.device().device_id, loaded[variant]))
     return status;
-  void* memory;
-  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &memory)) return status;
+  Workspace workspace;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   void* stream = exec != nullptr ? exec->stream : nullptr;
-  const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, memory, size, stream);
+  const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
 }
 
