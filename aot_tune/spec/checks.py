@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_operator", "check_problem", "check_unique_operators"]
 
+# What a library and its Python module have beside their operators, and the functions that belong to each of these.
+_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators")
+_ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
+_SUFFIXES = ("_workspace", "_explain", "_is_tuned")
+
 
 def check_operator(op: Operator) -> None:
     """Check one operator.
@@ -49,7 +54,7 @@ def check_operator(op: Operator) -> None:
 
 
 def check_unique_operators(names: Iterable[str]) -> None:
-    """Raise SpecError when a library would hold two operators of one name."""
+    """Raise SpecError when a library would hold two operators of one name, or two functions."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -59,9 +64,19 @@ def check_unique_operators(names: Iterable[str]) -> None:
                 fix="rename one, or leave one of the two folders out",
             )
         seen.add(name)
+    for name in sorted(seen):
+        for suffix in _SUFFIXES:
+            if name + suffix in seen:
+                raise SpecError(
+                    f"operator {name + suffix!r} has the name of a function of operator {name!r}", fix="rename one"
+                )
 
 
 def _check_names(op: Operator, where: str) -> None:
+    if op.name in _TAKEN + _ERRORS:
+        raise SpecError(
+            f"{where} has a reserved name", why="every library has something of that name", fix="choose another name"
+        )
     seen: dict[str, str] = {}
     arguments = [(t.name, "tensor") for t in op.tensors]
     arguments += [(s.name, "scalar") for s in op.scalars] + [(a.name, "attribute") for a in op.attributes]
@@ -69,6 +84,16 @@ def _check_names(op: Operator, where: str) -> None:
         if name in seen:
             raise SpecError(f"{where}: {kind} {name!r} has the name of a {seen[name]}", fix="rename one")
         seen[name] = kind
+    constants: dict[str, str] = {}
+    for attribute in op.attributes:
+        for choice in attribute.choices:
+            constant, text = f"{attribute.name}_{choice}".upper(), f"{attribute.name}={choice}"
+            if constant in constants:
+                raise SpecError(
+                    f"{where}: {text!r} and {constants[constant]!r} have one name in C, which ends in _{constant}",
+                    fix="rename a choice",
+                )
+            constants[constant] = text
     if not any(t.output and not t.optional for t in op.tensors):
         raise SpecError(f"{where} has no output that is always written", fix="declare Tensor(..., output=True)")
 

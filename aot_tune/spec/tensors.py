@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from aot_tune.spec.names import check_identifier
 
 __all__ = ["Attribute", "Scalar", "Tensor"]
 
+_F32_MAX = 3.4028234663852886e38
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
 
 
@@ -112,12 +114,13 @@ class Scalar:
         dtype(self.dtype_name, f"scalar {self.name!r}")
         if self.dtype_name not in ("f32", "f64", "i32", "i64"):
             raise SpecError(f"scalar {self.name!r}: {self.dtype_name} cannot be passed by value", fix="use f32 or i64")
+        for value, what in ((self.default, "default"), (self.other, "other")):
+            if value is not None:
+                _check_number(value, self.dtype_name, f"scalar {self.name!r}: {what}")
         if self.other is not None and self.other == self.sample:
             raise SpecError(
                 f"scalar {self.name!r}: `other` is what it is verified with anyway", fix="name another value"
             )
-        if self.other is not None and self.dtype_name.startswith("i") and self.other != int(self.other):
-            raise SpecError(f"scalar {self.name!r}: {self.other} is no whole number", fix="name one")
 
     @property
     def sample(self) -> float | int:
@@ -137,6 +140,19 @@ class Scalar:
 
     def _passed(self, value: float) -> float | int:
         return float(value) if self.dtype_name.startswith("f") else int(value)
+
+
+def _check_number(value: float, dtype_name: str, what: str) -> None:
+    """Raise SpecError when a dtype of scalars does not hold a number."""
+    if dtype_name.startswith("i"):
+        bits = int(dtype_name[1:])
+        if not math.isfinite(value) or value != int(value):
+            raise SpecError(f"{what} {value} is no whole number", fix="name one")
+        holds = -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+    else:
+        holds = dtype_name == "f64" or not _F32_MAX < abs(value) < math.inf
+    if not holds:
+        raise SpecError(f"{what} {value} does not fit {dtype_name}", fix="name a smaller one, or another dtype")
 
 
 @dataclass(frozen=True)
