@@ -201,7 +201,10 @@ macro(_aot_tune_link)
   target_link_libraries(
     ${target} PRIVATE ${directory}/variants.a ${called} ${_aot_tune_link_arguments} ${CMAKE_DL_LIBS}
   )
-  target_link_options(${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined)
+  # Threads of OpenMP go on waiting in its code, which must stay when a program closes the library.
+  target_link_options(
+    ${target} PRIVATE -fopenmp "LINKER:--version-script=${directory}/exports.map" LINKER:--no-undefined LINKER:-z,nodelete
+  )
   add_custom_command(
     TARGET ${target}
     POST_BUILD
@@ -220,7 +223,7 @@ macro(_aot_tune_module)
   set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
   target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
   target_include_directories(
-    ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding"
+    ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
   target_link_libraries(${target}_module PRIVATE ${target})
   target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
@@ -254,6 +257,7 @@ function(_aot_tune_common_properties target)
     ${target}
     PRIVATE -O2
             -fno-rtti
+            -fno-exceptions # a thread that Python ends by force runs no destructors of a call on its way
             -Wall
             -Wextra
             "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."

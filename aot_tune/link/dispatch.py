@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.errors import ManifestError
+from aot_tune.link.arithmetic import checked, is_plain
 from aot_tune.link.decision import fact_printer, render_choice, render_tuned
 from aot_tune.link.functions import render_explain, render_functions, render_preload, render_serve
 from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
@@ -274,9 +275,14 @@ def _legal(op: Operator) -> str:
         return ""
     fact = fact_printer(op)
     lines = ["int32_t check_legal(const Call& c) {"]
+    lines += [] if all(map(is_plain, op.legal)) else ["  bool undefined_;"]
     for condition in op.legal:
         code = "LAYOUT" if any("." in f for f in condition.facts()) else "SHAPE"
-        lines.append(f"  if (!{condition.cpp(fact)})")
+        if is_plain(condition):
+            lines.append(f"  if (!{condition.cpp(fact)})")
+        else:
+            lines.append("  undefined_ = false;")
+            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
         lines.append(f"    return not_legal(kOperator, AOT_TUNE_ERROR_{code}, {c_string(condition.key())});")
     return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
 
@@ -331,9 +337,19 @@ def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:
 
 
 def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bool) -> list[str]:
-    wanted = extent.cpp(lambda fact: f"c_.d_{fact}")
+    wanted = checked(extent, lambda fact: f"c_.d_{fact}")
     here = f"{tensor} != nullptr && " if optional else ""
     got = f"{tensor}->shape[{axis}]"
+    if not is_plain(extent):
+        return [
+            f"  if ({tensor} != nullptr) {{" if optional else "  {",
+            "    bool undefined_ = false;",
+            f"    const int64_t wanted_ = {wanted};",
+            f"    if (undefined_) return no_extent(kOperator, {index}, {axis}, {c_string(extent.key())});",
+            f"    if ({got} != wanted_)",
+            f"      return wrong_extent(kOperator, {index}, {axis}, {got}, wanted_, {c_string(extent.key())});",
+            "  }",
+        ]
     return [
         f"  if ({here}{got} != {wanted})",
         f"    return wrong_extent(kOperator, {index}, {axis}, {got}, {wanted}, {c_string(extent.key())});",

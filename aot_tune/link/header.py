@@ -99,8 +99,8 @@ def _choices(spec: LibrarySpec, op: Operator) -> list[str]:
 
 
 def _comment(lines: list[str]) -> str:
-    body = "\n".join(f" * {line}".rstrip().replace("*/", "* /") for line in lines[1:])
-    return f"/* {lines[0].replace('*/', '* /')}\n{body}\n */"
+    text = "\n".join([lines[0], *(f" * {line}".rstrip() for line in lines[1:])])
+    return f"/* {text.replace('*/', '* /').replace('/*', '/ *')}\n */"  # compilers warn of either within a comment
 
 
 def _prototype(name: str, declared: list[str]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from aot_tune.link.arithmetic import checked, is_plain
 from aot_tune.link.dispatch import bound_dims
 from aot_tune.link.records import LibrarySpec, OperatorTable
 from aot_tune.link.signature import c_string, choices_text, scalar_type, shape_text
@@ -10,6 +13,9 @@ from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["python_signature", "render_module", "render_stub"]
 
+_PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
+_CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
+_CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
 _KINDS = {"f32": ("kF32", "f32"), "f64": ("kF64", "f64"), "i32": ("kI32", "i32"), "i64": ("kI64", "i64")}
 
 
@@ -39,9 +45,11 @@ def python_signature(op: Operator, *, annotate: bool = False) -> str:
     return ", ".join([*required, *optional, "*", *keyword])
 
 
-def _default(scalar: Scalar) -> str:
+def _default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
+    """A default as source; `words` are for what has no literal."""
     value = scalar.default or 0
-    return repr(float(value)) if scalar.dtype_name in ("f32", "f64") else str(int(value))
+    text = repr(float(value)) if scalar.dtype_name in ("f32", "f64") else str(int(value))
+    return words.get(text, text)
 
 
 def _scalar_note(scalar: Scalar) -> str:
@@ -192,7 +200,7 @@ def _dtype(element: DType) -> str:
 
 
 def _scalar_value(scalar: Scalar) -> str:
-    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar)})}}"
+    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar, _CPP)})}}"
 
 
 def _entry(op: Operator) -> str:
@@ -227,11 +235,15 @@ def _bind(op: Operator) -> str:
 def _shape(op: Operator) -> str:
     place = {d: i for i, d in enumerate(op.dims)}
     lines = ["  static void shape(int tensor, const int64_t* dims, int64_t* extents) {", "    (void)dims;"]
+    if not all(is_plain(extent) for tensor in op.tensors for extent in tensor.shape):
+        lines.append("    bool undefined_ = false;")
     lines.append("    switch (tensor) {")
     for i, tensor in enumerate(op.tensors):
         lines.append(f"      case {i}:")
         for axis, extent in enumerate(tensor.shape):
-            lines.append(f"        extents[{axis}] = {extent.cpp(lambda fact: f'dims[{place[fact]}]')};")
+            value = checked(extent, lambda fact: f"dims[{place[fact]}]")
+            lines.append(f"        extents[{axis}] = {value};")
+            lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
         lines.append("        break;")
     return "\n".join([*lines, "      default:", "        break;", "    }", "  }"])
 

@@ -132,7 +132,7 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("negative", "ArgumentValueError", "'x' is a view with its negative bit", lambda x, w: {"x": negative()}),
     ("fake", "ArgumentTypeError", "'x' has no data", lambda x, w: {"x": fake()}),
     ("unknown", "ArgumentTypeError", r"no argument 'z'; it is called as rms_norm\(x, weight", lambda x, w: {"z": 1}),
-    ("scalar", "TypeError", "must be real number", lambda x, w: {"eps": "small"}),
+    ("scalar", "ArgumentTypeError", "'eps' is 'small', wanted a number", lambda x, w: {"eps": "small"}),
 ]
 
 

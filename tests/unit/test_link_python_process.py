@@ -25,7 +25,7 @@ def test_a_workspace_of_the_callers(built: linked.Built) -> None:
 import sys
 import numpy as np
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import linked
+import linked, linked_cuda
 ops = linked.load_module(linked.Path({str(built.module)!r}))
 a, b = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
 memory = np.zeros(64)
@@ -33,6 +33,9 @@ memory = memory[-memory.ctypes.data % 64 // 8 :][:32]
 ops.gemm(a, b, workspace=memory)
 print(memory.tobytes().count(1), ops.explain("gemm", a, b, workspace=memory)["variant"])
 print(ops.explain("gemm", a, b, workspace=memory[:2])["variant"], ops.explain("gemm", a, b, workspace=99)["variant"])
+nowhere = linked_cuda.OnDevice(np.zeros((3, 0), np.float32), (1, 0))
+nowhere.tensor.data = None
+print(ops.explain("gemm", a, b, workspace=nowhere)["variant"], ops.explain("gemm", a, b, workspace=0)["variant"])
 for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2]}}, {{"stream": "fast"}}):
     try:
         ops.gemm(a, b, **bad)
@@ -43,15 +46,33 @@ for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2
     env = {**os.environ, "AOT_TUNE_CPU_LEVEL": "2", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["100 small_2", "plain plain"], done.stderr
+    assert lines[:3] == ["100 small_2", "plain plain", "plain plain"], done.stderr
     wanted = (
         "'workspace' is of type int",
         "no argument 'device'",
         "the workspace has gaps",
         "stream is 'fast', wanted",
     )
-    for line, part in zip(lines[2:], wanted, strict=True):
+    for line, part in zip(lines[3:], wanted, strict=True):
         assert part in line
+
+
+def test_what_is_no_text_is_quoted_as_far_as_it_is(built: linked.Built) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import linked, numpy as np
+ops = linked.load_module(linked.Path({str(built.module)!r}))
+a = np.ones((2, 2), np.float32)
+try:
+    ops.gemm(a, a)
+except ops.CallError as error:
+    print(ascii(error))
+"""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    env = {**os.environ, "AOT_TUNE_FORCE": os.fsdecode(b"gemm:\xff\xc3"), "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert r"AOT_TUNE_FORCE names '\ufffd\ufffd', which is no variant" in done.stdout, done.stderr
 
 
 def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:

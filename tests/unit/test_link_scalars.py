@@ -73,5 +73,28 @@ def test_each_kind_is_passed(told: ModuleType) -> None:
 def test_one_without_a_default_is_needed(told: ModuleType) -> None:
     with pytest.raises(TypeError, match=r"tell\(\) needs 'needed'; it is called as tell\("):
         told.tell(np.zeros(6), out=np.zeros(6))
-    with pytest.raises(OverflowError, match="'small' is 2147483648, which does not fit 32 bits"):
-        told.tell(np.zeros(6), out=np.zeros(6), small=2**31, needed=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"small": 2**31}, "OverflowError", "tell: 'small' is 2147483648, wanted a whole number of 32 bits"),
+        ({"small": -(2**80)}, "OverflowError", "'small' is -1208925819614629174706176, wanted a whole number of 32"),
+        ({"large": 2**63}, "OverflowError", "'large' is 9223372036854775808, wanted a whole number of 64 bits"),
+        ({"large": 1.0}, "ArgumentTypeError", "'large' is 1.0, wanted a whole number of 64 bits"),
+        ({"large": "9"}, "ArgumentTypeError", "'large' is '9', wanted a whole number of 64 bits"),
+        ({"single": None}, "ArgumentTypeError", "'single' is None, wanted a number of 32 bits"),
+        ({"wide": 1j}, "ArgumentTypeError", "'wide' is 1j, wanted a number of 64 bits"),
+    ],
+)
+def test_what_is_no_such_number(told: ModuleType, given: dict[str, object], kind: str, message: str) -> None:
+    with pytest.raises(getattr(told, kind, OverflowError), match=message):
+        told.tell(np.zeros(6), out=np.zeros(6), **{"needed": 1, **given})
+
+
+def test_numbers_of_other_kinds(told: ModuleType) -> None:
+    out = np.zeros(6)
+    given = {"single": np.float32(0.5), "wide": np.int64(3), "small": np.int8(-1), "large": True}
+    told.tell(np.zeros(6), out=out, needed=np.float64("nan"), **given)
+    assert out.tolist()[:5] == [0.5, 3, -1, 0, 1]
+    assert np.isnan(out[5])

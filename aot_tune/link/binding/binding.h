@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "aot_tune/base.h"
+#include "arithmetic.h"
 
 namespace aot_tune::python {
 
@@ -92,6 +93,7 @@ struct Operator {
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
   // Reads the dims off the inputs; false when one has too few axes for that.
   bool (*bind)(Tensors, int64_t* dims);
+  // An extent that has no value, since it divides by zero or needs more than 64 bits, is -1.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };
 
@@ -250,6 +252,9 @@ PyObject* preload(PyObject* module, PyObject* device);
 
 // Raises the exception that fits a status, with the library's message; returns NULL.
 PyObject* raise_status(State* state, int32_t status);
+
+// Whether the library that was loaded is the one that the module was built with; false with ImportError set.
+bool check_library();
 
 // The module from its generated methods (one per operator, name and signature) and doc.
 PyObject* make_module(const char* doc, PyMethodDef* operators);

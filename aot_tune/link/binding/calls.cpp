@@ -37,7 +37,20 @@ int find(PyObject* const* names, int count, PyObject* key) {
   return -1;
 }
 
-bool parse_scalar(const ScalarArgument& argument, PyObject* value, Scalar* out) {
+// Raises that a value is no number for a scalar, if that is what was raised; false.
+bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value) {
+  const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+  if (!large && !PyErr_ExceptionMatches(PyExc_TypeError)) return false;
+  PyErr_Clear();
+  const bool whole = argument.kind == ScalarArgument::kI32 || argument.kind == ScalarArgument::kI64;
+  const bool narrow = argument.kind == ScalarArgument::kI32 || argument.kind == ScalarArgument::kF32;
+  PyErr_Format(large ? PyExc_OverflowError : state->type_error, "%s: '%s' is %R, wanted a %s of %d bits",
+               op.name, argument.name, value, whole ? "whole number" : "number", narrow ? 32 : 64);
+  return false;
+}
+
+bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
+                  Scalar* out) {
   switch (argument.kind) {
     case ScalarArgument::kF32:
       out->f32 = static_cast<float>(PyFloat_AsDouble(value));
@@ -50,14 +63,12 @@ bool parse_scalar(const ScalarArgument& argument, PyObject* value, Scalar* out) 
       break;
     case ScalarArgument::kI32: {
       const long long wide = PyLong_AsLongLong(value);
-      if (wide != static_cast<int32_t>(wide)) {
-        PyErr_Format(PyExc_OverflowError, "'%s' is %lld, which does not fit 32 bits", argument.name, wide);
-      }
+      if (wide != static_cast<int32_t>(wide)) PyErr_SetNone(PyExc_OverflowError);
       out->i32 = static_cast<int32_t>(wide);
       break;
     }
   }
-  return PyErr_Occurred() == nullptr;
+  return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
 }
 
 // The index of a value among the choices of what `kind` and `name` say.
@@ -164,7 +175,7 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
   i -= op.tensor_count;
   if (i < op.scalar_count) {
     out->scalars_given |= 1u << i;
-    return parse_scalar(op.scalars[i], value, &out->scalars[i]);
+    return parse_scalar(state, op, op.scalars[i], value, &out->scalars[i]);
   }
   i -= op.scalar_count;
   PyObject** choices = names.choices;
@@ -237,12 +248,13 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
   has_workspace = true;
   if (!borrow(state, object, {&op, "workspace"}, &shared, &workspace)) return false;
   const DLTensor& tensor = workspace.tensor;
-  int64_t bytes = tensor.dtype.bits * tensor.dtype.lanes / 8;
+  int64_t elements = 1;
   bool dense = tensor.ndim <= kMaxRank;
   for (int axis = tensor.ndim - 1; dense && axis >= 0; --axis) {
-    const int64_t step = bytes * 8 / (tensor.dtype.bits * tensor.dtype.lanes);
-    dense = tensor.strides == nullptr || tensor.shape[axis] == 1 || tensor.strides[axis] == step;
-    bytes *= tensor.shape[axis];
+    const int64_t step = elements;
+    elements *= tensor.shape[axis];
+    dense =
+        elements == 0 || tensor.strides == nullptr || tensor.shape[axis] == 1 || tensor.strides[axis] == step;
   }
   const int other = first();
   const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
@@ -254,8 +266,10 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
                           : "is read-only");
     return false;
   }
-  exec->workspace = static_cast<char*>(tensor.data) + tensor.byte_offset;
-  exec->workspace_size = static_cast<size_t>(bytes);
+  exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
+  // A tensor without elements may be nowhere, which would ask for the library's own memory.
+  exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
+                                           : reinterpret_cast<void*>(64);
   return true;
 }
 
@@ -270,8 +284,11 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
     op.shape(i, dims, extents);
     for (int axis = 0; axis < op.tensors[i].rank; ++axis) {
       if (extents[axis] < 0) {
-        PyErr_Format(state->value_error, "%s: output '%s' would have a negative extent", op.name,
-                     op.tensors[i].name);
+        PyErr_Format(
+            state->value_error,
+            "%s: output '%s' has no shape here: an extent is negative, divides by zero or needs more than "
+            "64 bits",
+            op.name, op.tensors[i].name);
         return false;
       }
     }

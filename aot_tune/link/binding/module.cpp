@@ -88,6 +88,7 @@ bool make_errors(PyObject* module, State* state) {
 }
 
 int execute(PyObject* module) {
+  if (!check_library()) return -1;
   State* state = state_of(module);
   for (int i = 0; i < kWordCount; ++i) {
     state->words[i] = PyUnicode_InternFromString(kWords[i]);
@@ -189,7 +190,10 @@ PyObject* raise_status(State* state, int32_t status) {
   PyObject* type = state->value_error;
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
   if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
-  PyErr_SetString(type, kLibrary.last_error());
+  const char* text = kLibrary.last_error();  // it may quote the environment, and be cut off within a letter
+  PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+  if (message != nullptr) PyErr_SetObject(type, message);
+  Py_XDECREF(message);
   return nullptr;
 }
 

@@ -1,0 +1,139 @@
+"""What a process does with a library beside calling it: forks, closes it, has another of its name, ends threads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import Project
+
+GENERIC = """
+{{ prelude() }}
+#include <unistd.h>
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  if ({{ dim("N") }} > 1000000) usleep(300000);
+  #pragma omp parallel for num_threads(2)
+  for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+    {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+  }
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose kernel has two threads, and takes long for a million of elements; with its module `face`."""
+    made = Project.make(tmp_path_factory.mktemp("lifetime") / "project", arguments="MODULE face")
+    (made.templates / "twice" / "generic.cpp.j2").write_text(GENERIC)
+    made.cmake(AOT_TUNE_MODE="generic")
+    made.make_all(AOT_TUNE_MODE="generic")
+    return made.folder / "cmake"
+
+
+def python(code: str, *folders: Path, status: int = 0) -> str:
+    """What a fresh process prints that finds modules in `folders`."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_WAIT_POLICY": "active"}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def test_a_child_of_fork_calls_what_its_parent_called(built: Path) -> None:
+    code = """
+import os
+import face, numpy as np
+x = np.ones(1000, np.float32)
+for _ in range(3):
+    assert face.twice(x).sum() == 2000
+    child = os.fork()
+    assert face.twice(x).sum() == 2000
+    if child == 0:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print("done")
+"""
+    assert python(code, built).split() == ["done"]
+
+
+def test_a_library_that_is_closed(built: Path) -> None:
+    """Its kernel's threads wait in OpenMP's code for the next call."""
+    code = f"""
+import _ctypes, ctypes, time
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+x, y, shape = (ctypes.c_float * 100)(*[3] * 100), (ctypes.c_float * 100)(), (ctypes.c_int64 * 1)(100)
+def tensor(data):
+    return Tensor(ctypes.addressof(data), (1, 0), 1, 2, 32, 1, ctypes.addressof(shape), None, 0)
+for _ in range(3):
+    library = ctypes.CDLL({str(built / "libtiny.so")!r})
+    assert library.tiny_twice(ctypes.byref(tensor(x)), ctypes.byref(tensor(y)), None) == 0
+    assert y[99] == 6
+    _ctypes.dlclose(library._handle)
+    time.sleep(0.1)
+print("done")
+"""
+    assert python(code).split() == ["done"]
+
+
+def test_another_library_of_the_same_name(built: Path, tmp_path: Path) -> None:
+    """The loader takes the one that is there, whatever it is."""
+    for package in ("one", "same", "other"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+        for file in ("libtiny.so", "face.abi3.so"):
+            shutil.copy(built / file, tmp_path / package / file)
+    library = tmp_path / "other" / "libtiny.so"
+    library.write_bytes(library.read_bytes().replace(b'"mode": "generic"', b'"mode": "special"'))
+    code = """
+import one.face, same.face
+assert one.face.manifest()["mode"] == "generic"
+try:
+    import other.face
+except ImportError as error:
+    print(error)
+"""
+    said = python(code, tmp_path)
+    assert f"needs {library}, but this process has loaded another library of that name: " in said
+    assert f"{tmp_path / 'one' / 'libtiny.so'}; a process has one of each name" in said
+    assert python("import other.face; print(other.face.manifest()['mode'])", tmp_path).split() == ["special"]
+
+
+def test_a_thread_in_a_call_while_the_interpreter_ends(built: Path) -> None:
+    """Python before 3.14 ends such a thread by force once it asks for the interpreter's lock again."""
+    code = """
+import sys, threading, time
+import face, numpy as np
+class Made:
+    def __init__(self, array): self.array = array
+    def __dlpack__(self, **options): return self.array.__dlpack__(**options)
+    def __del__(self): str(self.array)
+class Space:
+    float32 = np.float32
+    @staticmethod
+    def empty(shape, dtype, device): return Made(np.empty(shape, dtype))
+class Given(Made):
+    device = "cpu"
+    def __array_namespace__(self): return Space
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(1)
+begun = threading.Event()
+def work():
+    x = Given(np.ones(1 << 21, np.float32))
+    begun.set()
+    face.twice(x)
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+time.sleep(0.1)
+sys.slow = Slow()  # goes late, when threads are being ended
+print("done")
+"""
+    assert python(code, built).split() == ["done"]

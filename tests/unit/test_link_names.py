@@ -1,0 +1,98 @@
+"""Names, defaults and texts of an operator that would not be ones in generated code: refused early, or written so."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import linked
+import pytest
+
+from aot_tune.errors import SpecError
+from aot_tune.link import LibrarySpec, OperatorTable, binding_folder, runtime_folder
+from aot_tune.link.header import render_header
+from aot_tune.link.module import python_signature, render_module
+from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
+from aot_tune.spec.checks import check_unique_operators
+
+(N,) = dims("N")
+EXTREMES = (
+    Scalar("most", "f32", math.inf),
+    Scalar("least", "f64", -math.inf),
+    Scalar("nothing", "f32", math.nan),
+    Scalar("lowest", "i64", -(2**63)),
+    Scalar("low", "i32", -(2**31)),
+)
+
+
+@pytest.mark.parametrize("name", ["manifest", "preload", "last_error", "is_tuned", "explain", "operators", "CallError"])
+def test_an_operator_with_a_name_of_the_librarys_own(name: str) -> None:
+    with pytest.raises(SpecError, match=f"operator '{name}' has a reserved name"):
+        dataclasses.replace(linked.norm_operator(), name=name)
+
+
+def test_operators_whose_functions_have_one_name() -> None:
+    check_unique_operators(["gemm", "gemm_work", "norm"])
+    with pytest.raises(SpecError, match="'gemm_workspace' has the name of a function of operator 'gemm'"):
+        check_unique_operators(["gemm_workspace", "norm", "gemm"])
+
+
+@pytest.mark.parametrize("name", ["size", "buffer", "tuned", "workspace"])
+def test_an_argument_with_a_name_of_the_librarys_own(name: str) -> None:
+    for make in (lambda: Tensor(name, (N,)), lambda: Scalar(name), lambda: Attribute(name, ("x",))):
+        with pytest.raises(SpecError, match=f"'{name}' is a reserved name"):
+            make()
+
+
+def test_choices_that_are_one_constant_in_c() -> None:
+    for attributes in (
+        (Attribute("mode", ("relu", "RELU")),),
+        (Attribute("mode", ("fast_math",)), Attribute("mode_fast", ("exact", "math"))),
+    ):
+        with pytest.raises(SpecError, match="have one name in C, which ends in _MODE_"):
+            dataclasses.replace(linked.norm_operator(), attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "default"), [("i32", 2**31), ("i32", 1.5), ("i64", 2**63), ("i32", math.inf), ("f32", 1e39)]
+)
+def test_a_default_that_its_dtype_does_not_hold(dtype: str, default: float) -> None:
+    for given in ({"default": default}, {"default": 1, "other": default}):
+        with pytest.raises(SpecError, match=r"is no whole number|does not fit"):
+            Scalar("limit", dtype, **given)
+
+
+def extreme_library() -> LibrarySpec:
+    operator = dataclasses.replace(linked.norm_operator(), scalars=EXTREMES, documentation="x /* of *.txt */ \\")
+    return LibrarySpec(output="extremes", operators=(OperatorTable(operator=operator, variants=()),))
+
+
+def compiled(text: str, folder: Path, *flags: str, name: str = "source.cpp") -> None:
+    (folder / name).write_text(text)
+    run = ["gcc" if name.endswith(".c") else "g++", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    subprocess.run([*run, f"-I{runtime_folder() / 'include'}", f"-I{folder}", *flags, name], check=True, cwd=folder)
+
+
+def test_defaults_that_have_no_literal(tmp_path: Path) -> None:
+    spec = extreme_library()
+    (tmp_path / spec.header).parent.mkdir(exist_ok=True)
+    (tmp_path / spec.header).write_text(render_header(spec))
+    includes = [binding_folder(), runtime_folder(), sysconfig.get_paths()["include"]]
+    compiled(render_module(spec), tmp_path, "-std=c++17", *(f"-I{folder}" for folder in includes))
+    operator: Operator = spec.operators[0].operator
+    signature = inspect._signature_fromstr(inspect.Signature, len, f"({python_signature(operator)})")  # type: ignore[attr-defined]
+    defaults = {s.name: signature.parameters[s.name].default for s in EXTREMES}
+    assert math.isnan(defaults.pop("nothing"))
+    assert defaults == {s.name: s.default for s in EXTREMES if s.name != "nothing"}
+
+
+@pytest.mark.parametrize(("name", "standard"), [("a.cpp", "c++17"), ("a.cpp", "c++20"), ("a.c", "c11")])
+def test_the_header_is_one_of_c_and_of_cpp(name: str, standard: str, tmp_path: Path) -> None:
+    spec = extreme_library()
+    (tmp_path / spec.header).parent.mkdir(exist_ok=True)
+    (tmp_path / spec.header).write_text(render_header(spec))
+    compiled(f'#include "{spec.header}"\n#include "{spec.header}"\n', tmp_path, f"-std={standard}", name=name)
