@@ -253,9 +253,14 @@ function(_aot_tune_common_properties target)
                NO_SONAME OFF
                UNITY_BUILD OFF
   )
+  set(baseline "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$") # also where a project's flags say -march=native
+    set(baseline -march=x86-64 -mtune=generic)
+  endif()
   target_compile_options(
     ${target}
     PRIVATE -O2
+            ${baseline}
             -fno-rtti
             -fno-exceptions # a thread that Python ends by force runs no destructors of a call on its way
             -Wall
