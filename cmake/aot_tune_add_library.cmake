@@ -10,7 +10,7 @@
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
-#     [OUTPUT_NAME <name>])     file name of the library; default: the target's name
+#     [OUTPUT_NAME <name>])     file name of the library, of which a process has one; default: the target's name
 #
 # Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback.
 #

@@ -58,6 +58,7 @@ int cuCtxSetCurrent(void* context) {
   return 0;
 }
 int cuThreadExchangeStreamCaptureMode(int* wanted) {
+  if (std::getenv("FAKE_EXCHANGE") != nullptr) return std::atoi(std::getenv("FAKE_EXCHANGE"));
   const int before = mode;
   mode = *wanted;
   *wanted = before;

@@ -324,6 +324,8 @@ def test_preload_refuses(cuda: ModuleType, device: object) -> None:
         ({"FAKE_ERROR": "35", "FAKE_VERSION": "11040"}, "CallError", "the driver is for CUDA 11.4, but this library"),
         ({"FAKE_ERROR": "100"}, "ArgumentValueError", "the driver sees no device; look at nvidia-smi"),
         ({"FAKE_ERROR": "802"}, "CallError", "cuda:0 cannot be used: CUDA error 802 (a fake error)"),
+        ({"FAKE_EXCHANGE": "3"}, "CallError", "CUDA error 3 (a fake error); a process that was forked after CUDA"),
+        ({"FAKE_EXCHANGE": "4"}, "CallError", "cuda:0 cannot be used: CUDA error 4 (a fake error)"),
     ],
 )
 def test_driver_errors(standin: linked.Built, environment: dict[str, str], kind: str, message: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from linked_cuda import OnDevice
 from tensors import Array, Old, Wrapped
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -131,6 +132,7 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("gradient", "ArgumentValueError", "'x' requires a gradient", lambda x, w: {"x": graded(x)}),
     ("negative", "ArgumentValueError", "'x' is a view with its negative bit", lambda x, w: {"x": negative()}),
     ("fake", "ArgumentTypeError", "'x' has no data", lambda x, w: {"x": fake()}),
+    ("no shape", "ArgumentValueError", "'x' has -1 axes, wanted 2", lambda x, w: {"x": shapeless(x)}),
     ("unknown", "ArgumentTypeError", r"no argument 'z'; it is called as rms_norm\(x, weight", lambda x, w: {"z": 1}),
     ("scalar", "ArgumentTypeError", "'eps' is 'small', wanted a number", lambda x, w: {"eps": "small"}),
 ]
@@ -165,6 +167,12 @@ def meta() -> torch.Tensor:
 
 def graded(x: Array) -> torch.Tensor:
     return torch.from_numpy(x).requires_grad_()
+
+
+def shapeless(x: Array) -> OnDevice:
+    tensor = OnDevice(x, (1, 0))
+    tensor.tensor.shape = None
+    return tensor
 
 
 def fake() -> torch.Tensor:

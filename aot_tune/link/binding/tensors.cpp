@@ -27,6 +27,10 @@ inline void copy_layout(Borrowed* out) {
   if (rank < 0 || rank > kMaxRank) return;  // the library refuses the rank and reads no further
   const int64_t* const shape = out->tensor.shape;
   const int64_t* const strides = out->tensor.strides;
+  if (shape == nullptr && rank > 0) {
+    out->tensor.ndim = -1;  // no rank that is taken
+    return;
+  }
   out->tensor.shape = out->shape;
   if (strides == nullptr) {
     for (int i = 0; i < rank; ++i) out->shape[i] = shape[i];

@@ -213,9 +213,10 @@ void cuda_leave(const Scope& scope) noexcept {
 // A thread in relaxed mode may load modules and get memory while it, or another thread, captures a stream.
 int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
   int mode = kRelaxedCapture;
-  if (!driver().found || driver().exchange_mode(&mode) != 0) return driver_failed(device_id, kNotInitialized);
+  int error = driver().found ? driver().exchange_mode(&mode) : int{kNotInitialized};
+  if (error != 0) return driver_failed(device_id, error);
   *scope = {nullptr, mode, false};
-  const int error = switch_device(device_id, scope);
+  error = switch_device(device_id, scope);
   if (error == 0) return AOT_TUNE_OK;
   cuda_leave(*scope);
   return driver_failed(device_id, error);
