@@ -186,14 +186,13 @@ bool interleaved_rows(const View& a, const View& b) noexcept {
 
 int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View* views,
                      int32_t* dtypes) noexcept {
-  int first = -1;
+  int first = -1, missing = -1;
   for (int32_t i = 0; i < op.variable_count; ++i) dtypes[i] = -1;
   for (int i = 0; i < op.count; ++i) {
     const TensorInfo& info = op.tensors[i];
     if (given[i] == nullptr) {
-      if (info.optional) continue;
-      return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' is missing (NULL); wanted %s %s", op.name, info.name,
-                  info.dtype, info.shape);
+      if (!info.optional && missing < 0) missing = i;
+      continue;
     }
     if (info.variable >= 0) {
       if (int32_t status = read_variable(op, i, given, dtypes)) return status;
@@ -208,7 +207,11 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
                   device_name(given[first]->device).text);
     }
   }
-  return AOT_TUNE_OK;
+  if (missing < 0) return AOT_TUNE_OK;
+  // Told last: an output is missing where an input did not say how large it was to be made.
+  const TensorInfo& info = op.tensors[missing];
+  return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' is missing (NULL); wanted %s %s", op.name, info.name,
+              info.dtype, info.shape);
 }
 
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept {

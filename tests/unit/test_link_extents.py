@@ -18,7 +18,7 @@ M, N, G = dims("M N G")
 SOURCE = (
     linked.PRELUDE
     + """
-#define ARGS const DLTensor *x, const DLTensor *groups, const DLTensor *out, const DLTensor *padded
+#define ARGS const DLTensor *out, const DLTensor *x, const DLTensor *groups, const DLTensor *padded
 #define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
 PUBLIC SYMBOL_workspace(ARGS, size_t* size) { return *size = 0, 0; }
 PUBLIC SYMBOL_launch(ARGS, void*, size_t, void*) {
@@ -41,9 +41,9 @@ def ops(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
         name="pieces",
         dims=("M", "N", "G"),
         tensors=(
+            Tensor("out", (M * (N // G),), output=True),
             Tensor("x", (M, N)),
             Tensor("groups", (G,)),
-            Tensor("out", (M * (N // G),), output=True),
             Tensor("padded", (next_power_of_2(M + 1),), output=True, optional=True),
         ),
         legal=(where(G == 3, N == 0, N % G == 0),),
@@ -69,6 +69,11 @@ def test_extents_are_computed(ops: ModuleType) -> None:
         ops.pieces(zeros(3, 4), zeros(2), out=zeros(5))
     with pytest.raises(ValueError, match=r"where\(\(G == 3\), \(N == 0\), \(\(N % G\) == 0\)\) must hold"):
         ops.pieces(zeros(3, 5), zeros(2), out=zeros(6))
+
+
+def test_an_input_of_a_wrong_rank_is_told_before_the_output_that_it_should_size(ops: ModuleType) -> None:
+    with pytest.raises(ops.ArgumentValueError, match=r"'x' has 1 axes, wanted 2"):
+        ops.pieces(zeros(3), zeros(2))
 
 
 def test_a_division_by_zero(ops: ModuleType) -> None:
