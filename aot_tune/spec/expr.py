@@ -140,6 +140,12 @@ class Expr:
         return _binary("==", self, 0)
 
     def __hash__(self) -> int:
+        if deciding.get() is not None and self.facts():
+            raise SpecError(
+                f"the expression {self.key()} was looked up in a set, a dict or a cache",
+                why="its value is known only for a concrete call",
+                fix="compare it with each value, as in `n in (1, 2)`",
+            )
         return hash(self.key())
 
     def __bool__(self) -> bool:

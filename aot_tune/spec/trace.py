@@ -44,6 +44,8 @@ class _Tracer:
                 return bool(condition.evaluate({}))
             key = condition.key()
             if key not in known:
+                if len(met) == _MOST:  # as many paths at least; and a loop may never end
+                    raise self._too_many()
                 known[key] = decisions[len(met)] if len(met) < len(decisions) else True
                 met.append(condition)
             return known[key]
@@ -53,17 +55,47 @@ class _Tracer:
             value = self.function()
         finally:
             deciding.reset(token)
+        if len(met) < len(decisions):
+            raise SpecError(
+                f"{self.what} decides otherwise when it is run again",
+                why="it is run once for each outcome of its conditions, with the same arguments",
+                fix="have it keep nothing from one run to the next: no cache, no counter",
+            )
         if len(met) == len(decisions):
+            for condition in met:
+                self._check_bits(condition)
+            self._check_bits(value)
             self.paths += 1
             if self.paths > _MOST:
-                raise SpecError(
-                    f"{self.what} has more than {_MOST} paths",
-                    why="it decides by what is known only at a call",
-                    fix="write it with minimum, maximum and where",
-                )
+                raise self._too_many()
             return value
         yes, no = self.follow((*decisions, True)), self.follow((*decisions, False))
         return self._join(met[len(decisions)], yes, no)
+
+    def _too_many(self) -> SpecError:
+        return SpecError(
+            f"{self.what} has more than {_MOST} paths",
+            why="it decides by what is known only at a call",
+            fix="write it with minimum, maximum, next_power_of_2 and where",
+        )
+
+    def _check_bits(self, value: Any) -> None:
+        """Raise where `&` or `|` was meant for bits: of expressions they are `and` and `or`."""
+        if isinstance(value, (tuple, list)):
+            for one in value:
+                self._check_bits(one)
+        if not isinstance(value, Expr):
+            return
+        if value.kind in ("and", "or"):
+            number = next((a for a in value.args if _is_number(a)), None)
+            if number is not None:
+                raise SpecError(
+                    f"{self.what} has {value.key()}, where {number.key()} is a number",
+                    why="`&` and `|` join conditions of a call, they know no bits",
+                    fix="use // and %: `n // 64 * 64` for `n & ~63`, `n % 16` for `n & 15`",
+                )
+        for arg in value.args:
+            self._check_bits(arg)
 
     def _join(self, condition: Expr, yes: Any, no: Any) -> Any:
         if isinstance(yes, (tuple, list)) and isinstance(no, (tuple, list)) and len(yes) == len(no):
@@ -78,3 +110,12 @@ class _Tracer:
             why="only integers may depend on a call",
             fix="map the choice to an integer or a boolean",
         )
+
+
+def _is_number(expr: Expr) -> bool:
+    """Whether an expression is no condition, whatever the call: arithmetic, a dim, a stride."""
+    if expr.kind == "const":
+        return expr.value not in (0, 1)
+    if expr.kind == "fact":
+        return "." not in str(expr.value) or str(expr.value).startswith("stride.")
+    return expr.kind in ("+", "-", "*", "//", "%", "next_power_of_2")

@@ -98,3 +98,43 @@ def test_where_evaluates_one_branch_only() -> None:
 @pytest.mark.parametrize(("value", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (4096, 4096), (4097, 8192)])
 def test_next_power_of_2(value: int, power: int) -> None:
     assert next_power_of_2(M).evaluate({"M": value}) == power
+
+
+def test_a_function_that_keeps_something_between_runs_is_an_error() -> None:
+    seen: list[bool] = []
+
+    def function() -> int:
+        if not seen:
+            seen.append(bool(M > 3))
+        return int(seen[0])
+
+    with pytest.raises(SpecError, match="it decides otherwise when it is run again"):
+        trace(function, "it")
+
+
+def test_a_loop_until_a_condition_of_the_call_ends() -> None:
+    def function() -> int:
+        block = 1
+        while block < M:
+            block *= 2
+        return block
+
+    with pytest.raises(SpecError, match="it has more than 64 paths"):
+        trace(function, "it")
+
+
+@pytest.mark.parametrize("keys", [{1, 2}, {1: 2, 2: 3}])
+def test_an_expression_is_no_key(keys: Any) -> None:
+    """Its hash is another one than the number's: it would never be found."""
+    with pytest.raises(SpecError, match=r"M was looked up in a set, a dict or a cache"):
+        trace(lambda: 1 if M in keys else 0, "it")
+    assert {M, N}, "outside of a trace it may be one"
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: (M + 63) & ~63, lambda: M | 1, lambda: 3 if M & 15 else 4, lambda: (1, (M > 2) & N)]
+)
+def test_operators_for_bits_are_refused(function: Any) -> None:
+    with pytest.raises(SpecError, match=r"it has .*, where .* is a number"):
+        trace(function, "it")
+    assert trace(lambda: (M > 2) & (N > 2), "it").key() == "((M > 2) and (N > 2))"
