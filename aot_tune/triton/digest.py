@@ -100,7 +100,7 @@ class _Walk:
 
     def text(self, value: object) -> str:
         """A value as text that says all that code can be made of; functions are followed."""
-        value = self.plain(value)
+        given, value = value, self.plain(value)
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}={self.text(value.value)}"
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
@@ -110,9 +110,18 @@ class _Walk:
             return f"{type(value).__name__}({', '.join(each if isinstance(value, (tuple, list)) else sorted(each))})"
         if isinstance(value, dict):
             return f"dict({', '.join(sorted(f'{self.text(k)}: {self.text(v)}' for k, v in value.items()))})"
+        held = self._held(value, constant=given is not value)
+        return f"{type(value).__qualname__}{self.text(held)}" if held else self._code(value)
+
+    def _held(self, value: Any, constant: bool) -> dict[str, object]:
+        """What an object holds: a record, or one that is a constant, so that code may be made of any part of it."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return f"{type(value).__qualname__}{self.text(dataclasses.asdict(value))}"
-        return self._code(value)
+            return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        held = getattr(value, "__dict__", {})
+        if not constant or callable(value) or id(value) in self.seen:
+            return {}
+        self.seen.add(id(value))
+        return dict(held)
 
     def _code(self, value: Any) -> str:
         """Functions and classes: their name, and their source unless they are of Triton."""
@@ -131,14 +140,13 @@ class _Walk:
         if id(value) in self.seen:
             return ""
         self.seen.add(id(value))
-        try:
-            source = inspect.getsource(value)
-        except (OSError, TypeError):
-            return ""
         members = [v for v in vars(value).values() if self.is_jit(v)] if isinstance(value, type) else []
         for member in members:
             self.add(member)
-        return f" {source}"
+        try:
+            return f" {inspect.getsource(value)}"
+        except (OSError, TypeError):
+            return ""
 
 
 def _value(node: ast.AST, outside: dict[str, object]) -> object:

@@ -135,7 +135,9 @@ def _with_diagnostic(reply: CompileReply, printed: str) -> CompileReply:
 
 def main() -> int:
     """Answer requests until the input ends."""
-    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - modules of kernels, and what they run, read no requests
+        os.dup2(nothing.fileno(), 0)
     log = os.open("worker.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -155,7 +157,7 @@ def main() -> int:
         return 1
     say(Hello(version=worker.version()))
     decoder = msgspec.json.Decoder(CompileRequest)
-    for line in sys.stdin.buffer:
+    for line in requests:
         os.ftruncate(log, 0)
         reply = worker.compile(decoder.decode(line))
         sys.stdout.flush()

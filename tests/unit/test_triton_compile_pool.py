@@ -131,6 +131,15 @@ def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: Pool, tmp_
 
 
 @EACH_TRITON
+def test_a_function_that_reads_the_standard_input_takes_no_request(
+    search: list[str], pool: Pool, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        reply, _ = pool.compile(setup_of(search), compile_request(search, tmp_path, "odd.py:asks"), 60)
+        assert reply.image is not None, reply.error
+
+
+@EACH_TRITON
 def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: Pool, tmp_path: Path) -> None:
     """A user's settings for the JIT would change what is made, and no key would say so."""
     made = []
