@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.errors import BuildError, ToolchainError
+from aot_tune.render.recipe import as_data
 from aot_tune.spec import (
     Buffer,
     Descriptor,
@@ -193,7 +194,11 @@ def _given(operator: Operator, value: KernelArgument) -> Given:
         if tensor.name == value:
             return Given(kind="pointer", tensor=_facts(operator, tensor))
     default = next((s.sample for s in operator.scalars if s.name == value), None)
-    return Given(kind="constant", value=value) if default is None else Given(kind="scalar", value=default)
+    return (
+        Given(kind="constant", value=as_data(value))
+        if default is None
+        else Given(kind="scalar", value=as_data(default))
+    )
 
 
 def _facts(operator: Operator, tensor: Tensor) -> TensorFacts:

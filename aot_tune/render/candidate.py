@@ -9,6 +9,7 @@ from functools import cached_property
 import msgspec
 
 from aot_tune.render.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
+from aot_tune.render.triton_limits import grid_limits
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
 
 __all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "canonical_digest", "requirements"]
@@ -136,7 +137,8 @@ def requirements(operator: Operator, candidate: Candidate) -> tuple[Expr, ...]:
     if kernel.triton is not None:
         concrete = operator.concrete(candidate.dtypes)
         assumed = guards(concrete, kernel, candidate.config, candidate.pins, candidate.target)
-        return (*dtypes, *kernel.requires, *assumed)
+        limits = grid_limits(concrete, kernel, candidate.config, candidate.pins, candidate.target)
+        return (*dtypes, *kernel.requires, *assumed, *limits)
     pins = tuple(dim(name) == extent for name, extent in candidate.pins.items())
     return (*dtypes, *kernel.requires, *pins)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from aot_tune.errors import RenderError
 
-__all__ = ["Recipe", "read_recipe", "with_recipe"]
+__all__ = ["Recipe", "as_data", "of_data", "read_recipe", "with_recipe"]
 
 _BEGIN, _END = "/* triton\n", "\n*/\n"
+_NUMBER = "number"
+"""The key of a number that JSON cannot hold, as text: it would make null of an infinity."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +23,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         function: the reference, as in `TritonFunction`.
         digest: that of `Inspection`: the function's source and all that it depends on.
         signature: parameter to type, in order: `*bf16`, `i32`, `fp32`, `constexpr`, `tensordesc<bf16[64, 32]>`.
-        constexprs: parameter to value; None where it is left out.
+        constexprs: parameter to value, see `as_data`; None where it is left out.
         dtypes: parameter to the element type that it is, as Triton names it (`bf16`, `fp32`).
         divisible: parameters that 16 divides.
         ranges: pointers whose tensors span less than 2^31 bytes.
@@ -35,6 +38,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     divisible: list[str] = []
     ranges: list[str] = []
     options: dict[str, int | bool] = {}
+
+
+def as_data(value: Any) -> Any:
+    """A constant as JSON can hold it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_NUMBER: str(value)}
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return {_NUMBER: str(value)}
+    return [as_data(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def of_data(data: Any) -> Any:
+    """The constant that `as_data` was given; lists were tuples."""
+    if isinstance(data, dict) and _NUMBER in data:
+        text = data[_NUMBER]
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    return tuple(of_data(d) for d in data) if isinstance(data, (list, tuple)) else data
 
 
 def with_recipe(recipe: Recipe, launcher: str) -> str:

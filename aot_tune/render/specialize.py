@@ -17,7 +17,10 @@ from typing import Any
 import msgspec
 
 from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.render.descriptors import conditions, unmet
+from aot_tune.render.recipe import of_data
 from aot_tune.spec import (
+    OPTIONS,
     Buffer,
     ConfigValue,
     Descriptor,
@@ -48,14 +51,17 @@ __all__ = [
     "specialized_pins",
 ]
 
-_INT32 = (-(2**31), 2**31 - 1)
+_RANGES = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)}
+_RANGES |= {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)}
+_INT32 = _RANGES["i32"]
 
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """What a parameter of a function is in a candidate.
 
     `kind` is pointer, integer, scalar, constant, descriptor, buffer, dtype or parameter (a value of the config). `expr`
-    is there for integers and for constexprs that depend on the call, `value` for constants, `tensor` also for dtypes.
+    is there for integers and for constexprs that depend on the call, `value` for constants, `tensor` also for dtypes;
+    `boolean` says that the expression of a constexpr gives True and False.
     """
 
     parameter: KernelParameter
@@ -65,6 +71,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     value: Any = None
     descriptor: Descriptor | None = None
     buffer: Buffer | None = None
+    boolean: bool = False
 
     @property
     def name(self) -> str:
@@ -73,7 +80,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspection]:
-    """The function of a kernel and what it declares for a target.
+    """The function of a kernel, with the launch options that its heuristics give, and what it declares for a target.
 
     Raises:
         SpecError: when it was not inspected for that target.
@@ -85,7 +92,9 @@ def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspecti
             f"kernel {kernel.name!r}: the Triton function {function.function!r} was not read for {target}",
             fix="install Triton, and name the target in AOT_TUNE_TARGETS",
         )
-    return function, function.inspections[target]
+    inspection = function.inspections[target]
+    given = {n: Expr.of(e) for n, e in inspection.heuristics.items() if n in OPTIONS and n not in function.options}
+    return (replace(function, options={**function.options, **given}) if given else function), inspection
 
 
 def resolved(kernel: Kernel, target: str) -> Kernel:
@@ -98,7 +107,9 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
     _, inspection = inspection_of(kernel, target)
     if not inspection.configs:
         return kernel
-    listed = tuple({n: v for n, v in c.items() if v is not None} for c in inspection.configs)
+    listed: tuple[dict[str, ConfigValue], ...] = ()
+    for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
+        listed += (one,) if one not in listed else ()
     listed = listed[:1] if kernel.generic else listed
     return replace(kernel, listed=listed, order=listed)
 
@@ -126,7 +137,9 @@ def _argument(
     if p.name in function.arguments:
         return _given(operator, kernel, p, function.arguments[p.name])
     if p.name in inspection.heuristics:
-        return Argument(parameter=p, kind="integer", expr=Expr.of(inspection.heuristics[p.name]))
+        boolean = p.constexpr and p.name in inspection.booleans
+        expr = Expr.of(inspection.heuristics[p.name])
+        return Argument(parameter=p, kind="integer", expr=expr, boolean=boolean)
     if p.name in _config_names(kernel, inspection):
         return Argument(parameter=p, kind="parameter")
     if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
@@ -134,7 +147,7 @@ def _argument(
     if p.name in operator.dims:
         return Argument(parameter=p, kind="integer", expr=dim(p.name))
     if p.has_default:
-        return _given(operator, kernel, p, p.default)
+        return _given(operator, kernel, p, of_data(p.default))
     raise SpecError(
         f"operator {operator.name!r}: kernel {kernel.name!r}: nothing is passed as argument {p.name!r} of "
         f"{function.function!r}",
@@ -246,6 +259,14 @@ def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, Config
                 why="a generic variant is one code for every legal call",
                 fix="pass a constant, or let another kernel be the generic one",
             )
+        condition = unmet(operator, a.descriptor, target.partition("-")[0]) if a.descriptor is not None else None
+        if condition is not None:
+            raise SpecError(
+                f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} of "
+                f"{function.function!r} is a descriptor, which needs {condition.key()}",
+                why="a generic variant is one code for every legal call",
+                fix="pass the tensor, let another kernel be the generic one, or add the condition to `legal`",
+            )
         wide = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
         if wide and depends(a.expr, config) and not of_device(a.expr):
             pins[f"{a.name}.bits"] = 64
@@ -313,8 +334,8 @@ def _guards_of(
             yield alignment(a.tensor) >= 16
         if f"{a.name}.range" in pins:
             yield span(operator, a.tensor) < 2**31
-    if a.kind == "descriptor":
-        yield from _guards_of_descriptor(operator, a)
+    if a.descriptor is not None:
+        yield from conditions(operator, a.descriptor)
     if a.kind != "integer" or not depends(a.expr, config) or of_device(a.expr):
         return
     assert a.expr is not None
@@ -324,26 +345,11 @@ def _guards_of(
         return
     if f"{a.name}%16" in pins:
         yield value % 16 == 0
-    if a.parameter.annotation in ("", "i32") and f"{a.name}.bits" not in pins:
-        yield value <= _INT32[1]
+    low, high = _RANGES.get(a.parameter.annotation or "i32", (0, 0))
+    if high and f"{a.name}.bits" not in pins:
+        yield value <= high
         if any(f.startswith("stride.") for f in value.facts()):
-            yield value >= _INT32[0]
-
-
-def _guards_of_descriptor(operator: Operator, a: Argument) -> Iterator[Expr]:
-    """What the driver asks of a tensor map. [CUDA driver API, cuTensorMapEncodeTiled]"""
-    assert a.descriptor is not None
-    declared = operator.tensor(a.tensor)
-    order = a.descriptor.order or tuple(range(declared.rank))
-    if sorted(order) != list(range(declared.rank)):
-        return  # the renderer refuses it
-    yield alignment(a.tensor) >= 16
-    yield stride(a.tensor, order[-1]) == 1
-    for axis in order[:-1]:
-        yield (stride(a.tensor, axis) * declared.dtype.itemsize) % 16 == 0
-        yield stride(a.tensor, axis) > 0
-    for axis in order:
-        yield declared.shape[axis] <= _INT32[1]
+            yield value >= low
 
 
 def span(operator: Operator, tensor: str) -> Expr:

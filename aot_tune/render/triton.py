@@ -7,10 +7,11 @@ from typing import Any
 
 from aot_tune.errors import AotTuneError, RenderError
 from aot_tune.render.candidate import Candidate
-from aot_tune.render.recipe import Recipe, with_recipe
+from aot_tune.render.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.render.specialize import Argument, bind, inspection_of
+from aot_tune.render.triton_grid import grid_values
 from aot_tune.render.triton_launcher import Launch, Passed, render_launcher
-from aot_tune.spec import OPTIONS, Expr, Inspection, Kernel, Operator, Target, TritonFunction
+from aot_tune.spec import AMD_OPTIONS, OPTIONS, Expr, Inspection, Kernel, Operator, Target, TritonFunction
 
 __all__ = ["render_triton"]
 
@@ -29,9 +30,6 @@ _ELEMENTS = {
 
 _SCALARS = {"f32": "fp32", "f64": "fp32", "i32": "i32", "i64": "i64"}
 """Scalars as the JIT passes Python's numbers: a float has 32 bits whatever it was."""
-
-_AMD_OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
-"""Values of a config that are launch options on AMD's devices alone."""
 
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
 
@@ -61,18 +59,20 @@ def render_triton(
             function=function.function,
             digest=inspection.digest,
             signature={p.name: p.type for p in passed},
-            constexprs={p.name: p.value for p in passed if p.type == "constexpr" and p.argument.kind != "dtype"},
+            constexprs={
+                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind != "dtype"
+            },
             dtypes={p.name: p.value for p in passed if p.argument.kind == "dtype"},
             divisible=[p.name for p in passed if p.divisible],
             ranges=[p.name for p in passed if f"{p.name}.range" in candidate.pins],
-            options=scene.options(function),
+            options=scene.options(function, inspection),
         )
         launch = Launch(
             operator=operator,
             family=target.family,
             function=function,
             passed=tuple(passed),
-            values=scene.values(arguments),
+            values=grid_values(arguments, candidate.config, candidate.pins, scene.facts),
             facts=scene.facts,
             constants=dict(constants or {}),
             zeroed=_zeroed(operator, function, inspection, passed, what),
@@ -116,7 +116,7 @@ class _Scene:
         }
         return lower[a.kind](a)
 
-    def options(self, function: TritonFunction) -> dict[str, int | bool]:
+    def options(self, function: TritonFunction, inspection: Inspection) -> dict[str, int | bool]:
         """Launch options: a config's before the function's."""
         found: dict[str, int | bool] = {}
         for name, option in function.options.items():
@@ -126,7 +126,7 @@ class _Scene:
                 found[name] = self._known(option, f"the launch option {name!r}")
             else:
                 found[name] = option
-        for name in (*OPTIONS, *(_AMD_OPTIONS if self.target.family == "hip" else ())):
+        for name in (*OPTIONS, *(AMD_OPTIONS if self.target.family == "hip" else ())):
             value = self.config.get(name)
             if isinstance(value, str):
                 raise RenderError(f"{self.what}: launch option {name}={value!r} is not a number")
@@ -136,21 +136,9 @@ class _Scene:
             found["launch_pdl"] = True
         if function.cooperative:
             found["launch_cooperative_grid"] = True
+        if inspection.debug:
+            found["debug"] = True
         return dict(sorted(found.items()))
-
-    def values(self, arguments: tuple[Argument, ...]) -> dict[str, Any]:
-        """What a grid gets by name: config values, and integers and constants that are arguments."""
-        found: dict[str, Any] = dict(self.config)
-        for a in arguments:
-            if a.kind == "integer" and a.expr is not None:
-                expr = a.expr.substitute(self.facts)
-                known = self.pins.get(a.name, expr.value if expr.kind == "const" else None)
-                found[a.name] = expr if known is None else int(known)
-            elif a.kind == "constant":
-                found[a.name] = a.value
-            elif a.kind == "pointer" and self.pins.get(f"{a.name}.none"):
-                found[a.name] = None
-        return found
 
     def _pointer(self, a: Argument) -> Passed:
         if self.pins.get(f"{a.name}.none"):
@@ -176,7 +164,7 @@ class _Scene:
                 f"{self.what}: the config {self.config} has no value for the argument {a.name!r}",
                 fix=f"give {a.name!r} in every config, or a default in the function",
             )
-        return self._constant(a, self.config.get(a.name, p.default))
+        return self._constant(a, self.config.get(a.name, of_data(p.default)))
 
     def _buffer(self, a: Argument) -> Passed:
         assert a.buffer is not None
@@ -214,9 +202,10 @@ class _Scene:
         assert a.expr is not None
         expr = a.expr.substitute(self.facts)
         if a.name in self.pins:
-            return Passed(argument=a, type="constexpr", value=self.pins[a.name])
+            pinned = self.pins[a.name]
+            return Passed(argument=a, type="constexpr", value=bool(pinned) if a.boolean else pinned)
         if expr.kind == "const":
-            return self._constant(a, int(expr.value))
+            return self._constant(a, bool(expr.value) if a.boolean else int(expr.value))
         if p.constexpr:
             raise RenderError(
                 f"{self.what}: the constexpr argument {a.name!r} is {expr.key()}, which has no value here",

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from aot_tune.errors import AotTuneError, RenderError, did_you_mean
 from aot_tune.render.specialize import Argument
-from aot_tune.spec import Expr, Operator, TritonFunction, stride, trace
+from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
 from aot_tune.spec.expr import as_expr
 
-__all__ = ["print_expr", "trace_grid"]
+__all__ = ["grid_values", "print_expr", "trace_grid"]
 
 _CPP = {
     "min": "launcher::least({}, {})",
@@ -35,6 +35,23 @@ def print_expr(expr: Expr, name: Callable[[str], str]) -> str:
         return name(str(expr.value))
     parts = [print_expr(a, name) for a in expr.args]
     return _CPP.get(expr.kind, f"({{}} {expr.kind} {{}})").format(*parts)
+
+
+def grid_values(
+    arguments: Sequence[Argument], config: Mapping[str, Any], pins: Mapping[str, int], facts: Mapping[str, int]
+) -> dict[str, Any]:
+    """What a grid gets by name: config values, and integers and constants that are arguments."""
+    found: dict[str, Any] = dict(config)
+    for a in arguments:
+        if a.kind == "integer" and a.expr is not None:
+            expr = a.expr.substitute(facts)
+            known = pins.get(a.name, expr.value if expr.kind == "const" else None)
+            found[a.name] = expr if known is None else int(known)
+        elif a.kind == "constant":
+            found[a.name] = a.value
+        elif a.kind == "pointer" and pins.get(f"{a.name}.none"):
+            found[a.name] = None
+    return found
 
 
 def trace_grid(
@@ -64,7 +81,7 @@ def trace_grid(
         except AotTuneError as error:
             placed = error.what if error.what.startswith(what) else f"{what}: the grid: {error.what}"
             raise RenderError(placed, why=error.why, fix=error.fix) from error
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except Exception as error:
             raise RenderError(
                 f"{what}: the grid raised {type(error).__name__}: {error}",
                 why="it is run with expressions in place of sizes",
@@ -113,6 +130,19 @@ class _Meta(Mapping[str, Any]):
         return len({**self._arguments, **self._values})
 
 
+class _DType(str):
+    """The name of an element type, equal to torch's too."""
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == other or str(other) == f"torch.{DTYPES[str(self)].torch}"
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
 class _Tensor:
     """A tensor as a grid may see it: its shape, strides and element type, and nothing that is in its memory."""
 
@@ -121,7 +151,7 @@ class _Tensor:
         self._argument, self._what = argument, what
         self._axes = (argument.descriptor.order if argument.descriptor else ()) or tuple(range(declared.rank))
         self.shape = tuple(declared.shape[axis] for axis in self._axes)
-        self.dtype, self.ndim = declared.dtype.name, declared.rank
+        self.dtype, self.ndim = _DType(declared.dtype.name), declared.rank
         self._element_size = declared.dtype.itemsize
 
     def size(self, axis: int | None = None) -> Any:

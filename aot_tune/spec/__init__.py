@@ -51,6 +51,7 @@ from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
 from aot_tune.spec.trace import trace
 from aot_tune.spec.triton import (
+    AMD_OPTIONS,
     OPTIONS,
     Buffer,
     Descriptor,
@@ -62,6 +63,7 @@ from aot_tune.spec.triton import (
 )
 
 __all__ = [
+    "AMD_OPTIONS",
     "DEFAULT_ALIGNMENT",
     "DTYPES",
     "OPTIONS",

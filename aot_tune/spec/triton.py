@@ -19,6 +19,7 @@ from aot_tune.spec.expr import Expr
 from aot_tune.spec.names import check_identifier
 
 __all__ = [
+    "AMD_OPTIONS",
     "OPTIONS",
     "Buffer",
     "DTypeOf",
@@ -33,6 +34,8 @@ _REFERENCE = re.compile(r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 """Launch options that a config may set beside the function's constexprs."""
+AMD_OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""Values of a config that are launch options on AMD's devices alone."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         configs: of `@triton.autotune`, constexprs and launch options in one; empty without it.
         hooks: whether some config or the autotuner has a hook beside those that `reset_to_zero` makes.
         pruned: problem id to the configs (by index) that the autotuner's pruners leave, where it has any.
-        heuristics: constexpr to its expression, as `Expr.data`.
+        heuristics: constexpr or launch option to its expression, as `Expr.data`.
+        booleans: heuristics that give True and False, not integers.
+        debug: the function is declared with `debug`, which keeps its assertions.
         digest: of the source of the function and of all that it calls, and of the globals that they read.
         files: the sources that were read, for the message of a change.
     """
@@ -109,6 +114,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     restore_value: tuple[str, ...] = ()
     pruned: dict[str, list[int]] = {}
     heuristics: dict[str, Any] = {}
+    booleans: tuple[str, ...] = ()
+    debug: bool = False
     digest: str = ""
     files: tuple[str, ...] = ()
 
@@ -158,6 +165,14 @@ class TritonFunction:
                 check_identifier(name, f"Triton function {self.function!r}: argument")
             if isinstance(given, Buffer):
                 dtype(given.dtype_name, f"Triton function {self.function!r}: argument {name!r}")
+            elif not _can_be_passed(given):
+                raise SpecError(
+                    f"Triton function {self.function!r}: argument {name!r} is {str(given)[:60]!r}, "
+                    f"a {type(given).__name__}",
+                    why="arguments are names, expressions, numbers, booleans, None, Descriptor, Buffer, DTypeOf, and "
+                    "tuples of constants",
+                    fix="convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
+                )
 
     @property
     def place(self) -> str:
@@ -172,3 +187,9 @@ class TritonFunction:
     def inspected(self, inspections: Mapping[str, Inspection]) -> TritonFunction:
         """The same with what the function declares, by target."""
         return replace(self, inspections=dict(inspections))
+
+
+def _can_be_passed(given: object) -> bool:
+    if isinstance(given, (tuple, list)):
+        return all(_can_be_passed(g) and not isinstance(g, (Expr, Descriptor, DTypeOf)) for g in given)
+    return given is None or isinstance(given, (str, int, float, Expr, Descriptor, DTypeOf))

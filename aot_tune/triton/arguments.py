@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from aot_tune.render.recipe import of_data
 from aot_tune.spec import DTYPES, Expr, Facts, present
 from aot_tune.triton.messages import Given, TensorFacts
 
@@ -170,10 +171,10 @@ class Arguments(Mapping[str, Any]):
         if given.kind == "integer":
             return self._value(Expr.of(given.expr))
         if given.kind == "constant":
-            return given.value
+            return of_data(given.value)
         tensor = given.tensor
         if given.kind == "scalar" and self._facts is not None:
-            return given.value
+            return of_data(given.value)
         if tensor is None:
             return _Unknown(name)
         if tensor.optional and not bool(self._value(present(tensor.name))):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from aot_tune.errors import SpecError
-from aot_tune.spec import Expr, Facts, parameter
+from aot_tune.spec import OPTIONS, Expr, Facts, parameter
 from aot_tune.spec.expr import as_expr
 from aot_tune.spec.trace import trace
 from aot_tune.triton.arguments import Arguments, UnknownValueError
@@ -45,27 +45,38 @@ def passed(request: FunctionRequest, names: list[str]) -> dict[str, Given]:
 
 def trace_heuristics(
     request: FunctionRequest, function: Decorated, names: list[str], element_type: Callable[[str], Any]
-) -> dict[str, Expr]:
-    """Each heuristic as an expression of the call and of parameters.
+) -> tuple[dict[str, Expr], list[str]]:
+    """Each heuristic as an expression of the call and of parameters, and those that give booleans.
 
-    What a heuristic gives is compared with the value of its expression on random calls.
+    What a heuristic gives is compared with the value of its expression on the problems and on random calls.
 
     Raises:
         SpecError: when one cannot be followed, with its name.
     """
     given = passed(request, names)
-    configured = {k: parameter(k) for config in function.configs() for k in config}
-    own: dict[str, Any] = {n: parameter(n) for n in request.parameters if n not in configured}
+    own: dict[str, Any] = {n: parameter(n) for n in request.parameters}
+    configured = {} if own else {k: parameter(k) for config in function.configs() for k in config}
+    for name in request.arguments:  # what the author passes stands above both
+        own.pop(name, None), configured.pop(name, None)
     found: dict[str, Expr] = {}
+    booleans = []
     for name, compute, inner in function.heuristics():
         if name in request.arguments:
             continue
         more = {**own, **(configured if inner else {}), **found}
         what = f"kernel {request.name!r}: the heuristic for {name!r} of {request.function}"
+        if name not in names and name not in OPTIONS:
+            raise SpecError(
+                f"{what} is of no argument",
+                why=f"launch options that heuristics may give are {', '.join(OPTIONS)}",
+                fix="name a function without it",
+            )
         expr = _traced(compute, Arguments(given, None, element_type, more), what)
-        _check(expr, compute, partial(Arguments, given, element_type=element_type, more=more), what)
+        known = [problem.facts for problem in request.problems]
+        if _check(expr, compute, partial(Arguments, given, element_type=element_type, more=more), known, what):
+            booleans.append(name)
         found[name] = expr
-    return found
+    return found, booleans
 
 
 def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> Expr:
@@ -79,8 +90,9 @@ def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> E
             why="it sees what a call passes, no defaults, and values of configs only below @triton.autotune",
             fix=f"name {error} in `arguments` of TritonFunction",
         ) from error
-    except SpecError:
-        raise
+    except SpecError as error:
+        placed = error.what if error.what.startswith(what) else f"{what}: {error.what}"
+        raise SpecError(placed, why=error.why, fix=error.fix or _REMEDY) from error
     except Exception as error:
         raise SpecError(
             f"{what} cannot be followed: {type(error).__name__}: {error}",
@@ -94,16 +106,28 @@ def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> E
     return as_expr(value)
 
 
-def _check(expr: Expr, compute: Callable[[Any], Any], arguments: Callable[[Facts], Arguments], what: str) -> None:
-    """Compare with the heuristic itself: operators of Python that expressions read otherwise (`&`) would show."""
+def _check(
+    expr: Expr,
+    compute: Callable[[Any], Any],
+    arguments: Callable[[Facts], Arguments],
+    known: Sequence[Facts],
+    what: str,
+) -> bool:
+    """Compare with the heuristic itself: operators of Python that expressions read otherwise (`~`) would show.
+
+    Whether all that it gives are booleans.
+    """
     names = sorted(expr.facts())
     draw = random.Random(0)
-    for _ in range(_TRIES if names else 1):
-        facts = _AnyFacts({n: _drawn(n, draw) for n in names}, draw)
+    calls = [*known, *({n: _drawn(n, draw) for n in names} for _ in range(_TRIES if names else 1))]
+    kinds = set()
+    for call in calls:
+        facts = _AnyFacts(call, draw)
         try:
             truth = compute(arguments(facts))
         except Exception:  # noqa: S112 - such a call cannot be made
             continue
+        kinds.add(type(truth))
         said = expr.evaluate(facts)
         if int(truth) != said:
             raise SpecError(
@@ -111,6 +135,7 @@ def _check(expr: Expr, compute: Callable[[Any], Any], arguments: Callable[[Facts
                 why="it uses an operator that means something else for expressions, or reads more than the call",
                 fix=_REMEDY,
             )
+    return kinds == {bool}
 
 
 class _AnyFacts(dict[str, int]):

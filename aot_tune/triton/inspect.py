@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.errors import AotTuneError, SpecError
 from aot_tune.imported import project_files
-from aot_tune.spec import Inspection
+from aot_tune.spec import AMD_OPTIONS, OPTIONS, Inspection
 from aot_tune.triton import interface
 from aot_tune.triton.devices import device_of
 from aot_tune.triton.heuristics import prune, trace_heuristics
@@ -34,12 +34,16 @@ def inspect_function(request: FunctionRequest, roots: list[str]) -> Inspection:
     function = interface.unwrap(load(request.function, roots), request.function)
     parameters = function.parameters()
     names = [p.name for p in parameters]
-    configs = function.configs()
-    _check_configs(request, configs)
     with interface.symbolic_helpers([compute for _, compute, _ in function.heuristics()]):
-        heuristics = trace_heuristics(request, function, names, interface.element_type)
+        heuristics, booleans = trace_heuristics(request, function, names, interface.element_type)
     constexprs = {p.name for p in parameters if p.constexpr}
-    pruned = prune(request, function, names, constexprs, heuristics, interface.element_type)
+    configs: list[dict[str, Any]] = []
+    pruned: dict[str, list[int]] = {}
+    if not request.parameters:  # else the kernel has a space of its own
+        chosen = set(OPTIONS) & heuristics.keys()  # a heuristic has the last word
+        configs = [{n: v for n, v in c.items() if n not in chosen} for c in function.configs()]
+        _check_configs(request, configs, names)
+        pruned = prune(request, function, names, constexprs, heuristics, interface.element_type)
     tuner: Any = function.autotuner
     reached = interface.reached(function.jit)
     return Inspection(
@@ -51,14 +55,23 @@ def inspect_function(request: FunctionRequest, roots: list[str]) -> Inspection:
         restore_value=tuple(tuner.restore_value) if tuner is not None else (),
         pruned=pruned,
         heuristics={name: expr.data() for name, expr in heuristics.items()},
+        booleans=tuple(booleans),
+        debug=function.debug(),
         digest=reached.digest,
         files=reached.files,
     )
 
 
-def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]]) -> None:
+def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]], names: list[str]) -> None:
+    known = (*names, *OPTIONS, *AMD_OPTIONS)
     for config in configs:
         for name, value in config.items():
+            if name not in known and name != "ir_override":
+                raise SpecError(
+                    f"kernel {request.name!r}: a config of {request.function} has {name!r}, which is no argument",
+                    why=f"launch options that configs may set are {', '.join((*OPTIONS, *AMD_OPTIONS))}",
+                    fix="declare `parameters` of the kernel; launch_pdl and cooperative are said of TritonFunction",
+                )
             if name == "ir_override" or not isinstance(value, (bool, int, str)):
                 raise SpecError(
                     f"kernel {request.name!r}: a config of {request.function} has {name}={str(value)[:60]!r}",

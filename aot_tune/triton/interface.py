@@ -30,7 +30,7 @@ from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from aot_tune.errors import SpecError
-from aot_tune.render.recipe import Recipe
+from aot_tune.render.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
 from aot_tune.triton.devices import DeviceFacts
 from aot_tune.triton.digest import Reached, reach
@@ -95,7 +95,8 @@ class Function:
         """Those of the autotuner: constexprs and launch options, without options that are left to Triton."""
         tuner = self.autotuner
         found = [c.all_kwargs() for c in tuner.configs] if tuner is not None else []
-        return [{k: unwrapped(v) for k, v in c.items() if v is not None} for c in found]
+        names = self.jit.arg_names
+        return [{k: unwrapped(v) for k, v in c.items() if v is not None or k in names} for c in found]
 
     def hooked(self) -> bool:
         """Whether anything runs around a launch beside what `reset_to_zero` and `restore_value` do."""
@@ -106,6 +107,10 @@ class Function:
             or any(c.pre_hook is not None for c in tuner.configs)
         )
         return own or bool(self.jit.pre_run_hooks)
+
+    def debug(self) -> bool:
+        """Whether assertions are kept."""
+        return bool(self.jit.debug)
 
     def parameters(self) -> tuple[KernelParameter, ...]:
         """In order; a default that is no plain value stands as `{"own": text}`."""
@@ -151,10 +156,9 @@ def unwrapped(value: Any) -> Any:
 
 def _plain_default(value: Any) -> Any:
     value = unwrapped(value)
-    finite = not isinstance(value, float) or abs(value) < float("inf")
-    return (
-        value if (value is None or isinstance(value, (bool, int, float, str))) and finite else {OWN_DEFAULT: str(value)}
-    )
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return as_data(value)
+    return {OWN_DEFAULT: re.sub(r" at 0x[0-9a-f]+", "", str(value))}  # an address is another one in each process
 
 
 def element_type(name: str) -> Any:
@@ -334,12 +338,12 @@ def _source(jit: Any, recipe: Recipe, backend: Any) -> Any:
 def _constant(p: Any, recipe: Recipe) -> Any:
     if p.name in recipe.dtypes:
         return element_type(recipe.dtypes[p.name])
-    value = recipe.constexprs.get(p.name, {OWN_DEFAULT: ""})
+    value = of_data(recipe.constexprs.get(p.name, {OWN_DEFAULT: ""}))
     if isinstance(value, dict):
         if not p.has_default:
             raise CompileError(f"error: {recipe.function}: the constexpr {p.name!r} has no value")
         return p.default
-    return tuple(value) if isinstance(value, list) else value
+    return value
 
 
 def _stages(source: Any, backend: Any, target: Any, options: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -20,12 +20,14 @@ from aot_tune.spec import (
     Target,
     Tensor,
     TritonFunction,
+    alignment,
     all_of,
     device,
     dims,
     next_power_of_2,
     problem,
     stride,
+    where,
 )
 
 R, D = dims("R D")
@@ -258,3 +260,68 @@ def test_a_generic_kernel_cannot_have_constants_that_depend_on_the_call() -> Non
     op = operator()
     with pytest.raises(SpecError, match=r"argument 'bias_ptr' of 'rows.py:rows' is a constant"):
         candidate_for(op, op.kernel("rows"), {"num_warps": 4}, SM90)
+
+
+@pytest.mark.parametrize(("annotation", "least", "most"), [("i8", -128, 127), ("u16", 0, 65535), ("u64", None, None)])
+def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least: int | None, most: int | None) -> None:
+    """Calls beyond it go to another variant: the launcher would refuse them."""
+    declared = [parameter(p.name, annotation=annotation) if p.name == "x_row" else p for p in INSPECTION.parameters]
+    op = operator(inspection=Inspection(parameters=tuple(declared), configs=INSPECTION.configs, digest="3" * 64))
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    for candidate in candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90):
+        bounds = [g.key() for g in requirements(op, candidate) if "stride.x.0" in g.key()]
+        wanted = [] if most is None else [f"(stride.x.0 <= {most})", f"(stride.x.0 >= {least})"]
+        assert [b for b in bounds if "%" not in b] == wanted
+
+
+def test_a_generic_kernel_takes_no_descriptor_unless_every_call_can_have_one() -> None:
+    declared = Inspection(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
+    op = operator({"x": Descriptor("x", (1, 64)), "y": "y"}, declared)
+    conditions = (alignment("x") >= 16, stride("x", 1) == 1, stride("x", 0) % 8 == 0, stride("x", 0) > 0)
+    for known, needed in ((0, "alignment.x >= 16"), (1, "stride.x.1 == 1"), (2, "stride.x.0 * 2) % 16) == 0")):
+        loose = replace(op, legal=conditions[:known])
+        with pytest.raises(SpecError, match=r"argument 'x' of 'rows\.py:rows' is a descriptor, which needs") as error:
+            candidate_for(loose, loose.kernel("rows"), {}, SM90)
+        assert needed in error.value.what
+    strict = replace(op, legal=conditions, workload=(problem(R=4, D=1024),))
+    assert candidate_for(strict, strict.kernel("rows"), {}, SM90).pins == {}
+
+
+def test_a_launch_option_of_a_heuristic_is_that_of_the_call() -> None:
+    warps = where(D > 1000, 8, 4)
+    inspection = Inspection(
+        parameters=INSPECTION.parameters,
+        configs=({"num_stages": 2}, {"num_stages": 2}, {"num_stages": 3}),
+        heuristics={"num_warps": warps.data()},
+        digest="5" * 64,
+    )
+    op = operator(inspection=inspection)
+    kernel = resolved(op.kernel("rows"), SM90.name)
+    assert kernel.listed == ({"num_stages": 2}, {"num_stages": 3}), "configs that are equal now are one"
+    for size, count in ((1000, 4), (1024, 8)):
+        candidate = candidate_for(op, kernel, {"num_stages": 2}, SM90, problem(R=4, D=size))
+        assert candidate.pins["option.num_warps"] == count
+        assert (warps == count).key() in [g.key() for g in requirements(op, candidate)]
+    own = replace(kernel.triton, options={"num_warps": 16})
+    fixed = replace(op, kernels=(op.kernel("generic"), replace(op.kernel("rows"), triton=own)))
+    candidate = candidate_for(fixed, fixed.kernel("rows"), {}, SM90, problem(R=4, D=1024))
+    assert "option.num_warps" not in candidate.pins
+
+
+@pytest.mark.parametrize(
+    ("grid", "wanted"),
+    [
+        ((R, D), ["(D <= 65535)"]),
+        (lambda meta: (1, R // 8, (R * D + 63) // 64), ["((R // 8) <= 65535)", "((((R * D) + 63) // 64) <= 65535)"]),
+        ((R, 4, device("multiprocessors")), []),
+        ((R, D // stride("x", 0)), []),  # dispatch divides by nothing that may be 0
+        ((R, "D"), []),  # which the renderer refuses
+    ],
+)
+def test_a_grid_is_as_long_as_devices_take_it(grid: Any, wanted: list[str]) -> None:
+    """Calls beyond it go to another variant: the driver would refuse them."""
+    op = operator()
+    function = replace(op.kernel("rows").triton, grid=grid)
+    op = replace(op, kernels=(op.kernel("generic"), replace(op.kernel("rows"), triton=function)))
+    found = candidates_for(op, resolved(op.kernel("rows"), SM90.name), {"num_warps": 4}, SM90)
+    assert [g.key() for g in requirements(op, next(found)) if g.key().endswith("65535)")] == wanted

@@ -213,6 +213,11 @@ def test_powers_of_two_at_the_end_of_the_range(tmp_path: Path) -> None:
         assert list(map(int, got)) == wanted
 
 
+def _refused(extent: Any) -> Any:
+    assert extent < 4096, "too long"
+    return extent
+
+
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
@@ -233,6 +238,9 @@ def test_powers_of_two_at_the_end_of_the_range(tmp_path: Path) -> None:
         (lambda meta: ("seq",), r"cannot be the text 'seq'"),
         (lambda meta: (sum(1 if meta["seq"] > i else 0 for i in range(7)),), r"more than 64 paths"),
         (lambda meta: (meta["x"].shape[7],), r"the grid raised IndexError"),
+        (lambda meta: (_refused(meta["seq"]),), r"the grid raised AssertionError: too long"),
+        (lambda meta: ((meta["seq"] + 63) & ~63,), r"the grid has .* where \(S \+ 63\) is a number"),
+        (lambda meta: (4 if meta["seq"] in {1, 2} else 8,), r"the grid: the expression S was looked up in a set"),
         ((Expr("fact", value="Q"),), r"the grid uses 'Q', which is not known at a call"),
         ((device("clusters"),), r"the grid uses 'device\.clusters'(.|\n)*'device\.multiprocessors'"),
         ((Expr("fact", value="stride.x.4"),), r"uses 'stride\.x\.4'"),
@@ -247,6 +255,24 @@ def test_grids_that_cannot_be_had_say_what_and_why(grid: Any, message: str) -> N
         tl.rendered(op, config=CONFIG)
     assert error.value.what.startswith("operator 'scale': kernel 'triton'")
     assert error.value.fix or "64 paths" in error.value.what or "zero" in error.value.what
+
+
+def test_an_element_type_is_equal_to_that_of_torch() -> None:
+    """And to its own name, as grids of this package ask."""
+
+    class DType:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __repr__(self) -> str:
+            return f"torch.{self.name}"
+
+    def grid(meta: Meta) -> tuple[int, ...]:
+        kind = meta["x"].dtype
+        assert (kind != DType("float16"), kind != "f16", kind in {"bf16"}) == (True, True, True)
+        return (64 if kind == DType("bfloat16") and kind == "bf16" else 32,)
+
+    assert "grid.x = INT64_C(64);" in tl.rendered(operator(grid), config=CONFIG).source
 
 
 def test_a_grid_sees_what_triton_shows_it() -> None:

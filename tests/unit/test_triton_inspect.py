@@ -114,7 +114,7 @@ REFUSED = {
     "wrong.py:reads_scalar": ("'BLOCK'", "reads the value of 'scale'", "`arguments` of TritonFunction"),
     "wrong.py:reads_address": ("'BLOCK'", "reads 'data_ptr' of the tensor 'x'", "`arguments` of TritonFunction"),
     "wrong.py:outer_reads_config": ("'BLOCK'", "reads the argument 'BM', which is not passed", "name 'BM'"),
-    "wrong.py:uses_bits": ("'POWER'", "its expression", "`arguments` of TritonFunction"),
+    "wrong.py:uses_bits": ("'POWER'", "(N and (N - 1)), where N is a number", "use // and %"),
     "wrong.py:divides": ("'BLOCK'", "cannot be followed: TypeError", "`arguments` of TritonFunction"),
     "wrong.py:gives_text": ("'BLOCK'", "gives 'wide'", "`arguments` of TritonFunction"),
     "wrong.py:invents_configs": ("N=64", "a config that is not listed", "`parameters`"),

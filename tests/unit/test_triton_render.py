@@ -171,6 +171,20 @@ def test_constexprs_come_from_the_config_the_pins_and_heuristics() -> None:
     ]
 
 
+def test_heuristics_that_give_booleans_are_booleans_and_debug_is_kept() -> None:
+    inspection = Inspection(
+        parameters=tl.parameters("x EVEN! ODD! PARTS!"),
+        heuristics={"EVEN": (tl.N % 2 == 0).data(), "ODD": ["const", 0], "PARTS": (tl.N % 2).data()},
+        booleans=("EVEN", "ODD"),
+        debug=True,
+    )
+    got = read_recipe(tl.rendered(tl.operator(function(), inspection), pins={"EVEN": 1, "PARTS": 1}).source)
+    assert [(n, type(v), v) for n, v in got.constexprs.items()] == [
+        ("EVEN", bool, True), ("ODD", bool, False), ("PARTS", int, 1)
+    ]  # fmt: skip
+    assert got.options == {"debug": True}
+
+
 def test_launch_options_of_a_config_come_before_those_of_the_function() -> None:
     options = {"num_warps": where(tl.N > 2048, 8, 4), "num_stages": 3, "num_ctas": parameter("CLUSTER"), "maxnreg": 128}
     space = (Parameter("CLUSTER", (2,)), Parameter("num_stages", (4, 5)), Parameter("enable_fp_fusion", (False,)))

@@ -41,6 +41,8 @@ class Element(str):
 def value_of(given):
     if not isinstance(given, dict):
         return given
+    if "number" in given:
+        return float(given["number"])
     if "block" in given:
         base = Array(Element(given["dtype"]), 256, 1 << 20)
         return TensorDescriptor(base, given["shape"], given["strides"], given["block"])

@@ -1,0 +1,36 @@
+"""What calls must meet where a kernel takes a tensor as a descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aot_tune.spec import Descriptor, Expr, Operator, alignment, all_of, stride
+
+__all__ = ["conditions", "unmet"]
+
+
+def conditions(operator: Operator, given: Descriptor) -> Iterator[Expr]:
+    """What the driver asks of a tensor map. [CUDA driver API, cuTensorMapEncodeTiled]"""
+    declared = operator.tensor(given.tensor)
+    order = given.order or tuple(range(declared.rank))
+    if sorted(order) != list(range(declared.rank)):
+        return  # the renderer refuses it
+    yield alignment(given.tensor) >= 16
+    yield stride(given.tensor, order[-1]) == 1
+    for axis in order[:-1]:
+        yield (stride(given.tensor, axis) * declared.dtype.itemsize) % 16 == 0
+        yield stride(given.tensor, axis) > 0
+    for axis in order:
+        yield declared.shape[axis] <= 2**31 - 1
+
+
+def unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
+    """A condition that legal calls need not meet: one with another address or stride than the workload's does not."""
+    facts = next(map(operator.facts, operator.workload_for(family)), {})
+    for condition in conditions(operator, given) if facts else ():
+        for fact in condition.facts() - set(operator.dims):
+            other = operator.tensor(given.tensor).dtype.itemsize if fact.startswith("alignment.") else facts[fact] + 1
+            call = {**facts, fact: other}
+            if not condition.evaluate(call) and all_of(operator.legal, call):
+                return condition
+    return None

@@ -1,0 +1,87 @@
+"""Heuristics and configs that are easily read wrongly: read as the JIT would, or refused."""
+
+from __future__ import annotations
+
+import pytest
+from triton_installed import EACH_TRITON, ask, integer, pointer, request
+
+from aot_tune.spec import Expr, Inspection, dims, parameter
+from aot_tune.triton.messages import FunctionRequest, Given, ProblemFacts
+
+N = dims("N")[0]
+ARGUMENTS = {"x": pointer("x", N), "n": integer(N)}
+
+
+def read(search: list[str], *asked: FunctionRequest) -> list[Inspection]:
+    found = [(a.inspection, a.fault) for a in ask(search, "cuda-sm_90a", *asked)]
+    assert [fault for _, fault in found if fault] == []
+    return [inspection for inspection, _ in found if inspection is not None]
+
+
+@EACH_TRITON
+def test_a_heuristic_may_give_a_launch_option(search: list[str]) -> None:
+    (found,) = read(search, request("odd.py:warps_by_size", ARGUMENTS))
+    warps = Expr.of(found.heuristics["num_warps"])
+    assert [warps.evaluate({"N": n}) for n in (1, 1024, 1025)] == [4, 4, 8]
+    assert [c["BLOCK"] for c in found.configs] == [64, 128]
+    assert not any("num_warps" in c for c in found.configs), "the JIT lets the heuristic have the last word"
+
+
+@EACH_TRITON
+def test_a_heuristic_sees_what_the_author_passes_in_place_of_a_configs_value(search: list[str]) -> None:
+    asked = request("odd.py:even", ARGUMENTS, problems=[ProblemFacts(id="64", facts={"N": 64, "stride.x.0": 1})])
+    passed = request("odd.py:even", {**ARGUMENTS, "BLOCK": Given(kind="constant", value=1024)})
+    twice = {**ARGUMENTS, "BLOCK": integer(parameter("BLOCK") * 2)}
+    own = request("odd.py:even", twice, parameters=["BLOCK"], problems=asked.problems)
+    found = read(search, asked, passed, own)
+    even = [Expr.of(f.heuristics["EVEN"]).key() for f in found]
+    assert even == [
+        "((N % parameter.BLOCK) == 0)", "((N % 1024) == 0)", "((N % (parameter.BLOCK * 2)) == 0)"
+    ]  # fmt: skip
+    assert found[0].pruned == {"64": [0]}
+    assert (found[2].configs, found[2].pruned) == ((), {}), "the kernel has a space of its own"
+    assert [f.booleans for f in found] == [("EVEN",)] * 3
+
+
+@EACH_TRITON
+def test_booleans_are_told_from_integers(search: list[str]) -> None:
+    (found,) = read(search, request("odd.py:flagged", ARGUMENTS))
+    assert (list(found.heuristics), found.booleans) == (["EVEN", "PARTS"], ("EVEN",))
+
+
+REFUSED = {
+    "by_set": "the heuristic for 'BLOCK' of triton_functions/odd.py:by_set: the expression N was looked up in a set",
+    "by_dict": "the expression N was looked up in a set, a dict or a cache",
+    "by_cache": "the expression N was looked up in a set, a dict or a cache",
+    "by_bits": "has ((N + 15) and -16), where (N + 15) is a number",
+    "by_loop": "has more than 64 paths",
+    "by_type": "its expression 128",
+    "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is of no argument",
+    "none_for_default": "a config of triton_functions/odd.py:none_for_default has BLOCK='None'",
+    "waits_for_all": "a config of triton_functions/odd.py:waits_for_all has 'launch_cooperative_grid'",
+}
+
+
+@EACH_TRITON
+def test_what_would_be_read_wrongly_is_refused(search: list[str]) -> None:
+    """Each would give another number than Python's, or never end."""
+    problems = [ProblemFacts(id="777", facts={"N": 777})]
+    asked = [request(f"odd.py:{name}", ARGUMENTS, problems=problems) for name in REFUSED]
+    for name, answer in zip(REFUSED, ask(search, "cuda-sm_90a", *asked), strict=True):
+        assert answer.fault is not None, name
+        assert REFUSED[name] in answer.fault.what
+        assert answer.fault.fix
+
+
+@EACH_TRITON
+def test_an_odd_config_is_no_matter_where_the_kernel_has_its_own(search: list[str]) -> None:
+    (found,) = read(search, request("odd.py:waits_for_all", ARGUMENTS, parameters=["BLOCK"]))
+    assert found.configs == ()
+
+
+@EACH_TRITON
+@pytest.mark.parametrize("name", ["fills", "calls_default"])
+def test_defaults_are_the_same_text_in_every_process(search: list[str], name: str) -> None:
+    first, second = (read(search, request(f"odd.py:{name}", {"x": pointer("x", N)})) for _ in range(2))
+    assert first == second
+    assert "0x" not in str(first[0].parameters)
