@@ -38,7 +38,7 @@ def constant(value: Any, kind: str, what: str) -> str:
         return f"{convert.get(kind, f'static_cast<{FLOATS[kind]}>')}({number})"
     if kind in ("i1", "u1"):
         return "1" if value else "0"
-    bits, integer = int(kind[1:]), int(value)
+    bits, integer = int(kind[1:]), int(value) if math.isfinite(value) else 0
     low, high = (0, 2**bits) if kind[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     if not low <= integer < high or integer != value:
         raise RenderError(f"{what}: the constant {value!r} does not fit the type {kind}", fix="change it or its type")

@@ -24,7 +24,12 @@ from aot_tune.triton.standins import stand_in
 __all__ = ["main"]
 
 _KEPT = 32 << 10
+_VARIABLES = ("TRITON_", "AMDGCN_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_")
 _DIAGNOSTIC = re.compile(r"^(?:loc\(.*?\)|[^\s:]+:\d+:\d+|<unknown>:0): (error: .*)$", re.MULTILINE)
+
+
+class _StaleError(Exception):
+    """What the process has loaded is not what a fresh one would compile from."""
 
 
 class _Worker:
@@ -36,6 +41,7 @@ class _Worker:
         self._virtual = target_of(target)[1]
         self._roots = roots
         self._functions: dict[str, Any] = {}
+        self._changed_by = ""  # the place of functions whose import has set variables of Triton
         interface.fake_driver(self._device)
         stand_in(self._device)
 
@@ -49,12 +55,13 @@ class _Worker:
             jit = self._function(recipe.function)
             if self._interface.reached(jit).digest != recipe.digest:
                 # what was read and what would be compiled are not the same: the next build reads it again
-                error = f"error: {recipe.function} has changed since it was read"
-                return CompileReply(error=error, lasting=False, stale=True)
+                raise _StaleError(f"{recipe.function} has changed since it was read")
             made = self._interface.compile_function(jit, recipe, self._device, self._virtual)
             with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
                 file.write(made.image)
             return CompileReply(image=_image(recipe.signature, made), log=made.printed[-_KEPT:])
+        except _StaleError as error:
+            return CompileReply(error=f"error: {error}", lasting=False, stale=True)
         except self._interface.CompileError as error:
             return CompileReply(error=str(error), lasting=error.lasting)
         except AotTuneError as error:
@@ -65,9 +72,18 @@ class _Worker:
             return CompileReply(error=f"error: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
 
     def _function(self, reference: str) -> Any:
+        place, before = reference.partition(":")[0], _settings()
+        if self._changed_by not in ("", place):
+            raise _StaleError(f"{self._changed_by} has set variables of Triton")
         if reference not in self._functions:
             self._functions[reference] = self._interface.unwrap(load(reference, self._roots), reference).jit
+            self._changed_by = place if _settings() != before else self._changed_by
         return self._functions[reference]
+
+
+def _settings() -> dict[str, str]:
+    """Variables that change what Triton makes; modules of kernels may set them, for all kernels of their process."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
 def _image(signature: dict[str, str], made: Any) -> Image:

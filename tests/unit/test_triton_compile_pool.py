@@ -43,7 +43,7 @@ def compile_request(search: list[str], folder: Path, function: str = "rows.py:pl
     if (search[0], function) not in _REQUESTS:
         (answer,) = ask(search, TARGET, request(function, {"n": integer(dims("N")[0])}))
         assert answer.inspection is not None, answer.fault
-        types = {"x": "*fp32", "y": "*fp32", "n": "i32", "step": "i32"}
+        types = {"a": "*fp32", "x": "*fp32", "y": "*fp32", "n": "i32", "step": "i32"}
         names = [p.name for p in answer.inspection.parameters]
         _REQUESTS[search[0], function] = Recipe(
             function=f"triton_functions/{function}",
@@ -137,6 +137,19 @@ def test_a_function_that_reads_the_standard_input_takes_no_request(
     for _ in range(2):
         reply, _ = pool.compile(setup_of(search), compile_request(search, tmp_path, "odd.py:asks"), 60)
         assert reply.image is not None, reply.error
+
+
+@EACH_TRITON
+def test_variables_that_a_module_sets_are_for_its_own_functions(search: list[str], pool: Pool, tmp_path: Path) -> None:
+    """Else code would depend on which kernels a worker had compiled before."""
+    made = []
+    for function in ("odd.py:product", "settings.py:exact", "odd.py:product", "settings.py:exact"):
+        asked = compile_request(search, tmp_path, function)
+        asked = msgspec.structs.replace(asked, recipe=msgspec.structs.replace(asked.recipe, constexprs={"BLOCK": 64}))
+        reply, _ = pool.compile(setup_of(search), asked, 120)
+        assert reply.image is not None, reply.error
+        made.append((reply.image.registers, reply.image.size))
+    assert made[0] == made[2] != made[1] == made[3]
 
 
 @EACH_TRITON

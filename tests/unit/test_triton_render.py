@@ -260,6 +260,7 @@ def test_facts_that_hold_in_every_call_are_constants() -> None:
         ({"n": tl.M}, "n!", {}, r"the constexpr argument 'n' is M, which has no value here"),
         ({"n": tl.M}, "n:fp8", {}, r"argument 'n' has the type 'fp8'"),
         ({"n": 300}, "n:i8", {}, r"argument 'n': the constant 300 does not fit the type i8"),
+        ({"n": float("inf")}, "n:i8", {}, r"argument 'n': the constant inf does not fit the type i8"),
         ({"n": 0.5}, "n:i32", {}, r"argument 'n': the constant 0.5 does not fit the type i32"),
         ({"n": "rate"}, "n:i32", {}, r"argument 'n': the scalar 'rate' is a float, not i32"),
         ({"d": Descriptor("x", (8,))}, "d", {}, r"descriptor of 'x' has a block of 1 axes, and the tensor has 2"),
