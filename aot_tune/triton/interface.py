@@ -59,7 +59,7 @@ BASELINE_PTX = 80
 
 _ELEMENT_TYPES = {
     "f32": core.float32, "f64": core.float64, "f16": core.float16, "bf16": core.bfloat16, "i8": core.int8,
-    "i32": core.int32, "i64": core.int64, "u8": core.uint8, "bool": core.int1,
+    "i32": core.int32, "i64": core.int64, "u8": core.uint8, "bool": core.int1, "u1": core.int1,
 }  # fmt: skip
 
 

@@ -245,6 +245,7 @@ def test_defaults_dtypes_and_what_is_left_out(search: list[str], tmp_path: Path)
         {"constexprs": {}},
         {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "i32"}},
         {"constexprs": {"SIZE": 64, "LEFT_OUT": 2.0}, "dtypes": {"KIND": "fp32"}},
+        {"constexprs": {"SIZE": 64, "LEFT_OUT": None}, "dtypes": {"KIND": "u1"}},
     ]
     made = []
     for number, way in enumerate(ways):
