@@ -106,7 +106,8 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Ins
         )
     inputs = {t.name for t in operator.inputs}
     for argument in inspection.restore_value:
-        tensor = function.arguments.get(argument, argument)
+        given = function.arguments.get(argument, argument)
+        tensor = given.tensor if isinstance(given, Descriptor) else given
         if isinstance(tensor, str) and tensor in inputs:
             raise BuildError(
                 f"{where} changes its argument {argument!r} (restore_value), which is passed the input {tensor!r}",

@@ -146,8 +146,10 @@ def _argument(
         return _given(operator, kernel, p, p.name)
     if p.name in operator.dims:
         return Argument(parameter=p, kind="integer", expr=dim(p.name))
-    if p.has_default:
-        return _given(operator, kernel, p, of_data(p.default))
+    if p.has_default:  # a text is no name of a tensor there
+        default = of_data(p.default)
+        text = Argument(parameter=p, kind="constant", value=default)
+        return text if isinstance(default, str) else _given(operator, kernel, p, default)
     raise SpecError(
         f"operator {operator.name!r}: kernel {kernel.name!r}: nothing is passed as argument {p.name!r} of "
         f"{function.function!r}",

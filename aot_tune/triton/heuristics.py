@@ -196,13 +196,19 @@ def prune(
     if tuner is None or (tuner.early_config_prune is None and tuner.perf_model is None):
         return {}
     outer = {name for name, _, inner in function.heuristics() if not inner}
-    found = {}
+    found, before = {}, function.configs()
     for problem in request.problems:
         more = {n: e for n, e in heuristics.items() if n in outer}
         values = Arguments(passed(request, names), problem.facts, element_type, more).copy()
         what = f"kernel {request.name!r}: pruning the configs of {request.function} for {problem.id}"
         kept = _pruned(tuner, values, constexprs, what)
         found[problem.id] = sorted({_index(tuner.configs, config, what) for config in kept})
+        if function.configs() != before:
+            raise SpecError(
+                f"{what} changes them",
+                why="configs are those of @triton.autotune, the same on every problem",
+                fix="declare `parameters` and `constraints` of the kernel instead",
+            )
     return found
 
 

@@ -13,7 +13,7 @@ from aot_tune.errors import BuildError, ToolchainError
 from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operators
 from aot_tune.plan import Request, make_plan
-from aot_tune.spec import Inspection, KernelParameter, Operator
+from aot_tune.spec import Descriptor, Inspection, KernelParameter, Operator
 from aot_tune.triton import client
 from aot_tune.triton.messages import Answer, Fault, InspectRequest
 
@@ -165,3 +165,10 @@ def test_a_function_that_changes_an_input_is_refused(
         BuildError, match=r"changes its argument 'x_ptr' \(restore_value\), which is passed the input 'x'"
     ):
         inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+    rows = operators["rms_norm"].kernel("rows")
+    assert rows.triton is not None
+    given = {**rows.triton.arguments, "x_ptr": Descriptor("x", (1, 64))}
+    described = replace(rows, triton=replace(rows.triton, arguments=given))
+    one = replace(operators["rms_norm"], kernels=(described, operators["rms_norm"].kernel("generic")))
+    with pytest.raises(BuildError, match="which is passed the input 'x'"):
+        inspect_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})

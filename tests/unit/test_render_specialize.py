@@ -325,3 +325,10 @@ def test_a_grid_is_as_long_as_devices_take_it(grid: Any, wanted: list[str]) -> N
     op = replace(op, kernels=(op.kernel("generic"), replace(op.kernel("rows"), triton=function)))
     found = candidates_for(op, resolved(op.kernel("rows"), SM90.name), {"num_warps": 4}, SM90)
     assert [g.key() for g in requirements(op, next(found)) if g.key().endswith("65535)")] == wanted
+
+
+def test_a_default_is_a_text_whatever_tensor_has_that_name() -> None:
+    declared = (*INSPECTION.parameters[:-1], parameter("SPLIT", constexpr=True, has_default=True, default="bias"))
+    op = operator(inspection=Inspection(parameters=declared, digest="6" * 64))
+    (split,) = (a for a in bind(op, op.kernel("rows"), SM90.name) if a.name == "SPLIT")
+    assert (split.kind, split.value) == ("constant", "bias")

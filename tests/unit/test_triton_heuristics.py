@@ -58,6 +58,7 @@ REFUSED = {
     "by_type": "its expression 128",
     "of_nothing": "the heuristic for 'block' of triton_functions/odd.py:of_nothing is of no argument",
     "none_for_default": "a config of triton_functions/odd.py:none_for_default has BLOCK='None'",
+    "changes_configs": "pruning the configs of triton_functions/odd.py:changes_configs for 777 changes them",
     "waits_for_all": "a config of triton_functions/odd.py:waits_for_all has 'launch_cooperative_grid'",
 }
 
@@ -65,7 +66,7 @@ REFUSED = {
 @EACH_TRITON
 def test_what_would_be_read_wrongly_is_refused(search: list[str]) -> None:
     """Each would give another number than Python's, or never end."""
-    problems = [ProblemFacts(id="777", facts={"N": 777})]
+    problems = [ProblemFacts(id="777", facts={"N": 777, "stride.x.0": 1})]
     asked = [request(f"odd.py:{name}", ARGUMENTS, problems=problems) for name in REFUSED]
     for name, answer in zip(REFUSED, ask(search, "cuda-sm_90a", *asked), strict=True):
         assert answer.fault is not None, name

@@ -128,6 +128,18 @@ def of_nothing(x, n):
     tl.store(x, n)
 
 
+def halve(configs, named_args, **kwargs):
+    for config in configs:
+        config.kwargs["BLOCK"] //= 2
+    return configs
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=["n"], prune_configs_by={"early_config_prune": halve})
+@triton.jit
+def changes_configs(x, n, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": None, "waves_per_eu": None})], key=["n"])
 @triton.jit
 def none_for_default(x, n, BLOCK: tl.constexpr = 64):
