@@ -7,9 +7,10 @@ kernel runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from aot_tune.errors import SpecError
 from aot_tune.render.recipe import of_data
 from aot_tune.spec import DTYPES, Expr, Facts, present
 from aot_tune.triton.messages import Given, TensorFacts
@@ -57,14 +58,14 @@ class _DType:
 class TensorView:
     """What is known of a tensor: `value` turns an expression into what the reader gets."""
 
-    def __init__(self, facts: TensorFacts, value: Callable[[Expr], Any], block: tuple[Any, ...] = ()) -> None:
-        self._facts, self._value = facts, value
+    def __init__(self, facts: TensorFacts, value: Callable[[Expr], Any], block: Sequence[Any] = ()) -> None:
+        self._facts, self._value, self._block = facts, value, block
         self.shape = tuple(value(Expr.of(e)) for e in facts.shape)
         self.strides = tuple(value(Expr.of(e)) for e in facts.strides)
         self.ndim = len(self.shape)
         self.is_cuda = True
         if block:
-            self.block_shape, self.base = list(block), self
+            self.base = self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -78,6 +79,13 @@ class TensorView:
         return self[0]
 
     __bool__ = __len__ = __float__ = __int__ = __index__ = _unknown
+
+    @property
+    def block_shape(self) -> list[Any]:
+        """Extents of a descriptor's blocks, which a config may decide."""
+        if not self._block:
+            raise UnknownValueError(f"it reads 'block_shape' of the tensor {self._facts.name!r}")
+        return [self._value(Expr.of(e)) for e in self._block]
 
     @property
     def _name(self) -> str:
@@ -167,18 +175,21 @@ class Arguments(Mapping[str, Any]):
     def _value(self, expr: Expr) -> Any:
         return expr if self._facts is None else expr.evaluate(self._facts)
 
+    def _integer(self, name: str, expr: Expr) -> Any:
+        try:
+            return self._value(expr)
+        except SpecError:  # a config or the device decides
+            return _Unknown(name)
+
     def _read(self, name: str, given: Given) -> Any:
         if given.kind == "integer":
-            return self._value(Expr.of(given.expr))
+            return self._integer(name, Expr.of(given.expr))
         if given.kind == "constant":
             return of_data(given.value)
         tensor = given.tensor
-        if given.kind == "scalar" and self._facts is not None:
-            return of_data(given.value)
         if tensor is None:
-            return _Unknown(name)
+            return of_data(given.value) if given.kind == "scalar" and self._facts is not None else _Unknown(name)
         if tensor.optional and not bool(self._value(present(tensor.name))):
             return None
-        block = tuple(self._value(Expr.of(e)) for e in given.block)
-        view = TensorView(tensor, self._value, block)
+        view = TensorView(tensor, self._value, given.block)
         return self._element_type(view._name) if given.kind == "dtype" else view

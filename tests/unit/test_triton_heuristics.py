@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from triton_installed import EACH_TRITON, ask, integer, pointer, request
 
-from aot_tune.spec import Expr, Inspection, dims, parameter
+from aot_tune.spec import Expr, Inspection, device, dims, parameter
 from aot_tune.triton.messages import FunctionRequest, Given, ProblemFacts
 
 N = dims("N")[0]
@@ -86,3 +86,14 @@ def test_defaults_are_the_same_text_in_every_process(search: list[str], name: st
     first, second = (read(search, request(f"odd.py:{name}", {"x": pointer("x", N)})) for _ in range(2))
     assert first == second
     assert "0x" not in str(first[0].parameters)
+
+
+@EACH_TRITON
+def test_configs_of_a_function_on_descriptors_are_pruned(search: list[str]) -> None:
+    """Their blocks are not known before a config is chosen, nor is what only the device knows."""
+    tensor = ARGUMENTS["x"].tensor
+    described = Given(kind="descriptor", tensor=tensor, block=[parameter("BLOCK").data()])
+    problems = [ProblemFacts(id=str(n), facts={"N": n, "stride.x.0": 1}) for n in (64, 128)]
+    given = {**ARGUMENTS, "x": described, "processors": integer(device("multiprocessors"))}
+    (found,) = read(search, request("odd.py:on_blocks", given, problems=problems))
+    assert found.pruned == {"64": [0], "128": [0, 1]}
