@@ -144,8 +144,9 @@ def _argument(
         return Argument(parameter=p, kind="parameter")
     if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
         return _given(operator, kernel, p, p.name)
-    if p.name in operator.dims:
-        return Argument(parameter=p, kind="integer", expr=dim(p.name))
+    known = {**{d: dim(d) for d in operator.dims}, **function.options}  # the JIT passes an option to both
+    if p.name in known:
+        return _given(operator, kernel, p, known[p.name])
     if p.has_default:  # a text is no name of a tensor there
         default = of_data(p.default)
         text = Argument(parameter=p, kind="constant", value=default)

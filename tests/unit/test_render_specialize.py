@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from aot_tune.errors import SpecError
-from aot_tune.render import bind, candidate_for, candidates_for, requirements, resolved
+from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requirements, resolved
+from aot_tune.render.recipe import read_recipe
 from aot_tune.spec import (
     Descriptor,
     Inspection,
@@ -332,3 +333,16 @@ def test_a_default_is_a_text_whatever_tensor_has_that_name() -> None:
     op = operator(inspection=Inspection(parameters=declared, digest="6" * 64))
     (split,) = (a for a in bind(op, op.kernel("rows"), SM90.name) if a.name == "SPLIT")
     assert (split.kind, split.value) == ("constant", "bias")
+
+
+@pytest.mark.parametrize(("option", "pinned"), [(8, {}), (where(D > 1000, 8, 4), {"option.num_warps": 8})])
+def test_an_argument_of_a_launch_options_name_is_the_option(option: Any, pinned: dict[str, int]) -> None:
+    declared = (*INSPECTION.parameters, parameter("num_warps", constexpr=True, has_default=True, default=4))
+    op = operator(inspection=Inspection(parameters=declared, digest="7" * 64))
+    rows = op.kernel("rows")
+    function = replace(rows.triton, options={"num_warps": option})
+    op = replace(op, kernels=(op.kernel("generic"), replace(rows, triton=function)))
+    candidate = candidate_for(op, op.kernel("rows"), {}, SM90, problem(R=4, D=1024))
+    recipe = read_recipe(Renderer([]).render(op, candidate, SM90).source)
+    assert {n: v for n, v in candidate.pins.items() if n.startswith("option")} == pinned
+    assert (recipe.constexprs["num_warps"], recipe.options["num_warps"]) == (8, 8)
