@@ -123,6 +123,13 @@ class _Meta(Mapping[str, Any]):
             fix=did_you_mean(name, list(self)),
         )
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._arguments or name in self._values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        there = name in self
+        return self[name] if there else default
+
     def __iter__(self) -> Iterator[str]:
         return iter({**self._arguments, **self._values})
 

@@ -275,6 +275,12 @@ def test_an_element_type_is_equal_to_that_of_torch() -> None:
     assert "grid.x = INT64_C(64);" in tl.rendered(operator(grid), config=CONFIG).source
 
 
+def test_a_grid_may_ask_whether_there_is_an_argument() -> None:
+    op = operator(lambda meta: (meta.get("GROUPS", 7), meta.get("SPLIT", 9), 5 if "HEADS" in meta else 6))
+    source = tl.rendered(op, config=CONFIG).source
+    assert all(f"grid.{axis} = INT64_C({n});" in source for axis, n in zip("xyz", (7, 3, 6), strict=True))
+
+
 def test_a_grid_sees_what_triton_shows_it() -> None:
     """Constants of the config, integers that are pinned, absent tensors as None, shapes of descriptors."""
     seen: dict[str, Any] = {}
