@@ -24,7 +24,7 @@ class Remarks:
         self._known: dict[str, str] = {}
         self._told: set[str] = set()
 
-    def prepare(self, prepared: Prepared, ask: Callable[[messages.Prepare], messages.Reply]) -> None:
+    def prepare(self, prepared: Prepared, ask: Callable[[messages.Prepare], messages.Reply]) -> messages.Reply:
         """Have a worker make a problem's buffers, and keep and log what the first one to do so says of them."""
         new = prepared.key not in self._known
         reply = ask(messages.Prepare(key=prepared.key, probe=new))
@@ -32,6 +32,7 @@ class Remarks:
             self._known[prepared.key] = reply.remark
             self.log(f"{prepared.operator} {prepared.problem.id}: {reply.remark}" if reply.remark else "")
             self.log(reply.log)
+        return reply
 
     def log(self, line: str) -> None:
         """Log a line that was not logged before."""

@@ -236,6 +236,18 @@ class Bench:
                 _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
                 worker.known.add(prepared.key)
 
+    def make_buffers(self, worker: Worker, prepared: Prepared) -> None:
+        """Have a worker that knows a problem make its buffers.
+
+        Raises:
+            DiedError: when the worker dies of it, or cannot make them: it is not used again.
+        """
+        limit = self.policy.deadlines.prepare
+        reply = self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, limit))
+        if isinstance(reply, messages.Failure):  # no candidate's fault, unless one that was there before leaked
+            worker.kill()
+            raise DiedError(reply.status, reply.reason)
+
     def _measure(
         self,
         prepared: Prepared,
@@ -305,7 +317,10 @@ class Bench:
             worker = self.pool.candidates()
             try:
                 with run.phases("prepare"):
-                    self._make_buffers(worker, run.prepared, checks)
+                    new = run.prepared.key not in worker.known
+                    self.introduce(worker, run.prepared, *checks)
+                    if new:
+                        self.make_buffers(worker, run.prepared)
                 return worker
             except DiedError as death:
                 if last:
@@ -315,12 +330,6 @@ class Bench:
                         fix="free memory, or leave the problem out of the workload",
                     ) from None
         raise AssertionError
-
-    def _make_buffers(self, worker: Worker, prepared: Prepared, checks: Sequence[Prepared]) -> None:
-        new = prepared.key not in worker.known
-        self.introduce(worker, prepared, *checks)
-        if new:
-            self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, self.policy.deadlines.prepare))
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder

@@ -95,6 +95,7 @@ class Pool:
         """
         if not self._open:
             raise WorkerError("the bench is closed", fix="use it inside its `with` block")
+        self._bury(self._candidates, self._spare)
         if self._candidates is None or self._candidates.state == "DEAD":
             self._candidates, self._spare = self._spare, None
         if self._candidates is None or self._candidates.state == "DEAD":
@@ -120,6 +121,7 @@ class Pool:
         """
         if not self._open:
             raise WorkerError("the bench is closed", fix="use it inside its `with` block")
+        self._bury(self._frameworks)
         if self._frameworks is None or self._frameworks.state == "DEAD":
             self._frameworks = self._new("framework")
         try:
@@ -130,6 +132,14 @@ class Pool:
             self._frameworks = self._new("framework")
             self._ready(self._frameworks)
         return self._frameworks
+
+    def _bury(self, *workers: Worker | None) -> None:
+        """Sweep up after workers that died since they were last asked: that is no fault of what is asked next."""
+        for worker in workers:
+            if worker is not None and worker.died_idle():
+                self.deaths += 1
+                self.sweep()
+                self._clear(worker)
 
     def _ready(self, worker: Worker) -> None:
         worker.wait_ready()

@@ -98,6 +98,13 @@ class Worker:
         self._frames = Frames()
         self._place, self._resident = "starting", 0
 
+    def died_idle(self) -> bool:
+        """Whether it died while it had nothing to do, which is found out now; it is DEAD then."""
+        if self.state == "READY" and any(key.data == "death" for key, _ in self._selector.select(0)):
+            self._finish()
+            return True
+        return False
+
     def start(self) -> None:
         """Start the process, once; does not wait for it."""
         if self.state != "NEW":
@@ -225,22 +232,26 @@ class Worker:
 
     def _next_reply(self) -> messages.Reply | None:
         try:
-            data = os.read(self._replies, 1 << 16)
-            frames = self._frames.feed(data)
-        except BlockingIOError:
-            return None
-        except ClosedError:
+            replies = [messages.decode_reply(f) for f in self._frames.feed(self._read_replies())]
+        except (ClosedError, msgspec.MsgspecError) as error:  # whatever wrote that, no answer can be told from it now
+            self._drain_output()
             self.kill()
-            return None
-        if not data:  # the end of the pipe; the death itself arrives on the pidfd
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._replies)
-        for frame in frames:
-            reply = messages.decode_reply(frame)
+            raise DiedError("no-result", f"no message in {self._place}: {error}{self._said()}") from error
+        for reply in replies:
             if not isinstance(reply, messages.Progress):
                 return reply
             self._place, self._resident = reply.place, reply.resident_bytes
         return None
+
+    def _read_replies(self) -> bytes:
+        try:
+            data = os.read(self._replies, 1 << 16)
+        except BlockingIOError:
+            return b""
+        if not data:  # the end of the pipe; the death itself arrives on the pidfd
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._replies)
+        return data
 
     def _drain_output(self) -> None:
         for _ in range(16):  # in turns with the other pipe: a flood must not hide an answer or a deadline
@@ -307,7 +318,7 @@ class Worker:
             if "death" in ready:
                 return True
             if "reply" in ready:
-                self._next_reply()
+                self._read_replies()
         return False
 
     def _finish(self) -> tuple[int, int]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Race"]
 
 
+_SPARED = 3
+"""A worker's death during a runner's turns is put down to others in the worker at most so often."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate in a race."""
 
@@ -43,6 +47,8 @@ class _Runner:
         self.bitwise: bool | None = None
         self.overhead = 0.0
         self.calls, self.warm = 1, 1
+        self.spared = 0
+        self.home: Worker | None = None
         self.samples: list[float] = []
 
     def out(self, status: Status, reason: str) -> None:
@@ -61,6 +67,7 @@ class Race:
         self._entries = [_Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
         self._baselines = [_Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
+        self._loaded: set[str] = set()
         self._recoveries = bench.policy.on_gpu.waits
         self._states: list[DeviceState] = []
         self._clocks: list[float] = []
@@ -81,18 +88,20 @@ class Race:
         return [self._result(r) for r in runners]
 
     def _worker(self, runner: _Runner) -> Worker:
-        """The runner's worker, in which all entries that are still in the race are loaded."""
+        """The runner's worker, in which it is loaded beside those that were asked before it."""
         if runner.entry is None:
-            return self._pool.frameworks()
+            worker = self._pool.frameworks()
+            if worker is not runner.home:  # another baseline has taken the last one with it
+                self._prepare_baseline(runner)
+            return worker
         worker = self._pool.candidates()
         if worker is not self._loaded_in:
             self._bench.introduce(worker, self._prepared)
-            limit = self._policy.deadlines.prepare
-            self._bench.remarks.prepare(self._prepared, lambda r: self._pool.request(worker, r, limit))
-            self._loaded_in = worker
-            for other in self._entries:
-                if other.status == "ok":
-                    self._load(worker, other)
+            self._bench.make_buffers(worker, self._prepared)
+            self._loaded_in, self._loaded = worker, set()
+        if runner.handle not in self._loaded:
+            self._load(worker, runner)
+            self._loaded.add(runner.handle)
         return worker
 
     def _load(self, worker: Worker, runner: _Runner) -> None:
@@ -109,30 +118,42 @@ class Race:
             runner.out(reply.status, reply.reason)
 
     def _ask(self, runner: _Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
-        """Ask a runner's worker; when it dies, the runner is out and the race goes on without it."""
+        """Ask a runner's worker; when it dies, the runner is out and the race goes on without it.
+
+        Where others were in the worker too, what one of them left running may have killed it: then the runner is asked
+        again, in a new worker that has held nothing else.
+        """
         deaths = 0
-        while True:
-            standing = self._standing()
+        while runner.status == "ok":
             try:
                 worker = self._worker(runner)
-                break
             except DiedError as death:
-                deaths += len(self._standing()) == len(standing)  # else loading an entry did it; that one is out now
+                deaths += runner.status == "ok"  # else loading it did it, and it is out now
                 if deaths == 2:
-                    for other in standing:
+                    for other in self._standing():
                         other.out("no-result", f"no worker can hold the problem: {death.reason}")
-                    return None
-        if runner.status != "ok":
-            return None
-        try:
-            reply = self._pool.request(worker, request, seconds)
-        except DiedError as death:
-            self._strike(runner, death)
-            return None
-        if isinstance(reply, messages.Failure):
-            runner.out(reply.status, reply.reason)
-            return None
-        return reply
+                continue
+            if runner.status != "ok":
+                break
+            try:
+                reply = self._pool.request(worker, request, seconds)
+            except DiedError as death:
+                if self._may_be_blameless(runner, worker, death):
+                    runner.spared += 1
+                    self._loaded_in = None
+                else:
+                    self._strike(runner, death)
+                continue
+            if isinstance(reply, messages.Failure):
+                runner.out(reply.status, reply.reason)
+                break
+            return reply
+        return None
+
+    def _may_be_blameless(self, runner: _Runner, worker: Worker, death: DiedError) -> bool:
+        """Whether something else than a runner may have killed its worker, as far as it is worth another try."""
+        killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # as a budget's end does
+        return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
 
     def _standing(self) -> list[_Runner]:
         return [r for r in self._entries if r.status == "ok"]
@@ -164,7 +185,7 @@ class Race:
 
     def _prepare_baseline(self, runner: _Runner) -> None:
         try:
-            worker = self._pool.frameworks()
+            worker = runner.home = self._pool.frameworks()
             self._bench.introduce(worker, self._prepared)
             name = runner.name.partition(":")[2]
             request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
@@ -301,7 +322,8 @@ class Race:
                     unload = messages.Unload(handle=runner.handle)
                     self._pool.request(self._loaded_in, unload, self._policy.deadlines.load)
                 except DiedError as death:
-                    self._strike(runner, death)
+                    if not self._may_be_blameless(runner, self._loaded_in, death):
+                        self._strike(runner, death)
                     break
         for runner in self._baselines:
             try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aot_tune.bench import messages, sandbox, timing
+from aot_tune.bench import arithmetic, messages, sandbox, timing
 from aot_tune.bench.baselines import PreparedBaseline, input_digests, prepare_baseline
 from aot_tune.bench.buffers import Region
 from aot_tune.bench.family import Emit, Role
@@ -147,6 +147,7 @@ class CpuSession:
         loaded = self._loaded.pop(request.handle, None)
         if loaded is not None:
             loaded.close()
+        arithmetic.restore()  # as code that is linked for fast mathematics changes it when it is loaded
         self._baselines.pop(request.handle, None)
         return messages.Done()
 
@@ -232,9 +233,6 @@ class CpuSession:
                 repeater.sample(request.warm)
             return messages.Timed(samples=(timing.undisturbed(repeater.sample, request.calls),))
         emit(_progress("timed calls of a race"))
-        ready = self._make_ready(request.handle, request.key)
-        if request.fresh:
-            ready.calls.poison()
 
         def take(_empty: float) -> list[float]:
             if request.warm:
@@ -242,10 +240,15 @@ class CpuSession:
             return [timing.undisturbed(ready.sampler.sample, request.calls)]
 
         try:
+            ready = self._make_ready(request.handle, request.key)
+            if request.fresh:
+                ready.calls.poison()
             with self._confined():
                 samples, overhead = self._beside_empty(ready, take)
-        except timing.ReturnedError as error:
+        except (LaunchError, timing.ReturnedError) as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+        except WorkspaceError as error:
+            return messages.Timed(samples=(), status="skipped", reason=str(error))
         fault = ""
         if request.fresh:
             bits = self._accepted.get((request.handle, request.key), {})

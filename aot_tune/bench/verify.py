@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.bench import arithmetic
 from aot_tune.bench.buffers import Placement, Region
 from aot_tune.bench.objects import LaunchError, Loaded
 from aot_tune.bench.records import Policy, Status
@@ -94,9 +95,12 @@ def verify(
         try:
             workspace = workspace_for(loaded, calls, policy)
             try:
+                before = arithmetic.mode()
                 runs.append(_run(loaded, calls, workspace, _GARBAGE[len(runs) % 3]))
+                disturbed = arithmetic.changed_since(before)
                 same = bool(bits) and same_bits(calls, bits)
                 fault, error = inspect(state, calls, workspace, whole=not same)
+                fault = fault or disturbed
             finally:
                 if workspace is not None:
                     workspace.close()
@@ -207,6 +211,7 @@ def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds
     """
     worst, place = 0.0, -1
     count = wrong = 0
+    got = got.view(np.uint8) if got.dtype.kind == "b" else got  # of the bytes that are true to numpy, one is right
     flat = got.reshape(-1) if got.flags.c_contiguous else np.ascontiguousarray(got).reshape(-1)
     true = want.reshape(-1)
     limit = float(np.finfo(flat.dtype).max) if flat.dtype.kind == "f" else np.inf

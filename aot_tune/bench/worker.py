@@ -61,7 +61,11 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _serve(setup: Setup, session: Session) -> None:
+    own = os.getpid()
+
     def emit(message: messages.Reply) -> None:
+        if os.getpid() != own:  # a candidate forked and both returned: only one of them is to answer
+            os._exit(0)
         write_frame(setup.replies, messages.encode(message))
 
     libc = ctypes.CDLL(None)

@@ -1,0 +1,115 @@
+"""Who is to blame: what a candidate leaves behind costs no other one, and what a worker lacks costs none."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench import messages
+from aot_tune.errors import WorkerError
+
+pytestmark = pytest.mark.alone
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("name", ["babbles", "babbles_in_frames"])
+def test_what_is_no_message_on_the_pipe_costs_the_candidate_that_wrote_it(bed: Any, name: str) -> None:
+    measured = bed.screen(name)
+    assert measured.status == "no-result"
+    assert re.search(r"no message in .*: ", measured.reason), measured.reason
+    raced = {m.candidate: m.status for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry(name)])}
+    assert raced == {"good": "ok", name: "no-result", "baseline:numpy": "ok"}
+    assert bed.screen("good").status == "ok"
+
+
+def test_of_a_process_that_forked_one_answers(bed: Any) -> None:
+    for name in ("forks", "good", "forks", "good", "spins"):
+        measured = bed.screen(name, tune_checks=False)
+        assert measured.status == "ok", measured.reason
+        assert measured.screen
+        assert isinstance(bed.bench.pool.candidates().request(messages.Ping(), 5), messages.Pong)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("rounds", "rounds in another direction"), ("flushes", "treats denormal numbers otherwise")]
+)
+def test_a_candidate_that_leaves_arithmetic_changed_is_wrong(bed: Any, name: str, what: str) -> None:
+    measured = bed.screen(name)
+    assert measured.status == "wrong-result"
+    assert f"the thread that called it {what} from then on (problem" in measured.reason
+    assert bed.screen("good").status == "ok"
+
+
+def test_what_an_earlier_candidate_left_running_costs_no_entry_of_a_race(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bed.screen("spins").status == "ok"
+    request, struck = bed.bench.pool.request, []
+
+    def strike_then_ask(worker: Any, message: Any, seconds: float) -> Any:
+        if isinstance(message, messages.Turn) and message.handle.startswith("race") and not struck:
+            struck.append(message)
+            os.kill(worker.pid, signal.SIGSEGV)
+        return request(worker, message, seconds)
+
+    monkeypatch.setattr(bed.bench.pool, "request", strike_then_ask)
+    found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("unsteady")])}
+    assert struck
+    assert {m.status for m in found.values()} == {"ok"}, found
+    assert len({len(m.final) for m in found.values()}) == 1
+
+
+def test_an_entry_that_dies_alone_too_is_out(bed: Any) -> None:
+    found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("segfault")])}
+    assert (found["good"].status, found["segfault"].status) == ("ok", "crashed")
+    assert bed.bench.pool.deaths == 2
+
+
+def test_a_baseline_that_dies_costs_no_other_one(bed: Any) -> None:
+    found = {m.candidate: m for m in bed.bench.race(bed.prepare(R=17, D=64), [bed.entry("good")])}
+    assert found["baseline:crash"].status == "no-result"
+    assert (found["baseline:numpy"].status, found["baseline:numpy"].reason) == ("ok", "")
+    assert len(found["baseline:numpy"].final) == len(found["good"].final)
+
+
+def test_a_worker_that_died_while_it_was_not_asked_is_replaced(bed: Any) -> None:
+    bed.screen("good")
+    bed.bench.pool.settle()
+    idle = bed.bench.pool.workers()
+    assert [w.state for w in idle] == ["READY"] * 3
+    for worker in idle:
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_for_end(worker.pid)
+    assert bed.screen("good", bed.prepare(R=3, D=5)).status == "ok"
+
+
+def test_a_problem_that_workers_have_no_memory_for_is_told_and_no_candidate_blamed(bed: Any) -> None:
+    prepared = bed.prepare(R=4096, D=4096)
+    bed.bench.pool.candidates()
+    for worker in bed.bench.pool.workers():
+        if worker.role == "candidate":
+            worker.wait_ready()
+            held = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.prlimit(worker.pid, resource.RLIMIT_AS, (held + (32 << 20),) * 2)
+    with pytest.raises(WorkerError, match="no worker can hold problem 'R=4096 D=4096'") as caught:
+        bed.screen("good", prepared, tune_checks=False)
+    assert "bytes of" in caught.value.why
+    assert bed.screen("good", prepared, tune_checks=False).status == "ok"
+
+
+def test_a_workspace_that_grows_between_the_calls_of_a_race_is_told(bed: Any) -> None:
+    found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("forgets_size")])}
+    assert (found["good"].status, found["forgets_size"].status) == ("ok", "skipped")
+    assert found["forgets_size"].reason.startswith("asks for 18446744073709551615 bytes of workspace")
