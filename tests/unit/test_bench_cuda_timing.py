@@ -13,12 +13,13 @@ from aot_tune.bench import GpuTiming, Policy, policy_for
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.compare import compare  # noqa: E402
+from aot_tune.bench.cuda.compare import Expected, compare  # noqa: E402
 from aot_tune.bench.cuda.engine import CaptureError, HostEngine, Recorded  # noqa: E402
 from aot_tune.bench.cuda.memory import Arena, Strided, Want, words  # noqa: E402
 from aot_tune.bench.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
-from aot_tune.bench.cuda.truth import ArrayApi  # noqa: E402
-from aot_tune.bench.reference import Bounds  # noqa: E402
+from aot_tune.bench.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.reference import EXACT, Bounds  # noqa: E402
+from aot_tune.spec import Tensor  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -250,6 +251,17 @@ def test_the_worst_element_is_told() -> None:
     fault, error = compare("y", got, want, BOUNDS, 3e38)
     assert fault == "y[1, 1]: got -4.0, want -3.0, tolerance 0.13; 2 of 4 elements are wrong"
     assert error == pytest.approx(1 / 0.13)
+
+
+def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
+    """What a candidate never wrote, and was poisoned, is not taken for true."""
+    expected = Expected(
+        Tensor("y", (2,), "bool", output=True), torch.ones(2, dtype=torch.float64), Limits(bounds=EXACT)
+    )
+    for byte, right in ((1, True), (255, False)):
+        got = torch.tensor([1, byte], dtype=torch.uint8).view(torch.bool)
+        assert right or not float(expected.worst(got)) <= 1
+        assert (expected.judge(got)[0] == "") == right
 
 
 INF, NAN = math.inf, math.nan

@@ -184,3 +184,14 @@ def test_strided_results_are_compared_by_index() -> None:
     storage.T[...] = exact
     assert compare(OUT, storage.T, exact, Bounds(absolute=1e-6, relative=0.0))[0] == ""
     assert compare(OUT, storage.T[::-1], exact[::-1], Bounds(absolute=1e-6, relative=0.0))[0] == ""
+
+
+def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
+    """What a candidate never wrote, and was poisoned, is not taken for true."""
+    none = Bounds(absolute=0.0, relative=0.0)
+    got = np.array([[1, 0], [255, 1]], dtype=np.uint8).view(np.bool_)
+    for layout, place in ((got, "1, 0"), (got.T, "0, 1")):
+        fault, _ = compare(OUT, layout, np.where(layout, 1.0, 0.0), none)
+        assert fault == f"out[{place}]: got 255.0, want 1.0, tolerance 0; 1 of 4 elements are wrong"
+    got[1, 0] = True
+    assert compare(OUT, got, np.where(got, 1.0, 0.0), none) == ("", 0.0)

@@ -40,12 +40,18 @@ class Expected:
         """The largest error in tolerances, as a tensor; NaN when there are NaN or infinities to look at."""
         if not got.numel() or self.undefined:
             return torch.zeros((), dtype=torch.float64, device=got.device)
+        got = _bytes_of_bools(got)
         error = torch.sub(got, self.values) if got.dtype.is_floating_point else got.to(self.values.dtype) - self.values
         return torch.linalg.vector_norm(error.mul_(self._scale), float("inf")).to(torch.float64)
 
     def judge(self, got: Any) -> tuple[str, float]:
         """What is wrong with the worst element, empty when nothing is, and the largest error in tolerances."""
         return compare(self.tensor.name, got, self.values, self.bounds, _highest(self.tensor))
+
+
+def _bytes_of_bools(got: Any) -> Any:
+    """Of the bytes that are true to torch, one is right."""
+    return got.view(torch.uint8) if got.dtype == torch.bool else got
 
 
 def _highest(tensor: Tensor) -> float:
@@ -58,6 +64,7 @@ def compare(name: str, got: Any, exact: Any, bounds: Bounds, highest: float) -> 
 
     Overflow to infinity is right where the truth is beyond `highest`. Returns as `Expected.judge` does.
     """
+    got = _bytes_of_bools(got)
     values, wanted = got.reshape(-1), exact.reshape(-1)
     worst, place, wrong = 0.0, 0, 0
     for start in range(0, values.numel(), _BLOCK):
