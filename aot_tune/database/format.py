@@ -203,22 +203,31 @@ def _check_schema(row: bytes, name: str) -> None:
     try:
         first = msgspec.json.decode(row, type=_First).header
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DatabaseError(
-            f"{name}:1: this is not a database: {error}", fix="record it again with `aot-tune record`"
-        ) from error
+        raise _unreadable(row, f"{name}:1", f"this is not a database: {error}") from error
     if first.format != _FORMAT or first.schema != SCHEMA:
         raise DatabaseError(
             f"{name}:1: it is of format {first.format!r}, schema {first.schema}",
             why=f"this version reads {_FORMAT!r}, schema {SCHEMA}, and no part of another",
-            fix="record it again with `aot-tune record`, or use the version that wrote it",
+            fix="remove it and record again with `aot-tune record`, or use the version that wrote it",
         )
+
+
+def _unreadable(row: bytes, where: str, why: str) -> DatabaseError:
+    if row.startswith((b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")):
+        return DatabaseError(
+            f"{where}: two versions of it were merged, and the conflict stands",
+            fix="take one of the two whole, as by `git checkout --ours`, and record again with `aot-tune record`",
+        )
+    return DatabaseError(
+        f"{where}: {why}", fix="restore the file, or remove it and record again with `aot-tune record`"
+    )
 
 
 def _decode_line(row: bytes, where: str) -> _Line:
     try:
         line = msgspec.json.decode(row, type=_Line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DatabaseError(f"{where}: {error}", fix="restore the file, or record it again") from error
+        raise _unreadable(row, where, str(error)) from error
     there = [name for name, value in msgspec.structs.asdict(line).items() if value is not None]
     if len(there) != 1:
         raise DatabaseError(f"{where}: a line holds one thing, this one {there or 'nothing'}", fix=_RESTORE)

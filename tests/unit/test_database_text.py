@@ -167,7 +167,9 @@ MEASUREMENT = '{"measurement":{"problem":"M=1 '
         (twice('{"candidate"'), ":7:", "listed twice"),
         (twice('{"problem"'), ":12:", "listed twice"),
         (recounted(twice(MEASUREMENT), '"measurements":9', '"measurements":10'), ":", "measured twice"),
-        (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", ""),
+        (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", "remove it and record again"),
+        (lambda lines: [*lines[:12], "<<<<<<< HEAD", *lines[12:]], ":13:", "the conflict stands"),
+        (lambda lines: ["<<<<<<< HEAD", *lines], ":1:", "the conflict stands"),
         (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
         (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
         (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
@@ -185,6 +187,11 @@ def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: s
         decode(text, "gemm.jsonl")
     assert f"gemm.jsonl{place}" in caught.value.what
     assert words in str(caught.value)
+
+
+def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDatabase) -> None:
+    text = encode(small)
+    assert encode(decode(text.replace(b"\n", b"\r\n"))) == text
 
 
 def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
