@@ -34,6 +34,8 @@ _PERIOD = 1_000_003
 _LARGEST = 8
 """Small integers of a check go up to it where the sums leave room."""
 
+_RULE_OUT = "say in the operator's `legal` that there is no such call, or mend the tensor's `values`"
+
 
 def draw(
     operator: Operator, check: Check, tensor: Tensor, count: int, seed: int, period: int = _PERIOD
@@ -93,7 +95,7 @@ def _elements(
     most = largest_integer(operator.dtype(check.problem, tensor))
     if not low < high or high - 1 > most:
         name = operator.dtype(check.problem, tensor).name
-        raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends")
+        raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends; {_RULE_OUT}")
     return generator.integers(low, high, drawn).astype(dtype)
 
 
@@ -112,7 +114,7 @@ def _rows(
     elif isinstance(tensor.values, SortedOffsets):
         most = tensor.values.total.evaluate(check.problem.dims)
         if most < 0:
-            raise ValueError(f"{tensor.name!r}: offsets cannot end with {most}, below their begin, 0")
+            raise ValueError(f"{tensor.name!r}: offsets cannot end with {most}, below their begin, 0; {_RULE_OUT}")
         drawn = np.sort(generator.integers(0, most, (rows, length), endpoint=True), axis=1)
         drawn[:, -1:], drawn[:, :1] = most, 0
     else:
