@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ ConfigValue = int | bool | str
 Config = Mapping[str, ConfigValue]
 """One point of a parameter space: parameter name to value."""
 
+_MOST_CONFIGS = 100_000_000
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -112,6 +114,13 @@ class Kernel:
         self._check_space(names)
 
     def _check_space(self, names: list[str]) -> None:
+        size = 1 if self.listed else math.prod(len(p.values) for p in self.parameters)
+        if size > _MOST_CONFIGS:
+            raise SpecError(
+                f"kernel {self.name!r}: its parameters have {size} combinations",
+                why=f"each is looked at before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
+                fix="give fewer values, or list the configs that are worth a try in `listed`",
+            )
         known = {f"parameter.{n}" for n in names}
         for constraint in self.constraints:
             for fact in sorted(constraint.facts()):

@@ -86,6 +86,11 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ),
     ("no output", lambda: operator(tensors=(Tensor("x", (M, N)),)), "no output"),
     ("same names", lambda: operator(attributes=(Attribute("x", ("a",)),)), "attribute 'x' has the name of a tensor"),
+    (
+        "endless space",
+        lambda: Kernel("k", "a/k.cpp.j2", parameters=tuple(Parameter(n, tuple(range(100))) for n in "ABCDE")),
+        "its parameters have 10000000000 combinations",
+    ),
     ("duplicate kernel", lambda: operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
     ("no generic", lambda: operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
     ("empty workload", lambda: operator(workload=()), "workload is empty"),
