@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,10 @@ from aot_tune.bench.records import WORKER_FAULT, Measurement, Prepared, Status
 if TYPE_CHECKING:
     from aot_tune.bench.bench import Bench
 
-__all__ = ["Phases", "Remarks", "Run", "failure_of"]
+__all__ = ["Phases", "Remarks", "Run", "failure_of", "told_apart"]
+
+_CLOCK = 0.01
+"""On a host's clock, times are told to this share of an empty call, which is taken off them, and no closer."""
 
 
 class Remarks:
@@ -76,17 +79,29 @@ class Run:
         policy = self.bench.policy
         status, reason = timing.status, timing.reason
         floor = self.bench.floor_ns(self.prepared)
-        if status == "ok" and timing.samples and min(timing.samples) < floor:
-            fastest = min(timing.samples)
+        samples = told_apart(self.bench, floor, timing.samples, timing.overhead)
+        if status == "ok" and samples and min(samples) < floor:
             status = "suspicious"
-            reason = f"{fastest:.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
-        elif status == "ok" and not any(timing.samples):
+            reason = f"{min(samples):.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
+        elif status == "ok" and not any(samples):
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
         elif status == "ok" and timing.leak > policy.leak_bytes:
             status, reason = "oom", f"grows by {timing.leak} bytes per call"
         elif status == "ok":
             reason = self.bench.remarks.on(self.prepared, reason)
-        return self.ended(status, reason, screen=timing.samples, overhead=timing.overhead, leak=timing.leak, **facts)
+        return self.ended(status, reason, screen=samples, overhead=timing.overhead, leak=timing.leak, **facts)
+
+
+def told_apart(bench: Bench, floor: float, samples: Sequence[float], overhead: float) -> tuple[float, ...]:
+    """Samples as far as they can be told from the `overhead` that was taken off them.
+
+    Those of a call on so little that even the device's `floor` cannot be told from it may come out as less than that,
+    or as nothing: they count as the least time that can be told.
+    """
+    least = _CLOCK * overhead if bench.family.on_host else 0.0
+    if not samples or min(samples) >= floor or floor > least:
+        return tuple(samples)
+    return tuple(max(s, least) for s in samples)
 
 
 def failure_of(reply: messages.Reply) -> tuple[Status, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aot_tune.bench import messages, timing
+from aot_tune.bench.attempt import told_apart
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.records import WORKER_FAULT, CandidateLike, DeviceState, Measurement, Prepared, Status
 from aot_tune.spec import Baseline
@@ -333,9 +334,10 @@ class Race:
                 break
 
     def _result(self, runner: _Runner) -> Measurement:
-        final = tuple(runner.samples) if runner.status == "ok" and runner.samples else None
+        floor = self._bench.floor_ns(self._prepared)
+        final = told_apart(self._bench, floor, runner.samples, runner.overhead) if runner.status == "ok" else None
         status, reason = runner.status, runner.reason
-        if final and runner.entry is not None and statistics.median(final) < self._bench.floor_ns(self._prepared):
+        if final and runner.entry is not None and statistics.median(final) < floor:
             # Its screen was not below it, or it would not be here: the clock slipped, and the screen's time stands.
             status, reason = "skipped", f"{statistics.median(final):.1f} ns per call is below the device's floor"
             final = None
@@ -347,7 +349,7 @@ class Race:
             runner.digest,
             status=status,
             reason=reason,
-            final=final,
+            final=final or None,
             race=self._race if final else None,
             error=runner.error,
             bitwise=runner.bitwise,

@@ -179,7 +179,13 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[np.float64]]]:
     """The truths of a problem by output, their values mapped read-only."""
     index = msgspec.json.decode((folder / "truth.json").read_bytes(), type=dict[str, Truth])
-    return {n: (t, np.memmap(folder / t.file, dtype=np.float64, mode="r", shape=t.shape)) for n, t in index.items()}
+    return {n: (t, _values(folder / t.file, t.shape)) for n, t in index.items()}
+
+
+def _values(file: Path, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    if 0 in shape:  # there is nothing to map
+        return np.empty(shape)
+    return np.memmap(file, dtype=np.float64, mode="r", shape=shape)
 
 
 def _near(

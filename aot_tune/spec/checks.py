@@ -272,6 +272,18 @@ def _check_problems(op: Operator, listed: str, problems: Sequence[Problem]) -> N
         seen.append(problem)
         check_problem(op, problem)
         _check_values(op, problem)
+        if listed.startswith("workload"):
+            _check_work(op, problem, where)
+
+
+def _check_work(op: Operator, problem: Problem, where: str) -> None:
+    present = [t for t in op.outputs if op.is_present(problem, t)]
+    if not any(math.prod(op.shape(problem, t)) for t in present):
+        raise SpecError(
+            f"{where} lists problem '{problem.id}', on which there is nothing to compute",
+            why="no output has elements there, and such a call returns at once",
+            fix="leave it out",
+        )
 
 
 def _check_values(op: Operator, problem: Problem) -> None:

@@ -120,6 +120,12 @@ def test_outputs_of_a_reference_are_in_the_declared_shape_and_read_only(tmp_path
     assert operator.name == "rms_norm"
 
 
+def test_an_output_without_elements_has_a_truth_without_any(tmp_path: Path) -> None:
+    _, _, truths = truth(tmp_path, "rms_norm", R=0, D=8)
+    found, values = truths["out"]
+    assert compare(OUT, np.empty((0, 8), dtype=np.float32), values, found.bounds) == ("", 0.0)
+
+
 def test_sequential_sums_are_sequential() -> None:
     xp = SequentialSums()
     x = np.array([[1e8, 1, -1e8, 1]], dtype=np.float32)

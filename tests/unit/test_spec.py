@@ -94,6 +94,11 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("duplicate kernel", lambda: operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
     ("no generic", lambda: operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
     ("empty workload", lambda: operator(workload=()), "workload is empty"),
+    (
+        "nothing to do",
+        lambda: operator(workload=(problem(M=0, N=8),)),
+        "'M=0 N=8', on which there is nothing to compute",
+    ),
     ("missing dim", lambda: operator(workload=(problem(M=1),)), "dim 'N' is not bound"),
     ("unknown dim", lambda: operator(workload=(problem(M=1, N=2, K=3),)), "unknown dim 'K'"),
     ("negative dim", lambda: problem(M=-1), "dim M=-1 is not"),
