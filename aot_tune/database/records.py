@@ -217,6 +217,8 @@ def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
     for value in (*m.screen, *(m.final or ()), m.overhead):
         if not (math.isfinite(value) and value >= 0):
             raise DatabaseError(f"{where}: {value} is not a time")
+    if m.ns == 0:
+        raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
     return msgspec.structs.replace(
         m,
         problem=problem,

@@ -16,7 +16,7 @@ DEVICE = Device(
 POLICY = Policy()
 texts = st.text(max_size=30)
 digests = st.text("0123456789abcdef", min_size=8, max_size=8)
-times = st.floats(0, 1e12, allow_nan=False)
+times = st.floats(1e-3, 1e12, allow_nan=False)
 problems = st.builds(
     problem,
     M=st.integers(0, 4096),

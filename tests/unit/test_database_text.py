@@ -271,6 +271,13 @@ def test_what_is_not_a_time_is_not_written(small: OperatorDatabase, value: float
         encode(msgspec.structs.replace(small, measurements=(first,)))
 
 
+def test_a_call_that_takes_no_time_is_none(small: OperatorDatabase) -> None:
+    """What is chosen compares times by their ratios."""
+    first = msgspec.structs.replace(small.measurements[0], final=(0.0, 0.0, 5.0))
+    with pytest.raises(DatabaseError, match="no call takes 0 ns"):
+        encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
+
+
 def test_spread() -> None:
     assert spread([]) == spread([5.0]) == 0.0
     assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
