@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import secrets
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ __all__ = ["Entry", "Race"]
 
 _SPARED = 3
 """A worker's death during a runner's turns is put down to others in the worker at most so often."""
+_LINGER = 0.3
+"""Seconds in which what an entry leaves running must kill a worker that it has for itself, to be found out."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +52,7 @@ class _Runner:
         self.bitwise: bool | None = None
         self.overhead = 0.0
         self.calls, self.warm = 1, 1
-        self.spared = 0
+        self.spared, self.tried = 0, False
         self.home: Worker | None = None
         self.samples: list[float] = []
 
@@ -96,11 +100,14 @@ class Race:
                 self._prepare_baseline(runner)
             return worker
         worker = self._pool.candidates()
+        if self._loaded_in is not None and worker is not self._loaded_in:  # it died between two turns
+            self._try_those_in(self._loaded_in)
+            worker = self._pool.candidates()
         if worker is not self._loaded_in:
             self._bench.introduce(worker, self._prepared)
             self._bench.make_buffers(worker, self._prepared)
             self._loaded_in, self._loaded = worker, set()
-        if runner.handle not in self._loaded:
+        if runner.status == "ok" and runner.handle not in self._loaded:
             self._load(worker, runner)
             self._loaded.add(runner.handle)
         return worker
@@ -113,7 +120,7 @@ class Race:
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)
         except DiedError as death:
-            self._strike(runner, death)
+            self._blame(runner, worker, death)
             raise
         if isinstance(reply, messages.Failure):
             runner.out(reply.status, reply.reason)
@@ -121,15 +128,16 @@ class Race:
     def _ask(self, runner: _Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
         """Ask a runner's worker; when it dies, the runner is out and the race goes on without it.
 
-        Where others were in the worker too, what one of them left running may have killed it: then the runner is asked
-        again, in a new worker that has held nothing else.
+        Where others were in the worker too, what one of them left behind may have killed it. Then those that are in the
+        race are tried, each in a new worker, and the runner is asked again, in one that has held nothing else.
         """
         deaths = 0
         while runner.status == "ok":
+            spared = runner.spared
             try:
                 worker = self._worker(runner)
             except DiedError as death:
-                deaths += runner.status == "ok"  # else loading it did it, and it is out now
+                deaths += runner.status == "ok" and runner.spared == spared  # else it died as the runner was loaded
                 if deaths == 2:
                     for other in self._standing():
                         other.out("no-result", f"no worker can hold the problem: {death.reason}")
@@ -139,11 +147,7 @@ class Race:
             try:
                 reply = self._pool.request(worker, request, seconds)
             except DiedError as death:
-                if self._may_be_blameless(runner, worker, death):
-                    runner.spared += 1
-                    self._loaded_in = None
-                else:
-                    self._strike(runner, death)
+                self._blame(runner, worker, death)
                 continue
             if isinstance(reply, messages.Failure):
                 runner.out(reply.status, reply.reason)
@@ -151,10 +155,37 @@ class Race:
             return reply
         return None
 
+    def _blame(self, runner: _Runner, worker: Worker, death: DiedError) -> None:
+        """Put a runner out whose worker died, unless something else may have done it; then the others are tried."""
+        if not self._may_be_blameless(runner, worker, death):
+            self._strike(runner, death)
+            return
+        runner.spared += 1
+        self._try_those_in(worker, but=runner)
+
     def _may_be_blameless(self, runner: _Runner, worker: Worker, death: DiedError) -> bool:
         """Whether something else than a runner may have killed its worker, as far as it is worth another try."""
         killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # as a budget's end does
         return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
+
+    def _try_those_in(self, died: Worker, but: _Runner | None = None) -> None:
+        """See, once for each, whether a worker outlives an entry that it has for itself; which is out, if not."""
+        for runner in self._standing():
+            self._loaded_in = None
+            if runner is but or runner.tried or runner.digest not in died.hosted:
+                continue
+            runner.tried = True
+            request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
+            with contextlib.suppress(DiedError):  # as it is made ready: told when the entry is asked the next time
+                worker = self._worker(runner)
+                try:
+                    self._pool.request(worker, request, self._policy.deadlines.verify)
+                    time.sleep(_LINGER)
+                    self._pool.request(worker, messages.Ping(), self._policy.deadlines.load)
+                    worker.kill()
+                except DiedError as death:
+                    self._strike(runner, death)
+        self._loaded_in = None
 
     def _standing(self) -> list[_Runner]:
         return [r for r in self._entries if r.status == "ok"]

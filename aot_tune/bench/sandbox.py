@@ -8,6 +8,7 @@ children made later, so it is set up before the worker makes any.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import signal
@@ -20,6 +21,8 @@ __all__ = [
     "hold_subreaper",
     "landlock_abi",
     "limit",
+    "limits",
+    "lowered",
     "memory_limit",
     "release_subreaper",
     "restrict",
@@ -137,6 +140,23 @@ def _lower(what: int, value: int) -> None:
     hard = resource.getrlimit(what)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(what, (value, value))
+
+
+def limits() -> dict[str, tuple[int, int]]:
+    """Soft and hard limits of this process by name."""
+    names = sorted(n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_OFILE")  # which is NOFILE
+    return {n: resource.getrlimit(getattr(resource, n)) for n in names}
+
+
+def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Names of the limits that are lower than they were; memory's soft one comes and goes with `memory_limit`."""
+
+    def size(value: int) -> float:
+        return math.inf if value == resource.RLIM_INFINITY else value
+
+    soft = {n for n, now in limits().items() if n != "RLIMIT_DATA" and size(now[0]) < size(before[n][0])}
+    hard = {n for n, now in limits().items() if size(now[1]) < size(before[n][1])}
+    return sorted(soft | hard)
 
 
 def landlock_abi() -> int:

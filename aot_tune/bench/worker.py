@@ -68,7 +68,7 @@ def _serve(setup: Setup, session: Session) -> None:
             os._exit(0)
         write_frame(setup.replies, messages.encode(message))
 
-    libc = ctypes.CDLL(None)
+    libc, limits = ctypes.CDLL(None), sandbox.limits()
     while True:
         try:
             data = read_frame(setup.requests)
@@ -82,6 +82,10 @@ def _serve(setup: Setup, session: Session) -> None:
         if isinstance(request, messages.Quit):
             return
         reply = _answer(session, request, emit)
+        lowered = sandbox.lowered(limits) if setup.role == "candidate" else []
+        if lowered:  # the next candidate would fail for want of what is gone
+            reason = f"it lowers limits of its process: {', '.join(lowered)}"
+            reply = messages.Failure(kind="limits", reason=reason, status="failed", last=True)
         libc.fflush(None)
         processes.reap_children()
         emit(reply)

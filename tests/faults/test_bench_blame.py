@@ -71,6 +71,23 @@ def test_what_an_earlier_candidate_left_running_costs_no_entry_of_a_race(
     assert len({len(m.final) for m in found.values()}) == 1
 
 
+def test_an_entry_after_whose_turns_workers_die_is_out_and_no_other(bed: Any) -> None:
+    entries = [bed.entry(n) for n in ("good", "never_waits", "spins")]
+    raced = {m.candidate: (m.status, m.reason) for m in bed.bench.race(bed.prepare(), entries)}
+    status, reason = raced.pop("never_waits")
+    assert status == "no-result"
+    assert reason.startswith("ended with status 1 in ")
+    assert raced == dict.fromkeys(("good", "spins", "baseline:numpy"), ("ok", ""))
+
+
+def test_a_candidate_that_lowers_the_limits_of_its_process_is_out_and_the_next_has_its_own(bed: Any) -> None:
+    for measured in (bed.screen("lowers_limits"), bed.bench.race(bed.prepare(), [bed.entry("lowers_limits")])[0]):
+        assert measured.status == "failed"
+        assert measured.reason.startswith("it lowers limits of its process: RLIMIT_AS, RLIMIT_DATA in ")
+        assert measured.lasting
+    assert bed.screen("good").status == "ok"
+
+
 def test_an_entry_that_dies_alone_too_is_out(bed: Any) -> None:
     found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("segfault")])}
     assert (found["good"].status, found["segfault"].status) == ("ok", "crashed")
@@ -101,8 +118,9 @@ def test_a_problem_that_workers_have_no_memory_for_is_told_and_no_candidate_blam
     for worker in bed.bench.pool.workers():
         if worker.role == "candidate":
             worker.wait_ready()
-            held = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.prlimit(worker.pid, resource.RLIMIT_AS, (held + (32 << 20),) * 2)
+            held = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[5]) * resource.getpagesize()
+            hard = resource.prlimit(worker.pid, resource.RLIMIT_DATA)[1]
+            resource.prlimit(worker.pid, resource.RLIMIT_DATA, (held + (32 << 20), hard))
     with pytest.raises(WorkerError, match="no worker can hold problem 'R=4096 D=4096'") as caught:
         bed.screen("good", prepared, tune_checks=False)
     assert "bytes of" in caught.value.why
