@@ -101,7 +101,7 @@ class Bench:
         files = self.pool.references / key
         request = messages.Reference(operator_folder=folder, check=check, folder=str(files))
         try:
-            reply = self.pool.request(self.pool.frameworks(), request, self.policy.deadlines.prepare)
+            reply = self.pool.refer(request, self.policy.deadlines.prepare)
         except DiedError as death:
             if death.certain and death.reason.startswith(WORKER_FAULT):
                 raise WorkerError(

@@ -164,6 +164,20 @@ class Pool:
                 self._log(f"a worker was killed: {death.reason}")
             raise
 
+    def refer(self, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask the worker for frameworks; once more when it dies of what need not come again, such as a kill.
+
+        Raises:
+            DiedError: as `Worker.request` does.
+            WorkerError: when it cannot be started.
+        """
+        try:
+            return self.request(self.frameworks(), request, seconds)
+        except DiedError as death:
+            if death.certain or death.status == "timeout":
+                raise
+        return self.request(self.frameworks(), request, seconds)
+
     def settle(self) -> None:
         """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""
         if not self._on_host:

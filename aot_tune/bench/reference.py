@@ -14,6 +14,7 @@ Where a check is on small integers (`spec.generators.IntegerSums`), every sum is
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "SequentialSums",
     "Truth",
     "logical_inputs",
+    "new_partial",
     "read_truth",
     "refuse_inexact",
     "write_truth",
@@ -157,8 +159,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
                 truths[tensor.name].append(more[tensor.name])
                 found = _errors(more[tensor.name], [a[tensor.name] for a in again])
                 errors[tensor.name] = np.concatenate((errors[tensor.name].ravel(), found.ravel()))
-    partial = folder.with_name(folder.name + ".partial")
-    partial.mkdir(parents=True)
+    partial = new_partial(folder)
     index: dict[str, Any] = {}
     for tensor in present:
         value = exact[tensor.name]
@@ -174,6 +175,14 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     for file in partial.iterdir():
         file.chmod(0o444)
     partial.rename(folder)
+
+
+def new_partial(folder: Path) -> Path:
+    """An empty folder that is to become `folder`; a worker that was killed may have left one."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
 
 
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[np.float64]]]:

@@ -112,6 +112,22 @@ def test_a_worker_that_died_while_it_was_not_asked_is_replaced(bed: Any) -> None
     assert bed.screen("good", bed.prepare(R=3, D=5)).status == "ok"
 
 
+def test_a_worker_that_is_killed_over_a_reference_costs_no_build(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, killed = bed.bench.pool, []
+    request = pool.request
+
+    def kill_once(worker: Any, message: Any, seconds: float) -> Any:
+        if isinstance(message, messages.Reference) and not killed:
+            killed.append(worker.pid)
+            Path(f"{message.folder}.partial").mkdir()  # as far as it came
+            os.kill(worker.pid, signal.SIGKILL)
+        return request(worker, message, seconds)
+
+    monkeypatch.setattr(pool, "request", kill_once)
+    assert bed.screen("good", bed.prepare(R=3, D=7)).status == "ok"
+    assert killed
+
+
 def test_a_problem_that_workers_have_no_memory_for_is_told_and_no_candidate_blamed(bed: Any) -> None:
     prepared = bed.prepare(R=4096, D=4096)
     bed.bench.pool.candidates()

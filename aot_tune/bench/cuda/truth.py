@@ -23,7 +23,7 @@ import torch
 from aot_tune.bench.cuda.memory import Strided
 from aot_tune.bench.inputs import call_of, draw
 from aot_tune.bench.records import Check
-from aot_tune.bench.reference import EXACT, Bounds, refuse_inexact
+from aot_tune.bench.reference import EXACT, Bounds, new_partial, refuse_inexact
 from aot_tune.spec import Operator, Tensor
 
 __all__ = [
@@ -245,8 +245,7 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
 
 def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
     index = {n: msgspec.to_builtins(found) for n, found in limits.items()}
-    partial = folder.with_name(folder.name + ".partial")
-    partial.mkdir(parents=True)
+    partial = new_partial(folder)
     (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
     (partial / "limits.json").chmod(0o444)
     partial.rename(folder)
