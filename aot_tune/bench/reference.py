@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -56,9 +56,13 @@ EXACT = Bounds(absolute=0.0, relative=0.0)
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an output's true values are, as float64 in row-major order, and how far off a result may be."""
+    """Where an output's true values are, in row-major order, and how far off a result may be.
+
+    They are float64, but int64 for integers of 64 bits, of which float64 does not tell large ones apart.
+    """
 
     file: str
+    dtype: Literal["float64", "int64"] = "float64"
     shape: tuple[int, ...]
     bounds: Bounds
     undefined: bool = False
@@ -167,9 +171,11 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
         if near:
             values = np.concatenate([v.ravel() for v in truths[tensor.name]])
             bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
-        value.tofile(partial / f"{tensor.name}.f64")
         undefined = check.special and any(_differ(value, n[tensor.name]) for n in near)
-        truth = Truth(file=f"{tensor.name}.f64", shape=value.shape, bounds=bounds, undefined=undefined)
+        dtype: Literal["float64", "int64"] = "int64" if value.dtype == np.int64 else "float64"
+        name = f"{tensor.name}.{dtype}"
+        value.tofile(partial / name)
+        truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
         index[tensor.name] = msgspec.to_builtins(truth)
     (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
     for file in partial.iterdir():
@@ -185,16 +191,16 @@ def new_partial(folder: Path) -> Path:
     return partial
 
 
-def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[np.float64]]]:
+def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:
     """The truths of a problem by output, their values mapped read-only."""
     index = msgspec.json.decode((folder / "truth.json").read_bytes(), type=dict[str, Truth])
-    return {n: (t, _values(folder / t.file, t.shape)) for n, t in index.items()}
+    return {n: (t, _values(folder, t)) for n, t in index.items()}
 
 
-def _values(file: Path, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    if 0 in shape:  # there is nothing to map
-        return np.empty(shape)
-    return np.memmap(file, dtype=np.float64, mode="r", shape=shape)
+def _values(folder: Path, truth: Truth) -> NDArray[Any]:
+    if 0 in truth.shape:  # there is nothing to map
+        return np.empty(truth.shape, truth.dtype)
+    return np.memmap(folder / truth.file, dtype=truth.dtype, mode="r", shape=truth.shape)
 
 
 def _near(
@@ -211,7 +217,7 @@ def _near(
 def _run(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
-    """Run the reference; its results as float64, unless wide rounded to the outputs' dtypes before."""
+    """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     call = call_of(operator, check, arrays)
     for scalar in operator.scalars:
@@ -228,7 +234,8 @@ def _run(
             raise ValueError(f"the reference returns {tensor.name!r} of shape {value.shape}, declared is {wanted}")
         if not wide:
             value = value.astype(tensor.dtype.numpy)
-        results[tensor.name] = np.ascontiguousarray(value, dtype=np.float64)
+        whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
+        results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
     return results
 
 

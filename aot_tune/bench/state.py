@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.buffers import PLACEMENTS, Placement, Region
@@ -101,11 +100,11 @@ class ProblemState:
         self._folder, self._last_cache = folder, last_cache
         self._sets: dict[Placement, CallSet] = {}
         self._rotation: list[CallSet] = []
-        self._truth: dict[str, tuple[Truth, NDArray[np.float64]]] | None = None
+        self._truth: dict[str, tuple[Truth, NDArray[Any]]] | None = None
         self._pristine: dict[str, Region] = {}
 
     @property
-    def truth(self) -> dict[str, tuple[Truth, NDArray[np.float64]]]:
+    def truth(self) -> dict[str, tuple[Truth, NDArray[Any]]]:
         """True values and bounds by output."""
         if self._truth is None:
             self._truth = read_truth(self._folder)

@@ -204,8 +204,8 @@ def _written_gap(tensor: Tensor, calls: CallSet) -> str:
     )
 
 
-def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds: Bounds) -> tuple[str, float]:
-    """Compare an output with the truth; NaN and infinities must be where the truth has them.
+def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
+    """Compare an output with the truth, in float64 or int64; NaN and infinities must be where the truth has them.
 
     Returns what is wrong with the worst element, or an empty text, and the largest error in tolerances.
     """
@@ -217,12 +217,15 @@ def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds
     limit = float(np.finfo(flat.dtype).max) if flat.dtype.kind == "f" else np.inf
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _BLOCK):
-            value = flat[start : start + _BLOCK].astype(np.float64)
             exact = np.asarray(true[start : start + _BLOCK])
-            ratio = np.abs(value - exact) / (bounds.absolute + bounds.relative * np.abs(exact) + 5e-324)
-            odd = ~np.isfinite(ratio)
-            if odd.any():
-                ratio[odd] = _odd(value[odd], exact[odd], limit)
+            value = flat[start : start + _BLOCK].astype(exact.dtype)
+            if exact.dtype.kind == "i":
+                ratio = np.where(value == exact, 0.0, FAR_OFF)
+            else:
+                ratio = np.abs(value - exact) / (bounds.absolute + bounds.relative * np.abs(exact) + 5e-324)
+                odd = ~np.isfinite(ratio)
+                if odd.any():
+                    ratio[odd] = _odd(value[odd], exact[odd], limit)
             here = int(np.argmax(ratio))
             wrong += int(np.count_nonzero(ratio > 1))
             count += ratio.size
@@ -231,10 +234,11 @@ def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[np.float64], bounds
     if not wrong:
         return "", worst
     index = tuple(int(i) for i in np.unravel_index(place, got.shape))
-    exact_value = float(true[place])
+    exact_value = true[place].item()
+    got_value = float(flat[place]) if isinstance(exact_value, float) else int(flat[place])
     allowed = bounds.absolute + bounds.relative * abs(exact_value)
     return (
-        f"{tensor.name}[{', '.join(map(str, index))}]: got {float(flat[place])!r}, want {exact_value!r}, "
+        f"{tensor.name}[{', '.join(map(str, index))}]: got {got_value!r}, want {exact_value!r}, "
         f"tolerance {allowed:.3g}; {wrong} of {count} elements are wrong"
     ), worst
 

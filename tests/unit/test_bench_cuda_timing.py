@@ -264,6 +264,16 @@ def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
         assert (expected.judge(got)[0] == "") == right
 
 
+def test_integers_of_64_bits_are_compared_to_the_last_one() -> None:
+    exact = torch.tensor([5, (1 << 60) + 1])
+    expected = Expected(Tensor("y", (2,), "i64", output=True), exact, Limits(bounds=EXACT))
+    assert float(expected.worst(exact.clone())) == 0
+    off = exact - torch.tensor([0, 1])
+    assert float(expected.worst(off)) > 1
+    fault, _ = expected.judge(off)
+    assert fault == f"y[1]: got {1 << 60}, want {(1 << 60) + 1}, tolerance 0; 1 of 2 elements are wrong"
+
+
 INF, NAN = math.inf, math.nan
 
 

@@ -14,7 +14,7 @@ from aot_tune.bench import Check
 from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, read_truth, write_truth
 from aot_tune.bench.verify import FAR_OFF, compare
 from aot_tune.library import bundled_templates, load_operator
-from aot_tune.spec import Operator, Tensor, problem
+from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
 
 OUT = Tensor("out", (4, 4), output=True)
 
@@ -201,3 +201,25 @@ def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
         assert fault == f"out[{place}]: got 255.0, want 1.0, tolerance 0; 1 of 4 elements are wrong"
     got[1, 0] = True
     assert compare(OUT, got, np.where(got, 1.0, 0.0), none) == ("", 0.0)
+
+
+def test_integers_of_64_bits_are_compared_to_the_last_one(tmp_path: Path) -> None:
+    """Above 2^53, float64 holds every second one at most."""
+    n = dim("N")
+    operator = Operator(
+        name="odd",
+        dims=("N",),
+        tensors=(Tensor("x", (n,), "i64", values=integers(1 << 58, 1 << 60)), Tensor("y", (n,), "i64", output=True)),
+        reference=lambda xp, call: {"y": call.x * 2 + 1},
+        flops=n,
+        workload=(problem(N=64),),
+        kernels=(Kernel("generic", "odd/generic.cpp.j2", generic=True),),
+    )
+    check = Check(problem=problem(N=64))
+    write_truth(operator, check, tmp_path / "truth", 5)
+    found, values = read_truth(tmp_path / "truth")["y"]
+    y = logical_inputs(operator, check, 5)["x"] * 2 + 1
+    assert compare(operator.tensor("y"), y, values, found.bounds) == ("", 0.0)
+    want, y[7] = int(y[7]), y[7] - 1
+    fault, _ = compare(operator.tensor("y"), y, values, found.bounds)
+    assert fault == f"y[7]: got {want - 1}, want {want}, tolerance 0; 1 of 64 elements are wrong"

@@ -21,10 +21,16 @@ _BLOCK = 1 << 24
 
 
 class Expected:
-    """True values of one output, in float32 for narrower outputs, and the reciprocal of what each may be off by."""
+    """True values of one output, in float32 for narrower outputs, and the reciprocal of what each may be off by.
+
+    Integers of 64 bits are compared as they are.
+    """
 
     def __init__(self, tensor: Tensor, values: Any, limits: Limits) -> None:
         self.tensor, self.bounds, self.undefined = tensor, limits.bounds, limits.undefined
+        if values.dtype == torch.int64:
+            self.values = values
+            return
         dtype = torch_dtype(tensor)
         allowed = (values.abs() * self.bounds.relative).add_(self.bounds.absolute + 5e-324)
         narrow = dtype.is_floating_point and dtype.itemsize < 4
@@ -40,6 +46,8 @@ class Expected:
         """The largest error in tolerances, as a tensor; NaN when there are NaN or infinities to look at."""
         if not got.numel() or self.undefined:
             return torch.zeros((), dtype=torch.float64, device=got.device)
+        if self.values.dtype == torch.int64:
+            return (got != self.values).any() * FAR_OFF
         got = _bytes_of_bools(got)
         error = torch.sub(got, self.values) if got.dtype.is_floating_point else got.to(self.values.dtype) - self.values
         return torch.linalg.vector_norm(error.mul_(self._scale), float("inf")).to(torch.float64)
@@ -69,7 +77,10 @@ def compare(name: str, got: Any, exact: Any, bounds: Bounds, highest: float) -> 
     worst, place, wrong = 0.0, 0, 0
     for start in range(0, values.numel(), _BLOCK):
         block = slice(start, start + _BLOCK)
-        ratio = _ratios(values[block].to(torch.float64), wanted[block].to(torch.float64), bounds, highest)
+        if wanted.dtype == torch.int64:
+            ratio = torch.where(values[block] == wanted[block], 0.0, FAR_OFF)
+        else:
+            ratio = _ratios(values[block].to(torch.float64), wanted[block].to(torch.float64), bounds, highest)
         most, where = (x.item() for x in ratio.max(dim=0))
         wrong += int((ratio > 1).sum())
         if most > worst:
@@ -81,10 +92,11 @@ def compare(name: str, got: Any, exact: Any, bounds: Bounds, highest: float) -> 
     for extent in reversed(got.shape):
         index.insert(0, rest % extent)
         rest //= extent
-    want = float(exact[tuple(index)])
+    want, found = exact[tuple(index)].item(), got[tuple(index)].item()
+    found = float(found) if isinstance(want, float) else found
     allowed = bounds.absolute + bounds.relative * abs(want)
     return (
-        f"{name}[{', '.join(map(str, index))}]: got {float(got[tuple(index)])!r}, want {want!r}, "
+        f"{name}[{', '.join(map(str, index))}]: got {found!r}, want {want!r}, "
         f"tolerance {allowed:.3g}; {wrong} of {values.numel()} elements are wrong"
     ), worst
 
