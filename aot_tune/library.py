@@ -5,17 +5,32 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import inspect
+import re
 import sys
 import traceback
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import aot_tune.spec
 from aot_tune.errors import OptionError, SpecError, did_you_mean
 from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.checks import check_unique_operators
 from aot_tune.spec.names import check_identifier
 
-__all__ = ["bundled_templates", "load_operator", "load_operators", "operator_folders", "without_backends"]
+_ARGUMENT = re.compile(r"(?P<declaration>\w+)\.__init__\(\) (missing|got an unexpected .* '(?P<unknown>\w+)'$)")
+
+__all__ = [
+    "MODULE_PREFIX",
+    "bundled_templates",
+    "load_operator",
+    "load_operators",
+    "operator_folders",
+    "without_backends",
+]
+
+MODULE_PREFIX = "_aot_tune_operator_"
+"""How the modules of operators are called while they are imported."""
 
 
 def bundled_templates() -> Path:
@@ -52,7 +67,7 @@ def load_operator(folder: Path) -> Operator:
     if not path.is_file():
         raise SpecError(f"{folder} has no operator.py", fix="declare `operator = Operator(...)` in it")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    name = f"_aot_tune_operator_{folder.name}_{digest}"
+    name = f"{MODULE_PREFIX}{folder.name}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(folder)])
     if spec is None or spec.loader is None:
         raise SpecError(f"{path} cannot be imported")
@@ -65,7 +80,8 @@ def load_operator(folder: Path) -> Operator:
     except SpecError as error:
         raise SpecError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{path} fails: {type(error).__name__}: {error}", why=_place(error, folder)) from error
+        what = f"{path} fails: {type(error).__name__}: {error}"
+        raise SpecError(what, why=_place(error, folder), fix=_remedy(error)) from error
     finally:
         sys.dont_write_bytecode = written
         for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
@@ -74,7 +90,8 @@ def load_operator(folder: Path) -> Operator:
     if not isinstance(operator, Operator) or operator.name != folder.name:
         raise SpecError(
             f"{path} does not define `operator` with name {folder.name!r}",
-            fix=f"write `operator = Operator(name={folder.name!r}, ...)`",
+            why="an operator has the name of its folder",
+            fix=f"write `operator = Operator(name={folder.name!r}, ...)`, or rename the folder",
         )
     return _with_files(operator, folder)
 
@@ -83,6 +100,17 @@ def _place(error: BaseException, folder: Path) -> str:
     """The innermost line of an operator's files that an error passed through; a SyntaxError names its own."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(folder)]
     return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do about an argument that a declaration does not have, or lacks; nothing for other errors."""
+    found = _ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
+    declared = getattr(aot_tune.spec, found["declaration"], None) if found is not None else None
+    if found is None or not isinstance(declared, type):
+        return ""
+    if found["unknown"]:
+        return did_you_mean(found["unknown"], inspect.signature(declared).parameters)
+    return f"`python -c 'import aot_tune.spec; help(aot_tune.spec.{declared.__name__})'` lists the arguments"
 
 
 def _with_files(operator: Operator, folder: Path) -> Operator:

@@ -31,7 +31,7 @@ from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
-from aot_tune.preflight import check_measuring
+from aot_tune.preflight import check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
@@ -145,6 +145,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
+    notes += idle_kernels(operators.values(), targets)
     found = devices(options.threads or usable_cores(), families)
     plan = Plan(
         name=request.name,

@@ -1,14 +1,14 @@
-"""What must be so before a build measures on a GPU; each fault has its own message, before anything is compiled."""
+"""What must be so before a build measures; each fault has its own message, before anything is compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.compile import native_targets
+from aot_tune.compile import families_of, native_targets, toolchain_for
 from aot_tune.compile.cuda_devices import check_ready, visible_devices
-from aot_tune.spec import Target
+from aot_tune.spec import Operator, Target, all_of
 
-__all__ = ["check_measuring"]
+__all__ = ["check_measuring", "idle_kernels"]
 
 
 def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
@@ -25,3 +25,19 @@ def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mappin
         return []
     warning = check_ready(toolkit, visible_devices(environment))
     return [warning] if warning else []
+
+
+def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
+    """A line for each kernel that no problem of the workload meets the conditions of: it would never be tried."""
+    found: list[str] = []
+    for operator in operators:
+        for kernel in operator.kernels:
+            for family in sorted({t.family for t in targets} & families_of(toolchain_for(kernel.backend))):
+                calls = [operator.facts(p) for p in operator.workload_for(family)]
+                if calls and not any(all_of(kernel.requires, facts) for facts in calls):
+                    wanted = " and ".join(c.key() for c in kernel.requires)
+                    found.append(
+                        f"kernel {operator.name}/{kernel.name} is tried on no problem: it requires {wanted}, and no "
+                        f"problem of the workload for {family} is so"
+                    )
+    return found

@@ -33,6 +33,7 @@ __all__ = [
     "Bounds",
     "SequentialSums",
     "Truth",
+    "by_output",
     "logical_inputs",
     "new_partial",
     "read_truth",
@@ -214,6 +215,13 @@ def _near(
     return found
 
 
+def by_output(found: object) -> Mapping[str, Any]:
+    """What a reference returned, which has to name its outputs."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
+    return found
+
+
 def _run(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
@@ -223,7 +231,7 @@ def _run(
     for scalar in operator.scalars:
         if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    found = operator.reference(xp, call)
+    found = by_output(operator.reference(xp, call))
     results: dict[str, NDArray[Any]] = {}
     for tensor in outputs:
         if tensor.name not in found:

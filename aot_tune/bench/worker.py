@@ -19,6 +19,7 @@ from aot_tune.bench.channel import ClosedError, read_frame, write_frame
 from aot_tune.bench.family import Emit, Session, family
 from aot_tune.bench.records import WORKER_FAULT
 from aot_tune.bench.setup import Setup
+from aot_tune.library import MODULE_PREFIX
 
 __all__ = ["main"]
 
@@ -102,7 +103,20 @@ def _answer(session: Session, request: messages.Request, emit: Emit) -> messages
     except Exception as error:
         session.clean()
         traceback.print_exc()
-        return messages.Failure(kind=type(error).__name__, reason=f"{WORKER_FAULT}{type(error).__name__}: {error}")
+        return messages.Failure(
+            kind=type(error).__name__, reason=f"{WORKER_FAULT}{type(error).__name__}: {error}{_place(error)}"
+        )
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of an operator's module that an error passed through, such as ` (operator.py:12)`."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if str(frame.f_globals.get("__name__")).startswith(MODULE_PREFIX):
+            found = f" ({Path(frame.f_code.co_filename).name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.expr import Expr, parameter
-from aot_tune.spec.names import check_identifier, check_template_path
+from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.triton import TritonFunction
 
@@ -36,6 +36,7 @@ class Parameter:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "parameter")
+        check_several(self.values, f"parameter {self.name!r}: values")
         if not self.values:
             raise SpecError(f"parameter {self.name!r} has no values", fix="list at least one")
         for value in self.values:
@@ -96,6 +97,8 @@ class Kernel:
     listed: tuple[Config, ...] = ()
 
     def __post_init__(self) -> None:
+        for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed"):
+            check_several(getattr(self, several), f"kernel {self.name!r}: {several}")
         if self.listed and not self.parameters:
             object.__setattr__(self, "parameters", _axes(self.listed))
         check_identifier(self.name, "kernel")
@@ -137,7 +140,10 @@ class Kernel:
             for name, value in config.items():
                 axis = next((p for p in self.parameters if p.name == name), None)
                 if axis is None or value not in axis.values:
-                    raise SpecError(f"kernel {self.name!r}: order has {name}={value!r}, which is not in the space")
+                    raise SpecError(
+                        f"kernel {self.name!r}: order has {name}={value!r}, which is not in the space",
+                        fix=did_you_mean(name, names) if axis is None else f"{name} is one of {list(axis.values)}",
+                    )
 
     @property
     def source(self) -> str:

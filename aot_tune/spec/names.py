@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from aot_tune.errors import SpecError
 
-__all__ = ["check_identifier", "check_template_path"]
+__all__ = ["check_identifier", "check_several", "check_template_path"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
@@ -57,3 +57,10 @@ def check_template_path(path: object, what: str) -> str:
             fix="give a relative path such as 'gemm/packed.cpp.j2'",
         )
     return path
+
+
+def check_several(values: object, what: str) -> None:
+    """Raise SpecError unless these are several things, as a tuple or a list: one alone lacks its comma."""
+    if not isinstance(values, (tuple, list)):
+        shown = str(values) if len(str(values)) <= 80 else str(values)[:77] + "..."
+        raise SpecError(f"{what} is no tuple but {shown}", fix="write (one,) with a comma where there is but one")

@@ -19,7 +19,7 @@ from aot_tune.spec.epilogue import Epilogue
 from aot_tune.spec.expr import Expr, as_expr
 from aot_tune.spec.generators import IntegerSums
 from aot_tune.spec.kernel import Kernel
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
@@ -101,12 +101,20 @@ class Operator:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "operator")
+        self._check_tuples()
         object.__setattr__(self, "flops", as_expr(self.flops, f"operator {self.name!r}: flops"))
         check_operator(self)
         self._by_name.update({t.name: t for t in self.tensors})
         given = self.workload if isinstance(self.workload, Mapping) else {"": self.workload}
         self._workloads.update({f: tuple(self._without_defaults(p) for p in ps) for f, ps in given.items()})
         object.__setattr__(self, "checks", tuple(self._without_defaults(p) for p in self.checks))
+
+    def _check_tuples(self) -> None:
+        where = f"operator {self.name!r}"
+        for name in ("dims", "tensors", "kernels", "scalars", "attributes", "checks", "legal", "baselines"):
+            check_several(getattr(self, name), f"{where}: {name}")
+        for problems in self.workload.values() if isinstance(self.workload, Mapping) else [self.workload]:
+            check_several(problems, f"{where}: workload")
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from aot_tune.errors import SpecError
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.generators import Values, normal
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_identifier, check_several
 
 __all__ = ["Attribute", "Scalar", "Tensor"]
 
@@ -48,6 +48,7 @@ class Tensor:
         self.name = check_identifier(name, "tensor", argument=True)
         if isinstance(shape, str):
             raise SpecError(f"tensor {name!r}: its shape is the text {shape!r}", fix=f'write dims("{shape}")')
+        check_several(shape, f"tensor {name!r}: shape")
         self.shape: tuple[Expr, ...] = tuple(as_expr(s, f"tensor {name!r}: an axis") for s in shape)
         self.dtype_name = dtype_name
         if not _VARIABLE.match(dtype_name):

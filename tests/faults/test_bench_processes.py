@@ -337,6 +337,25 @@ def test_a_reference_that_fails_names_the_operator_and_the_problem(
         assert "returns no 'y'" in caught.value.why
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('    return [call.x, "y"]', "TypeError: the reference returns list, wanted a dict of output name to array"),
+        ('    return {"y": call.xs}', "has no attribute 'xs' (operator.py:"),
+    ],
+)
+def test_a_fault_of_a_reference_is_told_with_its_line(
+    line: str, told: str, make_bench: Any, make_bed: Any, operator_folder: Path
+) -> None:
+    source = (operator_folder / "operator.py").read_text()
+    head, found, rest = source.partition("def reference(xp, call):\n")
+    assert found
+    (operator_folder / "operator.py").write_text(f"{head}{found}{line}\n{rest}")
+    with make_bench() as bench, pytest.raises(AotTuneError) as caught:
+        make_bed(bench).prepare()
+    assert told in caught.value.why
+
+
 def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
     code = (
         "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from aot_tune.bench.cuda import device_of
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
 from aot_tune.compile.cuda_targets import TARGETS, best_targets
 from aot_tune.errors import OptionError, ToolchainError
+from aot_tune.library import bundled_templates, load_operator
 from aot_tune.pipeline import session as sessions
+from aot_tune.preflight import idle_kernels
 from aot_tune.progress import Progress
+from aot_tune.spec import Kernel, stride
 
 
 def test_a_family_stands_for_its_best_target_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +74,17 @@ def test_the_families_of_each_toolchain() -> None:
     assert found == {"cublaslt": ["cuda"], "cxx": ["cpu"], "nvcc": ["cuda"], "triton": ["cuda", "hip"]}
     for chain in toolchains().values():
         assert all(t in chain.targets() for t in chain.baselines())
+
+
+def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:
+    one = load_operator(bundled_templates() / "softmax")
+    target = [target_by_name("cpu-x86-64")]
+    assert idle_kernels([one], target) == []
+    kernels = (*one.generics, Kernel("idle", "softmax/rows.cpp.j2", requires=(stride("x", 1) == 2,)))
+    changed = dataclasses.replace(one, kernels=kernels)
+    (told,) = idle_kernels([changed], target)
+    assert "softmax/idle is tried on no problem: it requires (stride.x.1 == 2)" in told
+    assert idle_kernels([changed], [target_by_name("cuda-sm_80")]) == []  # it is no kernel for GPUs
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from aot_tune.spec import (
 from aot_tune.spec.reference import activation
 
 M, N = dims("M N")
+P12 = Parameter("P", (1, 2))
 GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
 
 
@@ -152,6 +153,18 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
         lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),  # type: ignore[arg-type]
         r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is no expression\n  fix",
     ),
+    ("order value", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"P": 3},)), r"fix: P is one of \[1, 2\]"),
+    ("order name", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"Q": 3},)), r"Q=3.*\n  fix: use one of: P"),
+    (
+        "order, one",
+        lambda: Kernel("k", "k.j2", order={"P": 1}),  # type: ignore[arg-type]
+        r"kernel 'k': order is no tuple but \{'P': 1\}\n  fix: write \(one,\)",
+    ),
+    ("requires, one", lambda: Kernel("k", "k.j2", requires=M == 1), r"kernel 'k': requires is no tuple but \(M == 1\)"),  # type: ignore[arg-type]
+    ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is no tuple but 8"),  # type: ignore[arg-type]
+    ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is no tuple but M"),  # type: ignore[arg-type]
+    ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is no tuple but"),
+    ("dims, one", lambda: operator(dims="M"), "operator 'scale': dims is no tuple but M"),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]
 
@@ -299,6 +312,14 @@ def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
         load_operator(folder)
     (folder / "operator.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(SpecError, match=r"operator\.py fails: SystemExit: 3"):
+        load_operator(folder)
+    (folder / "operator.py").write_text("from aot_tune.spec import Kernel\nKernel('k', 'k.j2', parameter=())\n")
+    with pytest.raises(SpecError, match=r"argument 'parameter'\n  why: operator\.py:2: .*\n  fix: did you mean 'param"):
+        load_operator(folder)
+    (folder / "operator.py").write_text("from aot_tune.spec import Operator\nOperator(name='mine')\n")
+    with pytest.raises(
+        SpecError, match=r"missing 6 .*\n  why: .*\n  fix: `python -c '.*help\(aot_tune.spec.Operator\)"
+    ):
         load_operator(folder)
 
 

@@ -23,7 +23,7 @@ import torch
 from aot_tune.bench.cuda.memory import Strided
 from aot_tune.bench.inputs import call_of, draw
 from aot_tune.bench.records import Check
-from aot_tune.bench.reference import EXACT, Bounds, new_partial, refuse_inexact
+from aot_tune.bench.reference import EXACT, Bounds, by_output, new_partial, refuse_inexact
 from aot_tune.spec import Operator, Tensor
 
 __all__ = [
@@ -204,7 +204,8 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
     for scalar in operator.scalars:
         if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    found = operator.reference(ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32"), call)
+    api = ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32")
+    found = by_output(operator.reference(api, call))
     results: dict[str, Any] = {}
     for tensor in operator.outputs:
         if not operator.is_present(check.problem, tensor):
