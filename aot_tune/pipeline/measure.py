@@ -27,6 +27,8 @@ _ONCE = ("check", "prepare")
 _FINALISTS = 4
 _WITHIN = 1.3
 """A race takes the best four of the screen, as far as they are within 1.3 x of the best."""
+_RACES = 3
+"""How often a problem races, while it turns out that others were screened to be faster than those that raced."""
 
 
 def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
@@ -39,6 +41,19 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
     best = sorted(times, key=lambda c: (times[c], c))[:_FINALISTS]
     best = [c for c in best if times[c] <= times[best[0]] * _WITHIN]
     return [evidence.entries[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
+
+
+def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
+    """Candidates that no race was with, but that were screened to be faster, by more than 1.3 x, than all that raced.
+
+    Screens that another process disturbed, or did not, let a race be between the wrong ones. What would have to be
+    compiled for another race is left out.
+    """
+    row = {c: m for c, m in evidence.measurements.get(problem.id, {}).items() if c in evidence.entries}
+    raced = [m.ns for m in row.values() if m.final and m.ns is not None]
+    others = {c: m.ns for c, m in row.items() if not m.final and m.ns is not None}
+    found = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
+    return found if all(evidence.entries[c].object is not None for c in found) else set()
 
 
 def left_undone(evidence: Evidence) -> str:
@@ -157,7 +172,17 @@ class Measurer:
         return self._known_race(self._one(loaded, problem), entrants) is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """Race the best of a problem's screen, where a race is due; what the budget's end broke off does not count."""
+        """Race the best of a problem's screen, where a race is due, and what it shows to have been overlooked."""
+        for _ in range(_RACES):
+            self._race_once(loaded, evidence, problem)
+            late = set() if problem.id in evidence.fresh else overlooked(evidence, problem)
+            if not late:
+                return
+            evidence.fresh[problem.id] = late
+        evidence.fresh.pop(problem.id, None)
+
+    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
+        """One race, where it is due; what the budget's end broke off does not count, and is still due."""
         entrants = finalists(evidence, problem)
         if not entrants:
             evidence.fresh.pop(problem.id, None)

@@ -311,3 +311,28 @@ def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_
         else:
             one.screen(LOADED, found, ONE, [FAST])
         assert found.measurements == {}
+
+
+@pytest.mark.parametrize(("slow", "races"), [(95.0, 1), (110.0, 1), (1000.0, 2)])
+def test_what_a_disturbed_screen_kept_from_a_race_gets_one_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, slow: float, races: int
+) -> None:
+    """A screen of a lucky moment brought one alone into the race, where it was far slower than the others' screens."""
+    bench, found = Bench(), evidence(FAST, SMALL, GENERIC)
+    one, _ = measurer(monkeypatch, bench, seconds=None)
+    for each, ns in ((FAST, 50.0), (SMALL, 90.0), (GENERIC, 100.0)):
+        monkeypatch.setattr(each, "object", SimpleNamespace(status="ok", digest="d", device=""))
+        found.add(measured(each, ONE, (ns,)))
+    found.fresh[ONE.id] = set(found.entries)
+    raced: list[list[str]] = []
+
+    def race(_prepared: None, entrants: list) -> list[Measurement]:
+        raced.append([e.candidate.kernel for e in entrants])
+        times = {"fast": slow, "small": 91.0, "generic": 101.0}
+        return [measured(e.candidate.id, ONE, (), final=(times[e.candidate.kernel],)) for e in entrants]
+
+    monkeypatch.setattr(bench, "race", race)
+    one.race(LOADED, found, ONE)
+    assert raced == [["fast"], ["small", "generic"]][:races]
+    assert found.fresh == {}
+    assert min(found.times()[ONE.id].values()) == (slow if races == 1 else 91.0)
