@@ -173,20 +173,21 @@ class Measurer:
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen, where a race is due, and what it shows to have been overlooked."""
-        for _ in range(_RACES):
-            self._race_once(loaded, evidence, problem)
-            late = set() if problem.id in evidence.fresh else overlooked(evidence, problem)
+        for left in reversed(range(_RACES)):
+            entrants = finalists(evidence, problem)
+            if not entrants:
+                evidence.fresh.pop(problem.id, None)
+                return
+            self._race_once(loaded, evidence, problem, entrants)
+            late = overlooked(evidence, problem) if left and problem.id not in evidence.fresh else set()
             if not late:
                 return
             evidence.fresh[problem.id] = late
-        evidence.fresh.pop(problem.id, None)
 
-    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
-        """One race, where it is due; what the budget's end broke off does not count, and is still due."""
-        entrants = finalists(evidence, problem)
-        if not entrants:
-            evidence.fresh.pop(problem.id, None)
-            return
+    def _race_once(
+        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: Sequence[Entry]
+    ) -> None:
+        """One race; what the budget's end broke off does not count, and is still due."""
         begun, reused = self._session.progress.now(), self.reused
         raced = None if self._over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
