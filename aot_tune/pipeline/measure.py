@@ -184,9 +184,7 @@ class Measurer:
                 return
             evidence.fresh[problem.id] = late
 
-    def _race_once(
-        self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: Sequence[Entry]
-    ) -> None:
+    def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
         begun, reused = self._session.progress.now(), self.reused
         raced = None if self._over else self._within(partial(self._race, self._one(loaded, problem), entrants))
