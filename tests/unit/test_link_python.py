@@ -91,6 +91,19 @@ def test_read_only_arrays_are_inputs_only(ops: ModuleType, x: Array, weight: Arr
         assert (out == 7).all()
 
 
+class Copying(Wrapped):
+    """Hands out a copy of its array."""
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.array.__dlpack__(**options, copy=True)
+
+
+def test_copies_are_inputs_only(ops: ModuleType, x: Array, weight: Array) -> None:
+    np.testing.assert_allclose(ops.rms_norm(Copying(x), Copying(weight)), rms(x, weight), rtol=1e-5)
+    with pytest.raises(ops.ArgumentValueError, match="output 'out' is a copy that its __dlpack__ made; wanted"):
+        ops.rms_norm(x, weight, out=Copying(np.empty_like(x)))
+
+
 @given(st.data())
 def test_any_strides(ops: ModuleType, data: st.DataObject) -> None:
     m, n = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))

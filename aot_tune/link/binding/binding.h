@@ -183,6 +183,7 @@ struct Borrowed {
   PyObject* keep;
   Managed* managed;
   bool read_only;
+  bool copied;  // by who handed it out: nobody sees what is written
   void release() {
     if (keep != nullptr || managed != nullptr) give_back();
   }

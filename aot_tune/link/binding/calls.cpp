@@ -229,9 +229,10 @@ bool CallTensors::is_missing(State* state, const Operator& op, int index) {
   return false;
 }
 
-bool CallTensors::is_read_only(State* state, const Operator& op, int index) {
-  PyErr_Format(state->value_error, "%s: output '%s' is read-only; wanted a tensor that can be written",
-               op.name, op.tensors[index].name);
+bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
+  PyErr_Format(state->value_error, "%s: output '%s' is %s; wanted a tensor that can be written", op.name,
+               op.tensors[index].name,
+               held[index].read_only ? "read-only" : "a copy that its __dlpack__ made");
   return false;
 }
 

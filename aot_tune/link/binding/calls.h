@@ -43,7 +43,7 @@ struct CallTensors {
     Borrowed& place = held[index];
     given[index] = &place.tensor;
     if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
-    return !(op.tensors[index].output && place.read_only) || is_read_only(state, op, index);
+    return !(op.tensors[index].output && (place.read_only || place.copied)) || is_read_only(state, op, index);
   }
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
     const TensorArgument& argument = op.tensors[index];
@@ -59,7 +59,7 @@ struct CallTensors {
 
   // Both raise what is wrong with a tensor and return false.
   static bool is_missing(State* state, const Operator& op, int index);
-  static bool is_read_only(State* state, const Operator& op, int index);
+  bool is_read_only(State* state, const Operator& op, int index) const;
 
   // The first tensor that is there, as an index; `count` when there is none.
   int first() const {

@@ -24,6 +24,7 @@ struct Managed {
 };
 
 constexpr uint64_t kReadOnly = 1;
+constexpr uint64_t kCopied = 2;
 
 // What a capsule named "dltensor" holds.
 struct LegacyManaged {

@@ -169,6 +169,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     if (entry.api->managed_from_object(object, &out->managed) != 0) return cannot_read(state, place);
     out->tensor = out->managed->tensor;
     out->read_only = (out->managed->flags & kReadOnly) != 0;
+    out->copied = (out->managed->flags & kCopied) != 0;
   }
   copy_layout(out);
   const DLDevice& device = out->tensor.device;
@@ -291,6 +292,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
     }
     out->tensor = managed->tensor;
     out->read_only = (managed->flags & kReadOnly) != 0;
+    out->copied = (managed->flags & kCopied) != 0;
   } else {
     const auto* managed = static_cast<const LegacyManaged*>(PyCapsule_GetPointer(capsule, "dltensor"));
     if (managed == nullptr) return cannot_read(state, place);
@@ -348,6 +350,7 @@ bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, 
   out->keep = nullptr;
   out->managed = nullptr;
   out->read_only = false;
+  out->copied = false;
   const TypeEntry entry = *find_type(state, object);
   switch (entry.kind) {
     case Kind::kExchange:
