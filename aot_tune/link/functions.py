@@ -21,6 +21,7 @@ def render_serve(table: OperatorTable) -> str:
         if loads
         else ""
     )
+    given = ", ".join(f"c.t_{t.name}" for t in op.tensors)
     note = "  (void)variant;\n  (void)buffer;\n  (void)size;"
     if any(v.notes for v in table.variants):
         tell = f"kFunctions[variant].note({prepared(op, '(*this)')}, buffer, size)"
@@ -78,6 +79,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {{
   if (int32_t status = serve(c, exec, &variant, &size)) return status;
 {load}  Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
+  if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {{
+    const DLTensor* const given[] = {{{given}}};
+    if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
+  }}
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch({prepared(op, "c")}, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);

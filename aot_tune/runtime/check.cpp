@@ -248,6 +248,18 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
   return AOT_TUNE_OK;
 }
 
+int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, const View* views,
+                        const void* memory, size_t size) noexcept {
+  const auto low = reinterpret_cast<uintptr_t>(memory);
+  for (int i = 0; i < op.count; ++i) {
+    if (given[i] == nullptr || views[i].empty || views[i].high <= low || low + size <= views[i].low) continue;
+    return fail(AOT_TUNE_ERROR_OVERLAP,
+                "%s: the workspace overlaps %s '%s' in memory; wanted separate memory", op.name,
+                op.tensors[i].output ? "output" : "input", op.tensors[i].name);
+  }
+  return AOT_TUNE_OK;
+}
+
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
                      const char* symbol) noexcept {
   const TensorInfo& info = op.tensors[tensor];

@@ -108,6 +108,10 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
 // tensor or within itself.
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept;
 
+// Checks that a caller's workspace shares no memory with a tensor.
+int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, const View* views,
+                        const void* memory, size_t size) noexcept;
+
 int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
                      const char* symbol) noexcept __attribute__((cold));
 

@@ -217,6 +217,15 @@ void workspaces() {
   exec.workspace_size = 128;
   FAILS(call, AOT_TUNE_ERROR_WORKSPACE, "the workspace is not aligned to 64 bytes");
   exec.workspace = memory + 64;
+  for (Owner* shared : {&call.a, &call.bias, &call.out}) {
+    void* const mine = shared->tensor.data;
+    shared->tensor.data = memory + 160;
+    FAILS(call, AOT_TUNE_ERROR_OVERLAP,
+          shared == &call.out ? "the workspace overlaps output 'out' in memory"
+                              : "the workspace overlaps input '");
+    CHECK(memory[64] == 0);
+    shared->tensor.data = mine;
+  }
   CHECK(call.run() == AOT_TUNE_OK);
   CHECK(memory[63] == 0 && memory[64] == 1 && memory[163] == 1 && memory[164] == 0);
   exec = {nullptr, nullptr, 0};

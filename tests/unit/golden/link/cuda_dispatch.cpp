@@ -388,6 +388,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
     return status;
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
+  if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
+    const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+    if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
+  }
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_x, c.t_bias, c.t_out, c.v_factor, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);

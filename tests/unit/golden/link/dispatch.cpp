@@ -293,6 +293,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   if (int32_t status = serve(c, exec, &variant, &size)) return status;
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
+  if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
+    const DLTensor* const given[] = {c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out};
+    if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
+  }
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
@@ -596,6 +600,10 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   if (int32_t status = serve(c, exec, &variant, &size)) return status;
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
+  if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
+    const DLTensor* const given[] = {c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out};
+    if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
+  }
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
