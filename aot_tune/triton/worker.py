@@ -76,8 +76,10 @@ class _Worker:
         if self._changed_by not in ("", place):
             raise _StaleError(f"{self._changed_by} has set variables of Triton")
         if reference not in self._functions:
-            self._functions[reference] = self._interface.unwrap(load(reference, self._roots), reference).jit
-            self._changed_by = place if _settings() != before else self._changed_by
+            try:
+                self._functions[reference] = self._interface.unwrap(load(reference, self._roots), reference).jit
+            finally:
+                self._changed_by = place if _settings() != before else self._changed_by
         return self._functions[reference]
 
 
