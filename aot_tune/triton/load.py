@@ -61,6 +61,8 @@ def _file_module(place: str, roots: Sequence[str]) -> str:
                 why=f"it resolves to {path.resolve()}",
                 fix="put the file itself below the template root",
             )
+        if "." in path.stem:
+            raise SpecError(f"{place}: {path.stem!r} has a dot", why="it is imported as a module", fix="rename it")
         parts = [_PACKAGE, *Path(place).parent.parts]
         for count in range(1, len(parts) + 1):
             _package(".".join(parts[:count]), [str(Path(r, *parts[1:count])) for r in roots])

@@ -154,6 +154,21 @@ def test_a_link_out_of_the_templates_is_refused(search: list[str], tmp_path: Pat
 
 
 @EACH_TRITON
+def test_a_file_that_is_no_module_says_why(search: list[str], tmp_path: Path) -> None:
+    for place in ("v1.2/rows.py", "old.rows.py", "v-1/rows.py"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text((FUNCTIONS / "matmul.py").read_text())
+    asked = [
+        msgspec.structs.replace(request("rows.py:plain", {}), function=f"{place}:product")
+        for place in ("v1.2/rows.py", "old.rows.py", "v-1/rows.py")
+    ]
+    first, second, third = ask(search, "cuda-sm_90a", *asked, root=tmp_path)
+    assert (first.fault, third.fault) == (None, None)
+    assert second.fault is not None
+    assert (second.fault.what, second.fault.fix) == ("old.rows.py: 'old.rows' has a dot", "rename it")
+
+
+@EACH_TRITON
 def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     """Configs, globals and heuristics that ask torch and Triton for the device get that of the target."""
     pytest.importorskip("torch")
