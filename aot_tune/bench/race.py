@@ -358,11 +358,10 @@ class Race:
                         self._strike(runner, death)
                     break
         for runner in self._baselines:
-            try:
+            if runner.home is not None and runner.home.state == "READY":
                 unload = messages.Unload(handle=runner.handle)
-                self._pool.request(self._pool.frameworks(), unload, self._policy.deadlines.load)
-            except DiedError:
-                break
+                with contextlib.suppress(DiedError):
+                    self._pool.request(runner.home, unload, self._policy.deadlines.load)
 
     def _result(self, runner: _Runner) -> Measurement:
         floor = self._bench.floor_ns(self._prepared)
