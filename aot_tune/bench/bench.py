@@ -110,11 +110,12 @@ class Bench:
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Referred):
             status, why = failure_of(reply)
+            rest = ", or leave such calls out by `legal`"
             less = "; have it compute some rows at a time, or leave the problem out of the workload"
             raise AotTuneError(
                 f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
                 why=f"{why} (out of memory)" if status == "oom" else why,
-                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else ''}",
+                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
             )
         prepared = Prepared(
             key=key,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.errors import BuildError, OptionError, ToolchainError
-from aot_tune.library import bundled_templates
+from aot_tune.errors import BuildError, OptionError, ToolchainError, did_you_mean
+from aot_tune.library import bundled_templates, operator_folders
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -113,6 +113,12 @@ def try_candidate(
     Raises:
         AotTuneError: when there is no such candidate or problem, or no device for it.
     """
+    bundled = [folder.name for folder in operator_folders([bundled_templates()])]
+    if not templates and operator not in bundled:
+        raise OptionError(
+            f"there is no bundled operator {operator!r}",
+            fix=f"name the template root of its project with --templates, or {did_you_mean(operator, bundled)}",
+        )
     options = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"}
     request = Request(
         name="once",

@@ -146,7 +146,7 @@ def _check_dims(op: Operator, where: str) -> None:
             raise SpecError(
                 f"{where}: dim {name!r} is bound by no tensor",
                 why="a call learns each dim from the shape of an input that is always passed",
-                fix=f"give an input an axis of extent {name}, or remove the dim",
+                fix=f"give an input an axis of extent {name} (not {name} + 1: make that the dim), or remove the dim",
             )
     for tensor in op.tensors:
         for extent in tensor.shape:

@@ -65,3 +65,11 @@ def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str], tmp_path: P
     said = capsys.readouterr().err
     assert "operator 'softmax' has no candidate 'rows_00000000' for cpu-x86-64-v2" in said
     assert not (tmp_path / "s.cpp").exists()
+
+
+def test_an_operator_of_a_project_needs_its_templates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["try", "affine", "tuned_0123abcd"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        "there is no bundled operator 'affine'\n  fix: name the template root of its project with --templates" in said
+    )
