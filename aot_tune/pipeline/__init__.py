@@ -100,8 +100,8 @@ def _replay(session: Session) -> dict[str, list[Evidence]]:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
             why="replay measures nothing: it needs the records of a build on the device",
-            fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit the "
-            "folder, or use another mode",
+            fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit "
+            "the folder, or use another mode",
         )
     return {
         name: [recorded_evidence(session, loaded.operator, target)[0] for target in session.targets]

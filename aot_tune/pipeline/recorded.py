@@ -130,8 +130,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         raise DatabaseError(
             f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
             why="\n       ".join(p.id for p in missing[:20]),
-            fix=f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; or use "
-            "AOT_TUNE_MODE=auto",
+            fix=f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
+            "or use AOT_TUNE_MODE=auto",
         )
     if database is None:
         generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
