@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,19 @@ def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:
     (told,) = idle_kernels([changed], target)
     assert "softmax/idle is tried on no problem: it requires (stride.x.1 == 2)" in told
     assert idle_kernels([changed], [target_by_name("cuda-sm_80")]) == []  # it is no kernel for GPUs
+
+
+def test_the_plan_has_a_note_on_it(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "kernel_author" / "templates"
+    shutil.copytree(example, tmp_path / "templates")
+    declared = tmp_path / "templates" / "affine" / "operator.py"
+    declared.write_text(declared.read_text().replace('stride("x", 0) == 1', 'stride("x", 0) == 2'))
+    for mode, noted in (("auto", True), ("generic", False)):
+        options = {"AOT_TUNE_TARGETS": "cpu", "AOT_TUNE_MODE": mode, "AOT_TUNE_CACHE": "off"}
+        templates = (str(tmp_path / "templates"),)
+        request = plan.Request(name="mine", prefix="mine", header="mine.h", templates=templates, options=options)
+        planned, _, _ = plan.make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+        assert any("affine/tuned is tried on no problem" in note for note in planned.notes) == noted
 
 
 @pytest.mark.parametrize(
