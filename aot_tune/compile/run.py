@@ -217,9 +217,10 @@ def group_seconds(group: int) -> float:
         if not entry.name.isdigit():
             continue
         try:
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            text = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")  # anybody's name is in it
         except OSError:
             continue
+        fields = text.rpartition(")")[2].split()
         if int(fields[2]) == group:
             ticks += sum(int(n) for n in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
