@@ -90,6 +90,15 @@ def test_arguments_and_spaces(tmp_path: Path) -> None:
     assert find_nvcc({"NVCC": f"'{plain}' -DX=1 -v"}, NOWHERE, ()) == (str(plain), "-DX=1", "-v")
 
 
+def test_what_is_found_by_a_relative_path_is_found_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = str(toolkit(tmp_path / "cuda"))
+    monkeypatch.chdir(tmp_path)
+    for environ in ({"NVCC": "cuda/bin/nvcc"}, {"CUDA_HOME": "cuda"}, {"PATH": "cuda/bin:/usr/bin"}):
+        assert found(environ) == nvcc
+
+
 def test_no_compiler_names_every_way_to_one(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="no CUDA compiler found") as caught:
         chain().identity()
