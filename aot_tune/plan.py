@@ -360,7 +360,8 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
         + _cmake_list("families", plan.families)
         + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
-        + _cmake_list("include_folders", paths.include_folders)
+        + _cmake_list("include_folders", paths.include_folders),
+        encoding="utf-8",
     )
 
 

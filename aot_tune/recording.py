@@ -49,7 +49,7 @@ def export_records(library: str, directory: Path) -> Exported:
     notes = folder / NOTES
     return Exported(
         files={save_database(directory, d): d for d in merged},
-        notes=tuple(notes.read_text().splitlines()) if notes.is_file() else (),
+        notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
     )
 
 

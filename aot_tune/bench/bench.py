@@ -94,7 +94,7 @@ class Bench:
         check = Check(problem=on) if isinstance(on, Problem) else on
         folder = str(operator_folder.resolve())
         if folder not in self._sources:
-            self._sources[folder] = (operator_folder / "operator.py").read_text()
+            self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
         key = digest_of([operator.name, self._sources[folder], check, self.policy.seed])[:24]
         if key in self._prepared:
             return self._prepared[key]

@@ -131,7 +131,7 @@ class CxxToolchain:
                 why="candidates are compiled when the library is built",
                 fix="install g++ 11 or later, or set CXX to its path, or configure with -DCMAKE_CXX_COMPILER=<path>",
             )
-        return [program, *words[1:]]
+        return [os.path.abspath(program), *words[1:]]  # it is run in other folders than this one
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
@@ -149,7 +149,7 @@ class CxxToolchain:
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
         folder = out.parent
-        (folder / SOURCE_NAME).write_text(source)
+        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         prefix = f"-ffile-prefix-map={folder}=."
         argv = [*self.command(), *_flags(target), prefix, "-MD", "-MF", "candidate.d"]
         argv += ["-c", SOURCE_NAME, "-o", out.name]
@@ -257,7 +257,7 @@ def _added(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driv
 
 def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:
     found = {"text": _text_bytes(out.read_bytes()), "memory": done.memory}
-    rows = stack.read_text().splitlines() if stack.is_file() else []
+    rows = stack.read_text(encoding="utf-8", errors="replace").splitlines() if stack.is_file() else []
     return found | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
 
 

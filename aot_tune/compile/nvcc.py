@@ -144,12 +144,12 @@ class NvccToolchain:
         """Compile in the folder of `out` under fixed relative names, so that equal sources give equal objects."""
         toolkit, folder = self.toolkit(), out.parent
         check_known(target, toolkit.known, toolkit.version)
-        (folder / CUDA_SOURCE_NAME).write_text(source)
+        (folder / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
         with tempfile.TemporaryDirectory(dir=folder, prefix="nvcc-") as scratch:
             includes = self._include_flags(source, Path(scratch))
             if includes is None:
                 return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
-            (Path(scratch) / CUDA_SOURCE_NAME).write_text(source)
+            (Path(scratch) / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
             argv = [*toolkit.command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
             argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
             child = self._child(Path(scratch))

@@ -54,7 +54,7 @@ def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) ->
 
 def rule_files(path: Path, source: str) -> list[str]:
     """Files that a make rule written by a compiler lists, sorted, without the source itself."""
-    text = path.read_text(errors="surrogateescape").replace("\\\n", " ").partition(":")[2]
+    text = os.fsdecode(path.read_bytes()).replace("\\\n", " ").partition(":")[2]
     marked = text.replace("\\ ", "\0").replace("$$", "$").replace("\\#", "#")
     names = {word.replace("\0", " ") for word in marked.split()}
     return sorted(names - {source})

@@ -94,7 +94,7 @@ def compile_launcher(
 ) -> Finished:
     """Compile a launcher in the folder of `out`, which holds the image, under fixed names."""
     folder, began = out.parent, time.monotonic()
-    (folder / SOURCE_NAME).write_text(source)
+    (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
     (folder / HEADER).write_text(kernel_header(image))
     argv = [*command, *host_flags(), "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
     argv += ["-c", SOURCE_NAME, "-o", out.name]

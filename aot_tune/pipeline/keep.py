@@ -112,7 +112,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         for database in found:
             save_database(fresh, database)
         notes = [f"{name} on {e.target.name}: {e.note}" for name, own in evidence.items() for e in own if e.note]
-        (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes))
+        (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         digest = folder_digest(fresh)
         put_folder(fresh, folder, temporaries)

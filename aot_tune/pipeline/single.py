@@ -134,7 +134,7 @@ def try_candidate(
         loaded = session.operators[operator]
         wanted, device, entry = _find(session, loaded, name)
         if source is not None:
-            source.write_text(entry.rendered.source)
+            source.write_text(entry.rendered.source, encoding="utf-8")
         return _run(session, loaded, wanted, device, entry, problem)
     finally:
         session.close()

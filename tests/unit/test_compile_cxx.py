@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,29 @@ def test_no_compiler_says_how_to_point_to_one(tmp_path: Path) -> None:
     assert "CMAKE_CXX_COMPILER" in caught.value.fix
     with pytest.raises(ToolchainError, match="/nowhere/g"):
         toolchain_for("cxx", {"PATH": "/usr/bin:/bin", "CXX": "/nowhere/g++"}).identity()
+
+
+def test_a_compiler_is_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "own-g++").symlink_to(shutil.which("g++") or "")
+    monkeypatch.chdir(tmp_path)
+    path = os.environ["PATH"]
+    for environ in ({"PATH": path, "CXX": "tools/own-g++ -O1"}, {"PATH": f"tools:{path}", "CXX": "own-g++ -O1"}):
+        chain = CxxToolchain(environ)
+        assert chain.command() == [str(tmp_path / "tools" / "own-g++"), "-O1"]
+        assert chain.identity()["version"]
+
+
+def test_a_source_is_compiled_as_it_is_whatever_the_locale(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.compile.cxx import TOOLCHAIN\n"
+        f"source = {LAUNCH!r} + ' const char* f\\u00e9() {{ return \"\\u4e2d\"; }}'\n"
+        "outcome = TOOLCHAIN.compile(source, TOOLCHAIN.targets()[0], Path(sys.argv[1], 'object.o'), 60)\n"
+        "sys.exit(outcome.status != 'ok')\n"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as where text is Latin-1
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | plain, check=True, timeout=100)
+    assert "\u4e2d".encode() in (tmp_path / "object.o").read_bytes()
 
 
 def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -> None:
