@@ -15,7 +15,16 @@ from pathlib import Path
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.jobs import MEMORY_PER_COMPILE
-from aot_tune.compile.programs import QUERY_SECONDS, ask, program_digest, program_of, program_state, rule_files
+from aot_tune.compile.programs import (
+    NO_OBJECT,
+    QUERY_SECONDS,
+    ask,
+    is_object,
+    program_digest,
+    program_of,
+    program_state,
+    rule_files,
+)
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import Finished, compiler_environment, key_environment, run
 from aot_tune.errors import ToolchainError
@@ -166,11 +175,15 @@ class CxxToolchain:
             return CompileOutcome(
                 status="compile-failed", log=log, seconds=done.seconds, includes=seen, lasting=lasting
             )
+        rule = folder / "candidate.d"
+        if not is_object(out) or not rule.is_file():
+            log = f"{done.output}\n{NO_OBJECT}"
+            return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=False)
         return CompileOutcome(
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=self._includes(source, rule_files(folder / "candidate.d", SOURCE_NAME)),
+            includes=self._includes(source, rule_files(rule, SOURCE_NAME)),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 

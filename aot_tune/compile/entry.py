@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -89,7 +90,11 @@ def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
     write_file(folder / KEY, text)
     keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, *SOURCES}
     for entry in os.scandir(folder):
-        if entry.name not in keep:
+        if entry.name in keep:
+            continue
+        if entry.is_dir(follow_symlinks=False):  # of a compiler that was killed
+            shutil.rmtree(entry.path)
+        else:
             Path(entry.path).unlink()
     names = [OBJECT] if stored.status == "ok" else []
     for name in (*names, "."):

@@ -27,7 +27,15 @@ from aot_tune.compile.cuda_toolkit import SYSTEM, Toolkit, find_cutlass, find_nv
 from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, sought
-from aot_tune.compile.programs import QUERY_SECONDS, program_digest, program_of, program_state, rule_files
+from aot_tune.compile.programs import (
+    NO_OBJECT,
+    QUERY_SECONDS,
+    is_object,
+    program_digest,
+    program_of,
+    program_state,
+    rule_files,
+)
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import OUTPUT, Finished, compiler_environment, key_environment, run
 from aot_tune.errors import ToolchainError
@@ -158,7 +166,10 @@ class NvccToolchain:
             if failed is not None:
                 seen = self._opened(source, target, Path(scratch), includes, done.output) if failed.lasting else ()
                 return msgspec.structs.replace(failed, includes=seen)
-            made = Path(scratch, "made.o")
+            made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
+            if not is_object(made) or not rule.is_file():
+                log = f"{_cut(done.output)}\n{NO_OBJECT}"
+                return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=False)
             functions = public_functions(made)
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
@@ -167,7 +178,7 @@ class NvccToolchain:
             if said:
                 return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
-            listed = rule_files(Path(scratch, "candidate.d"), CUDA_SOURCE_NAME)
+            listed = rule_files(rule, CUDA_SOURCE_NAME)
             return CompileOutcome(
                 status="ok",
                 log=_cut(done.output),

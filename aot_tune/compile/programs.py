@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,11 @@ from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.run import run
 from aot_tune.errors import ToolchainError
 
-__all__ = ["ask", "program_digest", "program_of", "program_state", "rule_files"]
+__all__ = ["NO_OBJECT", "ask", "is_object", "program_digest", "program_of", "program_state", "rule_files"]
 
 QUERY_SECONDS = 60.0
+NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
+"""Said of a compiler, or of a launcher before it, that hides its failure."""
 
 
 def program_state(path: Path) -> tuple[str, int, int, int]:
@@ -50,6 +53,18 @@ def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) ->
     answer = ask(command, environ, f"-print-prog-name={name}").strip()
     where = shutil.which(answer, path=environ["PATH"])
     return None if where is None else os.path.realpath(where)
+
+
+def is_object(path: Path) -> bool:
+    """Whether a file is a whole 64-bit ELF object: its table of sections, which is written last, lies within it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    table, (size, count) = struct.unpack_from("<Q", data, 0x28)[0], struct.unpack_from("<HH", data, 0x3A)
+    return bool(0 < table <= len(data) - size * count)
 
 
 def rule_files(path: Path, source: str) -> list[str]:

@@ -14,7 +14,7 @@ from aot_tune.compile.cuda_object import object_bytes
 from aot_tune.compile.cuda_targets import BASELINE, TARGETS, fits
 from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
 from aot_tune.compile.diagnostics import is_lasting
-from aot_tune.compile.programs import program_digest, program_state, rule_files
+from aot_tune.compile.programs import NO_OBJECT, is_object, program_digest, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
 from aot_tune.compile.run import OUTPUT, compiler_environment, key_environment
 from aot_tune.compile.toolchain import Toolchain, toolchain_for
@@ -171,6 +171,8 @@ class TritonToolchain:
         if done.code != 0:
             log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
             return _failed(log, began, lasting=done.code > 0 and is_lasting(done.output))
+        if not is_object(out) or not (out.parent / "candidate.d").is_file():
+            return _failed(f"{done.output}\n{NO_OBJECT}", began, lasting=False)
         resources = {"registers": image.registers, "spill_bytes": image.spill_bytes}
         resources = {name: count for name, count in resources.items() if count >= 0}
         text = object_bytes(out) + image.size

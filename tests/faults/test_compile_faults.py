@@ -130,6 +130,29 @@ def test_a_compiler_that_cannot_be_started(tmp_path: Path, make_rendered) -> Non
     assert "CXX" in caught.value.fix
 
 
+@pytest.mark.parametrize("script", ["exit 0", "echo 'int f;' > object.o; : > candidate.d; exit 0", "{cut}"])
+def test_a_compiler_that_hides_its_failure_costs_the_candidate_alone(
+    tmp_path: Path, compiler, make_rendered, script: str
+) -> None:
+    cut = 'g++ "$@" && head -c 700 object.o > cut && mv cut object.o; exit 0'  # as on a disk that ran full
+    chain = compiler(f"if grep -q hidden candidate.cpp; then {script.format(cut=cut)}; fi")
+    bad = make_rendered(1, 'extern "C" int SYMBOL_launch() { return 1; }  // hidden\n')
+    good = make_rendered(2)
+    cache = ObjectCache(tmp_path / "c", chain)
+    objects = compile_all(cache, [bad, good], 1)
+    assert objects[good.candidate.id].status == "ok"
+    assert objects[bad.candidate.id].status == "compile-failed"
+    assert "made no whole object" in objects[bad.candidate.id].error
+    assert cache.counters.unkept == 1
+
+
+def test_folders_that_a_killed_compiler_leaves_are_not_kept(tmp_path: Path, compiler, make_rendered) -> None:
+    chain = compiler("mkdir left; : > left/file; while :; do :; done")
+    found = ObjectCache(tmp_path / "c", chain, timeout=0.5).get(make_rendered(1), TARGET)
+    assert found.status == "timeout"
+    assert list((tmp_path / "c").rglob("left")) == []
+
+
 def test_something_that_is_no_compiler(tmp_path: Path, make_rendered) -> None:
     chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "false"})
     with pytest.raises(ToolchainError, match="--version fails"):

@@ -181,6 +181,10 @@ def test_a_failing_compiler_is_a_status(tmp_path: Path) -> None:
     outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
     assert outcome.status == "compile-failed"
     assert "only answers" in outcome.log
+    nvcc.write_text(nvcc.read_text().replace("exit 1", "exit 0"))
+    outcome = chain({"NVCC": str(nvcc)}).compile("", target_by_name("cuda-sm_80"), tmp_path / "o/object.o", 9)
+    assert (outcome.status, outcome.lasting) == ("compile-failed", False)
+    assert "made no whole object" in outcome.log
 
 
 @pytest.mark.parametrize(
