@@ -104,13 +104,13 @@ def find_nvcc(
                 raise ToolchainError(
                     f"{name}={named!r} is not a program", fix=f"set {name} to nvcc, or unset it to have it found"
                 )
-            return (os.path.abspath(program), *words[1:])  # it is run in other folders than this one
+            return (str(Path(program).absolute()), *words[1:])  # it is run in other folders than this one
     homes = [Path(environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
     for place in [*map(str, homes), path, str(system / "bin"), *map(str, wheels)]:
         program = shutil.which("nvcc", path=place)
         if program is not None:
-            return (os.path.abspath(program),)
+            return (str(Path(program).absolute()),)
     raise ToolchainError(
         "no CUDA compiler found: NVCC, CUDACXX, CUDA_HOME, CUDA_PATH and PATH lead to no nvcc, and there is no wheel",
         why="CUDA candidates are compiled when the library is built",

@@ -140,7 +140,7 @@ class CxxToolchain:
                 why="candidates are compiled when the library is built",
                 fix="install g++ 11 or later, or set CXX to its path, or configure with -DCMAKE_CXX_COMPILER=<path>",
             )
-        return [os.path.abspath(program), *words[1:]]  # it is run in other folders than this one
+        return [str(Path(program).absolute()), *words[1:]]  # it is run in other folders than this one
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
