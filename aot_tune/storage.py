@@ -278,5 +278,11 @@ def unseal(data: bytes, kind: type[T], schema: int) -> T:
         raise CorruptError(f"it is not a whole record ({error})" if data else "it is empty") from error
 
 
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
-"""What a full or read-only disk answers: reasons to go on without a cache."""
+DISK_ERRORS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+        *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # no locks
+        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # somebody's hand
+    }
+)
+"""What a disk answers that is full, read only, without locks or changed by others: reasons to go on without a cache."""

@@ -41,6 +41,7 @@ __all__ = ["CacheCounters", "ObjectCache"]
 
 _log = logging.getLogger("aot_tune.compile")
 _TOUCH_SECONDS = 600.0
+_FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
@@ -164,6 +165,8 @@ class ObjectCache:
                 if error.errno not in DISK_ERRORS:
                     raise
                 self._disable(error)
+            except NotImplementedError:  # what some versions of filelock say where the disk has no locks
+                self._disable(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
         return self._get_unkept(key, rendered, target)
 
     def close(self) -> None:
@@ -243,8 +246,10 @@ class ObjectCache:
             try:
                 temporary.mkdir(mode=0o700)
                 outcome, stored = self._compile(temporary, rendered, target)
+                if not temporary.is_dir():  # somebody removed the cache
+                    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
                 if not outcome.lasting:
-                    if "no space left" in outcome.log.lower():
+                    if any(words in outcome.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     with self._count:
                         self.counters.unkept += 1

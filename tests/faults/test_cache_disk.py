@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from aot_tune import storage
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile import cache as cache_module
+from aot_tune.compile.prune import prune
 from aot_tune.errors import CacheError
 from aot_tune.storage import cache_location
 
@@ -56,19 +58,63 @@ def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendere
     assert "TMPDIR" in caught.value.fix
 
 
-def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog) -> None:
+@pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
+def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog, words: str) -> None:
     """The compiler finds the disk full the first time: the cache goes, the object is made elsewhere."""
     path, mark = tmp_path / "g++", tmp_path / "full"
     mark.touch()
     path.write_text(
         f'#!/bin/sh\ncase " $* " in *" -c "*) if rm "{mark}" 2>/dev/null; then '
-        "echo 'as: object.o: No space left on device'; echo 'g++: error: x'; exit 1; fi;; esac\nexec g++ \"$@\"\n"
+        f"echo 'as: object.o: {words}'; echo 'g++: error: x'; exit 1; fi;; esac\nexec g++ \"$@\"\n"
     )
     path.chmod(0o755)
     cache = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
     with caplog.at_level(logging.WARNING):
         assert cache.get(make_rendered(1), TARGET).status == "ok"
     assert "cache disabled" in caplog.text
+
+
+def no_locks(*_arguments: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def no_locks_of_old(*_arguments: object) -> None:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("answer", [no_locks, no_locks_of_old])
+def test_a_disk_without_locks(tmp_path: Path, make_rendered, caplog, monkeypatch, answer) -> None:
+    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
+    monkeypatch.setattr(fcntl, "flock", answer)
+    with caplog.at_level(logging.WARNING, "aot_tune"):
+        found = [cache.get(make_rendered(n), TARGET) for n in (1, 2)]
+        prune(tmp_path / "c", every=0.0)
+    assert all(o.status == "ok" and Path(o.path).is_file() for o in found)
+    assert caplog.text.count("cache disabled") == 1
+    assert "No locks available" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["locks", "objects", "tmp"])
+def test_a_file_where_a_folder_should_be(tmp_path: Path, make_rendered, caplog, place: str) -> None:
+    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
+    (tmp_path / "c" / place).touch()
+    found = cache.get(make_rendered(1), TARGET)
+    assert found.status == "ok"
+    assert Path(found.path).is_file()
+    assert "cache disabled" in caplog.text
+
+
+def test_a_cache_that_somebody_removes_meanwhile(tmp_path: Path, make_rendered) -> None:
+    path = tmp_path / "g++"
+    root = tmp_path / "c"
+    path.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -c "*) g++ "$@"; s=$?; rm -rf "{root}"; exit $s;; esac\nexec g++ "$@"\n'
+    )
+    path.chmod(0o755)
+    cache = ObjectCache(root, toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
+    found = cache.get(make_rendered(1), TARGET)
+    assert found.status == "ok"
+    assert Path(found.path).is_file()
 
 
 def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
