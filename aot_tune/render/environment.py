@@ -60,7 +60,7 @@ class _Loader(BaseLoader):
                     why=f"it resolves to {path.resolve()}",
                     fix="put the file itself below the template root",
                 )
-            return path.read_text(encoding="utf-8"), template, lambda: True
+            return path.read_text(encoding="utf-8-sig"), template, lambda: True
         raise TemplateNotFound(template)
 
     def list_templates(self) -> list[str]:
@@ -101,6 +101,12 @@ class Environment:
             raise RenderError(f"{error.name or template}:{error.lineno}: {error.message}") from error
         except (RenderError, SpecError) as error:
             raise RenderError(_placed(error, template, error.what), why=error.why, fix=error.fix) from error
+        except RecursionError as error:
+            raise RenderError(
+                _placed(error, template, "includes or macros that never end"),
+                why="a template includes or calls itself, perhaps by way of others",
+                fix="put an end to it with a condition, or include less",
+            ) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             known = [n for n in names if not n.startswith("_")]
             match = re.match(r"'(\w+)' is undefined", str(error))

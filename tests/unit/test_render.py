@@ -128,6 +128,20 @@ def test_template_error_inside_an_include_points_into_it(tmp_path: Path) -> None
         render(tmp_path, BODY + "{% include 'inner.j2' %}")
 
 
+def test_templates_that_never_end_are_errors_with_a_place(tmp_path: Path) -> None:
+    (tmp_path / "one.j2").write_text("{% include 'two.j2' %}")
+    (tmp_path / "two.j2").write_text("\n{% include 'one.j2' %}")
+    with pytest.raises(RenderError, match=r"(one\.j2:1|two\.j2:2): includes or macros that never end"):
+        render(tmp_path, BODY + "{% include 'one.j2' %}")
+    with pytest.raises(RenderError, match=r"\.j2:\d: includes or macros that never end"):
+        render(tmp_path, "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(1) }}" + BODY)
+
+
+def test_a_byte_order_mark_gets_into_no_source(tmp_path: Path) -> None:
+    (tmp_path / "inner.j2").write_bytes(b"\xef\xbb\xbfint x;\r\n")
+    assert "\nint x;\n" in render(tmp_path, BODY + "\n{% include 'inner.j2' %}\n")
+
+
 def test_link_out_of_the_root_is_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside.j2"
     outside.write_text("secret")
