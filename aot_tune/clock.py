@@ -70,11 +70,12 @@ def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, grante
 def note_linked(directory: Path) -> None:
     """Remember what a library took from the end of its tuning until now; each check of a linked file says so."""
     wall = _read(directory)
-    if not wall.memory or _began(_outermost(_TOOLS | _SHELLS) or os.getpid()) > wall.tuned:
-        return  # linked by another command, some time after it was tuned
+    now = _now()
+    if not wall.memory or not _began(_outermost(_TOOLS | _SHELLS) or os.getpid()) <= wall.tuned <= now:
+        return  # linked by another command, some time after it was tuned, or after the machine began anew
     memory = Path(wall.memory)
     earlier = _links(memory)[1 if wall.checks else 0 :]  # the last check of a build counts
-    links = _Links(((_now() - wall.tuned) * wall.granted, *earlier)[:_REMEMBERED])
+    links = _Links(((now - wall.tuned) * wall.granted, *earlier)[:_REMEMBERED])
     wall.checks += 1
     with contextlib.suppress(OSError):  # nothing but an estimate is lost
         private_folder(memory.parent)

@@ -78,6 +78,12 @@ def test_a_link_by_a_later_command_says_nothing(tmp_path: Path, memory: Path) ->
     assert clock.link_seconds(memory) is None
 
 
+def test_a_link_after_a_restart_of_the_machine_says_nothing(tmp_path: Path, memory: Path) -> None:
+    clock._write(tmp_path, clock.Wall(tuned=clock._now() + 3600.0, memory=str(memory)))
+    clock.note_linked(tmp_path)
+    assert clock.link_seconds(memory) is None
+
+
 def test_without_a_cache_and_with_damaged_files_nothing_is_known(tmp_path: Path, memory: Path) -> None:
     clock.note_tuned(tmp_path, None)
     clock.note_linked(tmp_path)
