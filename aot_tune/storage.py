@@ -225,7 +225,10 @@ def sweep_temporaries(folder: Path, prefix: str = "") -> int:
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
-            Path(entry.path).unlink(missing_ok=True)
+            try:
+                Path(entry.path).unlink(missing_ok=True)
+            except OSError:  # another user's in a folder that is shared
+                continue
         swept += 1
     return swept
 

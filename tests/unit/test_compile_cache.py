@@ -263,6 +263,22 @@ def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
 
 
+def test_the_sweep_of_a_shared_folder_leaves_what_it_may_not_remove(tmp_path: Path, monkeypatch) -> None:
+    for name in ("0badcafe-1-1-aa", "0badcafe-2-2-bb"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name.endswith("aa"):
+            raise PermissionError(1, "Operation not permitted")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert sweep_temporaries(tmp_path) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["0badcafe-1-1-aa"]
+
+
 def test_where_the_cache_is(tmp_path: Path) -> None:
     assert cache_location({"HOME": "/h"}).root == Path("/h/.cache/aot_tune")
     assert cache_location({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).root == Path("/x/aot_tune")
