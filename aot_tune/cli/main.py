@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the system would forget how children ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         if given.cmake_dir:
             print(cmake_dir())

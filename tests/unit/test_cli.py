@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -91,3 +92,13 @@ def test_a_failing_system_call_is_one_line(
     monkeypatch.setattr(inspect, "markdown_table", fail)
     assert main(["options"]) == 1
     assert capsys.readouterr().err == f"aot-tune: {said}\n"
+
+
+def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
+    code = (
+        "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'aot_tune.cli.main', 'doctor'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert "No child processes" not in done.stdout + done.stderr
+    assert "answer  " in done.stdout
