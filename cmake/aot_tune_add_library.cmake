@@ -17,6 +17,7 @@
 # Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
 
 include_guard(GLOBAL)
+cmake_policy(VERSION 3.25) # whatever the project's is: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
     MODE TARGETS BUDGET EFFORT CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS
@@ -29,9 +30,13 @@ unset(_option)
 if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
   get_filename_component(AOT_TUNE_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}/../aot_tune" ABSOLUTE)
 endif()
-set(_AOT_TUNE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+# The function is known in every folder of a project, variables only below the one that includes this file first.
+set_property(GLOBAL PROPERTY _AOT_TUNE_OPTIONS "${_AOT_TUNE_OPTIONS}")
+set_property(GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR "${AOT_TUNE_PACKAGE_DIR}")
 
 function(aot_tune_add_library target)
+  get_property(_AOT_TUNE_OPTIONS GLOBAL PROPERTY _AOT_TUNE_OPTIONS)
+  get_property(AOT_TUNE_PACKAGE_DIR GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR)
   cmake_parse_arguments(
     PARSE_ARGV 1 ARG "" "DATABASE;MODE;BUDGET;EFFORT;PREFIX;HEADER;MODULE;OUTPUT_NAME"
     "OPERATORS;TEMPLATES;TARGETS"
@@ -49,6 +54,12 @@ function(aot_tune_add_library target)
                         "  why: it becomes part of C names\n  fix: use letters, digits and underscores"
     )
   endif()
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if(NOT CXX IN_LIST languages)
+    message(FATAL_ERROR "aot_tune_add_library(${target}): the project has no C++\n"
+                        "  why: the library is compiled from it\n  fix: write project(... LANGUAGES CXX)"
+    )
+  endif()
   if(NOT ARG_PREFIX)
     set(ARG_PREFIX "${target}")
   endif()
@@ -63,10 +74,11 @@ function(aot_tune_add_library target)
   endif()
 
   foreach(path IN LISTS ARG_TEMPLATES ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
-    if(path MATCHES "[;$]")
-      message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${CMAKE_MATCH_0}'\n"
-                          "  why: CMake's generators cannot write it down for linkers\n"
-                          "  fix: move the folder to a path without ';' and '$'"
+    if(path MATCHES "[;$]|\\[[^]]*$")
+      string(SUBSTRING "${CMAKE_MATCH_0}" 0 1 odd)
+      message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${odd}'\n"
+                          "  why: CMake's lists and generators cannot hold it\n"
+                          "  fix: move the folder to a path without ';', '$' and unclosed '['"
       )
     endif()
   endforeach()
@@ -131,7 +143,8 @@ macro(_aot_tune_configure)
     if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS
        AND NOT option MATCHES "^(PACKAGE_DIR|ROOT|DIR)$" # where packages are
     )
-      list(APPEND arguments --option ${variable}=${${variable}})
+      string(REPLACE ";" "," value "${${variable}}")
+      list(APPEND arguments --option ${variable}=${value})
     endif()
   endforeach()
   set(ENV{CXX} "${CMAKE_CXX_COMPILER}")
@@ -153,7 +166,7 @@ macro(_aot_tune_configure)
 
   # The script holds the paths of this configure's interpreter, which differ between isolated builds; it is not a
   # dependency, so that a build with nothing changed does not run again.
-  configure_file("${_AOT_TUNE_CMAKE_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
+  configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/aot_tune_run.cmake.in" "${directory}/run.cmake" @ONLY)
   set(generated
       ${directory}/dispatch.cpp ${directory}/module.cpp ${directory}/exports.map ${directory}/module.map
       ${directory}/variants.a ${directory}/${ARG_OUTPUT_NAME}.pc
@@ -220,7 +233,7 @@ macro(_aot_tune_module)
   file(GLOB binding_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/binding/*.cpp")
   add_library(${target}_module MODULE ${directory}/module.cpp ${binding_sources})
   _aot_tune_common_properties(${target}_module)
-  set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
+  set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so" DEBUG_POSTFIX "")
   target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
   target_include_directories(
     ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/runtime"
@@ -265,6 +278,7 @@ function(_aot_tune_common_properties target)
             -fno-exceptions # a thread that Python ends by force runs no destructors of a call on its way
             -Wall
             -Wextra
+            "-ffile-prefix-map=${CMAKE_BINARY_DIR}=." # where Ninja compiles, also what is in another folder
             "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
             "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
             -fno-sanitize=all

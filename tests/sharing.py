@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-OWN_BUILDS = ("auto", "cmake_flags", "cuda", "cutlass", "hip_package", "lifetime", "linked", "repeat", "triton_package")
+OWN_BUILDS = (
+    "auto",
+    "cmake_flags",
+    "cmake_projects",
+    "cuda",
+    "cutlass",
+    "hip_package",
+    "lifetime",
+    "linked",
+    "repeat",
+    "triton_package",
+)
 """Files of tests/integration, between `test_` and `.py`, that do not need the project's wheel, which takes long."""
 
 

@@ -1,0 +1,68 @@
+"""Projects of other shapes than one folder: subdirectories, policies, languages, names of files and of options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from environments import ROOT, run
+from project import Project
+
+INCLUDE = f'include("{ROOT}/cmake/aot_tune_add_library.cmake")\n'
+ADD = "aot_tune_add_library(tiny TEMPLATES {templates} MODE generic {more})\n"
+HEAD = "cmake_minimum_required(VERSION {version})\nproject(tiny LANGUAGES {languages})\n"
+
+
+def write(
+    project: Project, *lines: str, folder: str = "", version: str = "3.25", languages: str = "CXX", more: str = ""
+) -> None:
+    """Write the lists of a folder; those of the project have its head."""
+    place = project.folder / folder
+    place.mkdir(exist_ok=True)
+    head = "" if folder else HEAD.format(version=version, languages=languages)
+    add = ADD.format(templates=f'"{project.templates}"', more=more)
+    (place / "CMakeLists.txt").write_text(head + "".join(lines).replace("ADD\n", add))
+
+
+def test_folders_beside_each_other(tmp_path: Path) -> None:
+    """Debugging information has the folder that a compiler runs in, which Ninja does not change."""
+    project = Project.make(tmp_path / "project")
+    write(project, "add_subdirectory(one)\nadd_subdirectory(two)\n")
+    write(project, INCLUDE, folder="one")
+    write(project, INCLUDE, "ADD\n", folder="two", more="MODULE ops")
+    said = project.cmake("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_DEBUG_POSTFIX=_debug")
+    assert "aot_tune: mode generic" in said
+    project.make_all()
+    built = project.folder / "cmake" / "two"
+    assert (built / "libtiny_debug.so").is_file()
+    code = "import numpy as np, ops; print(ops.twice(np.ones(2, 'f4')))"
+    assert run([sys.executable, "-c", code], env=project.environment(PYTHONPATH=str(built))) == "[2. 2.]\n"
+
+
+def test_variables_count_whatever_the_projects_policies(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    write(project, "set(AOT_TUNE_FILTER nothing/like/this)\n", INCLUDE, "ADD\n", version="3.16")
+    assert "AOT_TUNE_FILTER='nothing/like/this' matches no kernel" in project.cmake(status=1)
+
+
+def test_a_project_without_cxx_is_told(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    write(project, INCLUDE, "ADD\n", languages="NONE")
+    said = project.cmake(status=1)
+    assert "the project has no C++" in said
+    assert "CMake can not determine" not in said
+
+
+def test_a_misspelt_option_that_holds_a_list_is_told(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    said = " ".join(project.cmake("-DAOT_TUNE_TARGET=cpu;cuda", status=1).split())
+    assert "unknown option AOT_TUNE_TARGET fix: did you mean 'AOT_TUNE_TARGETS'" in said
+
+
+@pytest.mark.parametrize(("name", "good"), [("a[b", False), ("a[b]", True)])
+def test_brackets_in_a_path(tmp_path: Path, name: str, good: bool) -> None:
+    """CMake takes what follows an unclosed one for one element of a list."""
+    project = Project.make(tmp_path / name, AOT_TUNE_MODE="generic")
+    said = " ".join(project.cmake(status=0 if good else 1).split())
+    assert ("holds '['" in said) == (not good)
