@@ -31,7 +31,7 @@ from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
-from aot_tune.preflight import check_measuring, idle_kernels
+from aot_tune.preflight import check_machine, check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
@@ -115,7 +115,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
         check_identifier(name, what)
     _check_files(request)
-    options = resolve(request.options, {**request.defaults, **environment})
+    stated = {name: value for name, value in environment.items() if value}  # one that is empty is as one not set
+    options = resolve(request.options, {**request.defaults, **stated})
     _check_cache(options, environment)
     _check_backends(options.exclude_backends)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
@@ -141,6 +142,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_spaces(operators, targets, baselines, roots)
     files = _input_files(roots, operators, request.database, imported)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
+    check_machine(toolchains.get("cxx", {}).get("machine", ""))
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
     if may_measure and options.mode in ("auto", "tune"):

@@ -6,9 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aot_tune.compile import families_of, native_targets, toolchain_for
 from aot_tune.compile.cuda_devices import check_ready, visible_devices
+from aot_tune.errors import ToolchainError
 from aot_tune.spec import Operator, Target, all_of
 
-__all__ = ["check_measuring", "idle_kernels"]
+__all__ = ["check_machine", "check_measuring", "idle_kernels"]
+
+
+def check_machine(machine: str) -> None:
+    """Check what the C++ compiler compiles for, as it tells; a kernel's error would blame the kernel.
+
+    Raises:
+        ToolchainError: for a cross compiler, or one of a machine that there are no targets for.
+    """
+    if machine and not machine.startswith(("x86_64", "amd64")):
+        raise ToolchainError(
+            f"the C++ compiler is for {machine}",
+            why="kernels for CPUs are compiled for x86-64, and run where they are compiled",
+            fix="set CXX or CMAKE_CXX_COMPILER to a compiler for x86-64, and build there, without a toolchain file for "
+            "another machine",
+        )
 
 
 def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:

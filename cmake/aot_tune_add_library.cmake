@@ -147,7 +147,11 @@ macro(_aot_tune_configure)
       list(APPEND arguments --option ${variable}=${value})
     endif()
   endforeach()
-  set(ENV{CXX} "${CMAKE_CXX_COMPILER}")
+  set(cxx "${CMAKE_CXX_COMPILER}")
+  if(CMAKE_CXX_COMPILER_ARG1) # CXX was a launcher and its compiler, or a compiler with arguments
+    set(cxx "\"${CMAKE_CXX_COMPILER}\" ${CMAKE_CXX_COMPILER_ARG1}")
+  endif()
+  set(ENV{CXX} "${cxx}")
   set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # what is imported while it is edited is not tuned by the way
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
@@ -157,6 +161,12 @@ macro(_aot_tune_configure)
     ERROR_STRIP_TRAILING_WHITESPACE
   )
   if(NOT status EQUAL 0)
+    if(errors MATCHES "ModuleNotFoundError: [^\n]*$")
+      set(errors "${Python_EXECUTABLE} lacks what aot_tune is written with\n  why: ${CMAKE_MATCH_0}\n"
+                 "  fix: set Python_EXECUTABLE to the Python that aot_tune is installed for"
+      )
+      string(CONCAT errors ${errors})
+    endif()
     message(FATAL_ERROR "aot_tune_add_library(${target}):\n${errors}")
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")

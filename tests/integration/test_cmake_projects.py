@@ -66,3 +66,41 @@ def test_brackets_in_a_path(tmp_path: Path, name: str, good: bool) -> None:
     project = Project.make(tmp_path / name, AOT_TUNE_MODE="generic")
     said = " ".join(project.cmake(status=0 if good else 1).split())
     assert ("holds '['" in said) == (not good)
+
+
+def test_a_python_without_our_requirements_is_told(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    said = " ".join(project.cmake(f"-DPython_EXECUTABLE={bare}", status=1).split())
+    assert f"{bare} lacks what aot_tune is written with why: ModuleNotFoundError: No module named" in said
+    assert "set Python_EXECUTABLE to" in said
+
+
+def test_an_empty_variable_of_the_environment_is_as_none(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    assert "mode generic" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="")
+    assert "mode tune" in project.configure("--default", "AOT_TUNE_MODE=generic", AOT_TUNE_MODE="tune")
+
+
+def test_a_compiler_behind_a_launcher(tmp_path: Path) -> None:
+    """CMake takes the first word of CXX for the compiler and keeps the others."""
+    project = Project.make(tmp_path / "pro ject", AOT_TUNE_MODE="generic")
+    launcher = tmp_path / "launch er"
+    launcher.write_text('#!/bin/sh\nexec "$@"\n')
+    launcher.chmod(0o755)
+    compiler = tmp_path / "g++"
+    project.compiler.path.rename(compiler)
+    project.cmake(CXX=f"'{launcher}' {compiler}")
+    project.make_all()
+    assert (project.folder / "cmake" / "libtiny.so").is_file()
+    assert project.compiler.candidates() == 1
+
+
+def test_a_compiler_for_another_machine_is_told(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project")
+    cross = tmp_path / "cross-g++"
+    cross.write_text('#!/bin/sh\n[ "$1" = -dumpmachine ] && exec echo aarch64-linux-gnu\nexec g++ "$@"\n')
+    cross.chmod(0o755)
+    assert "the C++ compiler is for aarch64-linux-gnu" in project.configure(status=1, CXX=str(cross))
