@@ -17,7 +17,7 @@
 # Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
 
 include_guard(GLOBAL)
-cmake_policy(VERSION 3.25) # whatever the project's is: what it sets before it includes this file is kept
+cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
     MODE TARGETS BUDGET EFFORT CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS

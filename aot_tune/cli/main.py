@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -37,8 +38,16 @@ def _told(error: Exception) -> str:
     return f"{place}{error.strerror or error}"
 
 
+def _tell_in_any_encoding() -> None:
+    """What the encoding of an output lacks is written by its code: it is no reason to end a build."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for an error that is told, 2 for a wrong command line."""
+    _tell_in_any_encoding()
     parser = _parser()
     given = parser.parse_args(arguments)
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the system would forget how children ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from aot_tune.cli import inspect
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Library(ModuleType):
@@ -102,3 +105,21 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "No child processes" not in done.stdout + done.stderr
     assert "answer  " in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "koi8-r", "utf-8"])
+def test_outputs_in_any_encoding(encoding: str) -> None:
+    """Reports have a sign that ASCII lacks, and names of files what no encoding has."""
+    told = "print('half \\u00b1 \\udcff')\nraise AotTuneError('other \\u00b1 \\udcff')"
+    code = f"""
+import argparse, sys
+from aot_tune.cli import inspect, main
+from aot_tune.errors import AotTuneError
+def tell(_: argparse.Namespace) -> int:
+    {told.replace(chr(10), chr(10) + "    ")}
+inspect._options = tell
+sys.exit(main.main(["options"]))
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stdout[:5], done.stderr[:16]) == (1, b"half ", b"aot-tune: other ")
