@@ -68,19 +68,23 @@ def build_requirements(
 
 
 def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, str], project: Path) -> str:
-    """The value of a CMake variable as the build will see it: given to the front end, fixed by the project, or an
-    environment variable; empty when it is nowhere."""
-    for key in (f"cmake.define.{name}", f"skbuild.cmake.define.{name}"):
-        given = (settings or {}).get(key)
-        if given:
-            return _text(given[-1] if isinstance(given, list) else given)
-    for variable in ("SKBUILD_CMAKE_DEFINE", "CMAKE_ARGS"):
-        words = environ.get(variable, "")
-        split = words.split(";") if variable == "SKBUILD_CMAKE_DEFINE" else _words(words)
-        for word in reversed(split):
-            key, equals, value = word.removeprefix("-D").partition("=")
-            if equals and key.partition(":")[0].strip() == name and value:
-                return value
+    """The value of a CMake variable as the build will see it; empty when it is nowhere.
+
+    Of several places the first counts, in scikit-build-core's order: arguments of CMake, definitions (both from the
+    environment before the front end's, these before the project's own), and an environment variable of that name.
+    """
+    places = (
+        _words(environ.get("CMAKE_ARGS", "")),
+        _listed(environ.get("SKBUILD_CMAKE_ARGS")) or _listed(_setting("cmake.args", settings)),
+        _listed(environ.get("SKBUILD_CMAKE_DEFINE")),
+    )
+    for word in (word for place in places for word in reversed(place)):
+        key, equals, value = word.removeprefix("-D").partition("=")
+        if equals and key.partition(":")[0].strip() == name and value:
+            return value
+    given = _setting(f"cmake.define.{name}", settings)
+    if given:
+        return _text(given[-1] if isinstance(given, list) else given)
     return _text(_defines(project).get(name)) or environ.get(name, "")
 
 
@@ -150,6 +154,17 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return os.environ.get(str(value.get("env", "")), "") or _text(value.get("default"))
     return "" if value is None else str(value)
+
+
+def _setting(name: str, settings: Mapping[str, Any] | None) -> Any:
+    """What a front end passes on to scikit-build-core under that name."""
+    return (settings or {}).get(name) or (settings or {}).get(f"skbuild.{name}")
+
+
+def _listed(value: Any) -> list[str]:
+    """A list of scikit-build-core, whose parts semicolons separate in a text."""
+    parts = value if isinstance(value, list) else str(value or "").split(";")
+    return [str(part) for part in parts if part]
 
 
 def _words(text: str) -> list[str]:

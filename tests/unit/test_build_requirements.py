@@ -128,12 +128,16 @@ def test_where_an_option_is_chosen(tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
     project.write_text('[tool.scikit-build.cmake.define]\nAOT_TUNE_TARGETS = ["a", "b"]\n')
     assert value() == "a;b"
-    environ["CMAKE_ARGS"] = "-DX=1 -DAOT_TUNE_TARGETS:STRING='c;d' -DY=2"
-    assert value() == "c;d"
-    environ["SKBUILD_CMAKE_DEFINE"] = "X=1;AOT_TUNE_TARGETS=e"
-    assert value() == "e"
     assert value({"skbuild.cmake.define.AOT_TUNE_TARGETS": "f"}) == "f"
     assert value({"cmake.define.AOT_TUNE_TARGETS": ["f", "g"]}) == "g"
+    environ["SKBUILD_CMAKE_DEFINE"] = "X=1;AOT_TUNE_TARGETS=e"
+    assert value({"cmake.define.AOT_TUNE_TARGETS": "f"}) == "e"
+    assert value({"cmake.args": "-DX=1;-DAOT_TUNE_TARGETS=h"}) == "h"
+    assert value({"skbuild.cmake.args": ["-DAOT_TUNE_TARGETS=h", "-DAOT_TUNE_TARGETS=i", "-GNinja"]}) == "i"
+    environ["SKBUILD_CMAKE_ARGS"] = "-DX=1;-DAOT_TUNE_TARGETS=j"
+    assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h"}) == "j"
+    environ["CMAKE_ARGS"] = "-DX=1 -DAOT_TUNE_TARGETS:STRING='c;d' -DY=2"
+    assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h", "cmake.define.AOT_TUNE_TARGETS": "f"}) == "c;d"
 
 
 @pytest.mark.parametrize(
