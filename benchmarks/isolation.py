@@ -55,6 +55,9 @@ class _Worker:
     hosted: set[str] = field(default_factory=set)
     loaded: dict[str, None] = field(default_factory=dict)
 
+    def kill(self) -> None:
+        """It stays: there is no other one."""
+
 
 class Here:
     """A pool without processes: no sandbox, no deadlines."""
@@ -92,6 +95,10 @@ class Here:
         """Carry a request out, now."""
         reply: messages.Reply = worker.session.handle(request, lambda _progress: None)
         return reply
+
+    def refer(self, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask for a reference."""
+        return self.request(self.frameworks(), request, seconds)
 
     def settle(self) -> None:
         """Nothing runs beside what is timed."""
