@@ -8,7 +8,14 @@
 # Results go to FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh makes of a commit.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-half=$(($(nproc) / 2))
+# The cores that this may use, which need not be the machine's first ones: half of them, the other half, and all.
+split='
+import os
+cores = sorted(os.sched_getaffinity(0))
+half = len(cores) // 2
+for part in (cores[:half] or cores, cores[half:], cores):
+    print(",".join(map(str, part)))
+'
 
 lane() { # lane NAME GPU CORES STEP ...
   local name=$1 gpu=$2 cores=$3
@@ -17,11 +24,11 @@ lane() { # lane NAME GPU CORES STEP ...
 }
 
 lanes() {
-  lane first 0 "0-$((half - 1))" tune again triton bench &
-  lane second 1 "$half-$((2 * half - 1))" repeat isolation tests &
+  lane first 0 "$near" tune again triton bench &
+  lane second 1 "$far" repeat isolation tests &
   wait
   # the first lane's objects are those of all problems
-  AOT_TUNE_CACHE_DIR=/tmp/aot_tune_cards/first/cache lane both 0,1 "0-$((2 * half - 1))" devices
+  AOT_TUNE_CACHE_DIR=/tmp/aot_tune_cards/first/cache lane both 0,1 "$all" devices
   touch "$out/ended"
 }
 
@@ -29,8 +36,9 @@ case ${1:-} in
   start)
     out=$(mkdir -p "$2" && cd "$2" && pwd)
     rm -f "$out/ended"
+    { read -r near && read -r far && read -r all; } < <(python -c "$split") || exit 1
     export -f lane lanes
-    export here out half
+    export here out near far all
     setsid nohup bash -c lanes >"$out/log.txt" 2>&1 &
     ;;
   wait)
