@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import cuda_session  # noqa: E402
 from cuda_session import FAULTS, GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
 
 from aot_tune.bench.cuda.engine import FaultError, Recorded  # noqa: E402
+from aot_tune.bench.cuda.state import ProblemState  # noqa: E402
 
 
 @pytest.fixture
@@ -356,3 +358,36 @@ def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None
     bed.load(build(GOOD))
     timed = bed.ask(messages.Bench(handle="one", key=key))
     assert timed.status == "ok", timed.reason
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_nothing_of_an_attempt_that_lacked_memory_is_held_when_it_is_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """What frames of the error hold would be missing in the next attempt, and then in the other worker."""
+    bed = Bed(tmp_path)
+    key = bed.name(problem(R=16, D=256))
+    got: list[Any] = []
+    held: list[bool] = []
+    rotation, clean = ProblemState.rotation, bed.session.clean
+
+    def lacking(state: ProblemState) -> Any:
+        if len(got) == failures:
+            return rotation(state)
+        part = rotation(state)[0].arena
+        got.append(weakref.ref(part))
+        raise torch.OutOfMemoryError("Tried to allocate 64.00 GiB.\nmore")
+
+    def cleaned() -> None:
+        clean()
+        held.append(got[-1]() is not None)
+
+    monkeypatch.setattr(ProblemState, "rotation", lacking)
+    monkeypatch.setattr(bed.session, "clean", cleaned)
+    reply = bed.ask(messages.Prepare(key=key))
+    assert held == [False] * failures
+    if failures == 1:
+        assert isinstance(reply, messages.Done)
+    else:
+        assert isinstance(reply, messages.Failure)
+        assert (reply.status, reply.reason) == ("oom", "Tried to allocate 64.00 GiB.")

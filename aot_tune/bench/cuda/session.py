@@ -87,17 +87,17 @@ class CudaSession:
         action = self._actions[type(request)]
         if isinstance(request, (messages.Ping, messages.Work)):
             return action(request, emit)
+        said = ""
         try:
-            try:
-                return self._act(action, request, emit)
-            except torch.OutOfMemoryError:
-                self.clean()
-                return self._act(action, request, emit)
+            for _ in range(2):
+                try:
+                    return self._act(action, request, emit)
+                except torch.OutOfMemoryError as error:
+                    said = str(error).partition("\n")[0]
+                self.clean()  # now that the error is gone: its frames held what they had got
+            return messages.Failure(kind="OutOfMemoryError", reason=said, status="oom")
         except FaultError as fault:
             return _last_word(fault)
-        except torch.OutOfMemoryError as error:
-            self.clean()
-            return messages.Failure(kind="OutOfMemoryError", reason=str(error).partition("\n")[0], status="oom")
         except Exception:  # whatever it was: when the device is at fault, that is what has to be told
             try:
                 self._engine.check()
