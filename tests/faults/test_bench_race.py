@@ -64,10 +64,12 @@ def test_a_baseline_that_raises_is_told_once_and_the_race_is_worth_keeping(make_
         for _ in range(2):
             found = {m.candidate: m for m in bench.race(bed.prepare(R=18, D=64), [bed.entry("good")])}
     baseline = found["baseline:raises"]
-    assert (baseline.status, baseline.reason) == ("failed", "TypeError: no such backend")
+    assert (baseline.status, baseline.reason) == ("failed", "TypeError: no such backend (operator.py:20)")
     assert baseline.lasting  # else all would race again in every build
     assert found["good"].final
-    assert [line for line in lines if "raises" in line] == ["axpb: baseline:raises fails: TypeError: no such backend"]
+    assert [line for line in lines if "raises" in line] == [
+        "axpb: baseline:raises fails: TypeError: no such backend (operator.py:20)"
+    ]
 
 
 def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from environments import ROOT
 
 from aot_tune.database import operator_digest
 from aot_tune.database.reference import used_elsewhere
-from aot_tune.library import bundled_templates, load_operator
+from aot_tune.library import load_operator
 
 OPERATOR = """
 import functools
@@ -201,11 +202,11 @@ def test_all_processes_agree(tmp_path: Path) -> None:
     assert found == {f"{digest_of(folder)}\n".encode()}
 
 
-@pytest.mark.parametrize("folder", sorted(bundled_templates().glob("*/operator.py")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("folder", sorted((ROOT / "templates").glob("*/operator.py")), ids=lambda p: p.parent.name)
 def test_measurements_that_ship_are_of_the_operators_that_ship(folder: Path) -> None:
     operator = load_operator(folder.parent)
     assert used_elsewhere(operator.reference) == []
-    databases = sorted((bundled_templates().parent / "tuning").glob(f"*/{operator.name}.jsonl"))
+    databases = sorted((ROOT / "tuning").glob(f"*/{operator.name}.jsonl"))
     assert databases
     for database in databases:
         with database.open() as lines:
