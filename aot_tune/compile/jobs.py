@@ -129,8 +129,18 @@ def _memory_limits(groups: list[Path]) -> list[int]:
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             most = _number(group / limit)
             if most is not None and most < 1 << 60:
-                limits.append(max(0, most - (_number(group / used) or 0)))
+                taken = max(0, (_number(group / used) or 0) - _file_cache(group))
+                limits.append(max(0, most - taken))
     return limits
+
+
+def _file_cache(group: Path) -> int:
+    """Bytes of files that were read or written once, which count as used and make room when memory is asked for."""
+    try:
+        rows = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
+        return int(rows.get("total_inactive_file") or rows.get("inactive_file") or 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def _free_memory(root: Path) -> list[int]:

@@ -93,6 +93,20 @@ def test_cgroup_2_memory_counts_what_is_used(tmp_path: Path) -> None:
     assert parallel_compiles({}, root=root).count == 3
 
 
+@pytest.mark.parametrize("stat", ["inactive_file", "total_inactive_file"])
+def test_files_that_were_read_leave_room(tmp_path: Path, stat: str) -> None:
+    root = machine(
+        tmp_path,
+        proc__self__cgroup="0::/\n",
+        sys__fs__cgroup__memory_dot_max=f"{8 * GIB}\n",
+        sys__fs__cgroup__memory_dot_current=f"{8 * GIB - 4096}\n",
+        sys__fs__cgroup__memory_dot_stat=f"anon {GIB}\ninactive_file {5 * GIB}\n{stat} {5 * GIB}\n",
+    )
+    assert parallel_compiles({}, root=root).count == 5
+    (root / "sys/fs/cgroup/memory.stat").write_text("nonsense\n")
+    assert parallel_compiles({}, root=root).count == 1
+
+
 def test_cgroup_1(tmp_path: Path) -> None:
     root = machine(
         tmp_path,
