@@ -50,9 +50,9 @@ def ask(command: Sequence[str], environ: Mapping[str, str], question: str) -> st
 
 def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) -> str | None:
     """The real path of a part of a C++ compiler, such as its assembler; None when it has none."""
-    answer = ask(command, environ, f"-print-prog-name={name}").strip()
-    where = shutil.which(answer, path=environ["PATH"])
-    return None if where is None else os.path.realpath(where)
+    answer = ask(command, environ, f"-print-prog-name={name}").splitlines()  # among warnings, of scripts around it
+    found = (shutil.which(line.strip(), path=environ["PATH"]) for line in answer if line.strip())
+    return next((os.path.realpath(where) for where in found if where is not None), None)
 
 
 def is_object(path: Path) -> bool:

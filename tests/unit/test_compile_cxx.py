@@ -105,6 +105,15 @@ def test_identity_has_no_paths_and_does_not_depend_on_the_name(tmp_path: Path) -
     assert toolchain_for("cxx", {"PATH": path, "CXX": str(tmp_path / "my c++")}).identity() == plain
 
 
+def test_a_compiler_that_warns_at_every_call_has_its_parts_in_its_identity(tmp_path: Path) -> None:
+    warning = "g++: warning: no license was found, as always"
+    (tmp_path / "g++").write_text(f'#!/bin/sh\necho "{warning}" >&2\nexec {shutil.which("g++")} "$@"\n')
+    (tmp_path / "g++").chmod(0o755)
+    plain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": "g++"}).identity()
+    wrapped = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(tmp_path / "g++")}).identity()
+    assert {name: wrapped[name] for name in ("cc1plus", "as")} == {name: plain[name] for name in ("cc1plus", "as")}
+
+
 def test_another_compiler_has_another_identity(counting_compiler) -> None:
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     wrapped = toolchain_for("cxx", environ | {"CXX": str(counting_compiler[0])})
