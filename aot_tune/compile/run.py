@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import resource
 import selectors
@@ -43,6 +44,12 @@ _KEYED = (
     "LD_LIBRARY_PATH",
 )
 OUTPUT = 64 * 1024
+_REMEDIES = {
+    errno.EAGAIN: "allow more processes (`ulimit -u`, or the container's limit), or lower AOT_TUNE_JOBS",
+    errno.ENOMEM: "lower AOT_TUNE_JOBS, or give the build more memory",
+    errno.EMFILE: "allow more open files (`ulimit -n`), or lower AOT_TUNE_JOBS",
+}
+"""Where it is not the program's fault that it cannot be started."""
 _running: set[int] = set()
 
 
@@ -105,9 +112,8 @@ def run(
             start_new_session=True,
         )
     except OSError as error:
-        raise ToolchainError(
-            f"{argv[0]!r} cannot be started: {error.strerror}", fix="set CXX to a C++ compiler, NVCC to nvcc"
-        ) from error
+        fix = _REMEDIES.get(error.errno or 0, "set CXX to a C++ compiler, NVCC to nvcc")
+        raise ToolchainError(f"{argv[0]!r} cannot be started: {error.strerror}", fix=fix) from error
     reaper.add(process.pid)
     _running.add(process.pid)
     try:

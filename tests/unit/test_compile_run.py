@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -94,6 +96,22 @@ def test_death_by_signal_is_negative(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="cannot be started"):
         run(["/nowhere/g++"], folder=tmp_path, environ=PLAIN, timeout=1)
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_machine_that_ran_out_is_not_the_compilers_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    python("", tmp_path)  # the reaper runs
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(ToolchainError, match="cannot be started") as caught:
+        run(["g++"], folder=tmp_path, environ=PLAIN, timeout=1)
+    assert "AOT_TUNE_JOBS" in caught.value.fix
+    assert "CXX" not in caught.value.fix
 
 
 def test_environment_is_an_allow_list(tmp_path: Path) -> None:
