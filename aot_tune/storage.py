@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from aot_tune.errors import CacheError, OptionError, did_you_mean
+from aot_tune.errors import CacheError, OptionError, WorkerError, did_you_mean
 
 __all__ = [
     "DISK_ERRORS",
@@ -26,6 +26,7 @@ __all__ = [
     "OtherSchemaError",
     "cache_location",
     "check_folder",
+    "check_loadable",
     "check_trust",
     "new_temporary",
     "private_folder",
@@ -195,6 +196,20 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     sweep_temporaries(base)
     own = f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-"
     return tempfile.TemporaryDirectory(prefix=own, dir=base)
+
+
+def check_loadable(folder: Path) -> None:
+    """Check that libraries in a folder can be loaded.
+
+    Raises:
+        WorkerError: when its file system is mounted with the option noexec.
+    """
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise WorkerError(
+            f"nothing that lies in {str(folder)!r} can be run",
+            why="its file system is mounted with the option noexec, and candidates are loaded from there",
+            fix="set TMPDIR to a folder elsewhere",
+        )
 
 
 def sweep_temporaries(folder: Path, prefix: str = "") -> int:

@@ -22,7 +22,7 @@ from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
-from aot_tune.storage import scratch_folder
+from aot_tune.storage import check_loadable, scratch_folder
 
 __all__ = ["LazyBench"]
 
@@ -144,12 +144,15 @@ class LazyBench:
 
         Raises:
             ToolchainError: when the object does not link.
+            WorkerError: when workers could not load it from where it would lie.
         """
         with self._linking:
             known = self._linked.get(made.digest)
         if known is not None:
             return known
-        path = Path(self._folder()) / f"{made.digest[:24]}-{threading.get_ident()}.so"
+        folder = Path(self._folder())
+        check_loadable(folder)  # else every candidate would fail, and that be remembered of it
+        path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
         toolchain_for(backend, self.session.environment).link_shared([Path(made.path)], path)
         with self._linking:
             return self._linked.setdefault(made.digest, path)

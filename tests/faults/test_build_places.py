@@ -173,3 +173,22 @@ def test_one_core_and_few_descriptors(tmp_path: Path) -> None:
     said = run([*limited, *project.command("build", *folder)], env=project.environment())
     assert "measurements made" in said
     assert project.manifest()["operators"]
+
+
+def test_a_temporary_folder_from_which_nothing_is_loaded(tmp_path: Path) -> None:
+    """One clear error, and nothing that a build with another folder would take for a fault of the candidates."""
+    folder = tmp_path / "noexec"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700,noexec", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        project = Project.make(tmp_path / "project", AOT_TUNE_TARGETS="cpu-x86-64")
+        project.configure(TMPDIR=str(folder))
+        said = project.build(status=1, TMPDIR=str(folder))
+        assert f"nothing that lies in '{folder}" in said
+        assert "set TMPDIR to a folder elsewhere" in said
+        assert "no candidate survived" not in said
+        project.build()
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
