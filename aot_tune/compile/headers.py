@@ -19,7 +19,10 @@ __all__ = ["opened_files", "search_folders", "sought"]
 
 _TESTED = re.compile(rb"__has_include(?:_next)?\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
 _MISSING = (
-    re.compile(r"(?:fatal|catastrophic) error: (.+?): No such file or directory"),
+    re.compile(
+        r"(?:fatal|catastrophic) error: (.+?): "
+        r"(?:No such file or directory|Permission denied|Too many levels of symbolic links|Stale file handle)"
+    ),
     re.compile(r"fatal error: '(.+?)' file not found"),
     re.compile(r"cannot open source file \"(.+?)\""),
 )
@@ -92,8 +95,11 @@ def _places(name: str, folders: Sequence[str]) -> Iterator[str]:
     for folder in folders:
         path = str(Path(folder, name))
         yield path
-        if Path(path).is_file():
-            return
+        try:
+            if Path(path).is_file():
+                return
+        except OSError:  # a folder that this user may not enter
+            continue
 
 
 def _inside(path: str, folders: Sequence[str]) -> bool:

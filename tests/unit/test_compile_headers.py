@@ -137,3 +137,26 @@ def test_a_header_that_changes_while_it_is_compiled(tmp_path: Path, make_rendere
     assert header.read_text() == TWO
     assert [m.cached for m in made] == [False, True, False]
     assert made[0].digest == made[2].digest
+
+
+def test_a_header_that_could_not_be_opened(tmp_path: Path, make_rendered) -> None:
+    header = tmp_path / "a" / "size.h"
+    header.parent.mkdir()
+    header.symlink_to("size.h")  # a link to itself, since root may read everything
+    rendered = make_rendered(1, "#include <size.h>" + LAUNCH)
+    found = []
+    for step in range(3):
+        if step == 2:
+            write(tmp_path, {"a/size.h": TWO})
+        later()
+        cache = ObjectCache(tmp_path / "cache", toolchain_for("cxx", {**os.environ, "CPATH": str(header.parent)}))
+        found.append(cache.get(rendered, target_by_name("cpu-x86-64")))
+    assert [(f.status, f.cached) for f in found] == [("compile-failed", False), ("compile-failed", True), ("ok", False)]
+
+
+def test_folders_that_nobody_lets_in_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_file(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert sought('#if __has_include("x.h")\n#endif\n', [], ["/closed"]) == ["/closed/x.h"]
