@@ -7,6 +7,7 @@ between two isolated builds; those are in `paths.json`.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -39,6 +40,8 @@ from aot_tune.storage import cache_location, check_folder
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
+_NO_INPUTS = ("__pycache__", ".git")
+"""Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
@@ -318,11 +321,13 @@ def _input_files(
 ) -> list[Path]:
     files = {p for p in Path(__file__).resolve().parent.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
     for root in roots:
-        for path in root.rglob("*"):
-            top = path.relative_to(root).parts[0]
-            other = (root / top / "operator.py").is_file() and top not in operators
-            if path.is_file() and not other and "__pycache__" not in path.parts:
-                files.add(path)
+        others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
+        for folder, folders, names in os.walk(root):
+            here = Path(folder)
+            if here == root:
+                folders[:] = [f for f in folders if f not in others]
+            folders[:] = [f for f in folders if f not in _NO_INPUTS and not (here / f / "CMakeFiles").is_dir()]
+            files |= {here / name for name in names if (here / name).is_file()}
     if database:
         files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
     below = [root.resolve() for root in roots]

@@ -104,3 +104,23 @@ def test_a_compiler_for_another_machine_is_told(tmp_path: Path) -> None:
     cross.write_text('#!/bin/sh\n[ "$1" = -dumpmachine ] && exec echo aarch64-linux-gnu\nexec g++ "$@"\n')
     cross.chmod(0o755)
     assert "the C++ compiler is for aarch64-linux-gnu" in project.configure(status=1, CXX=str(cross))
+
+
+def test_a_projects_own_folder_as_a_root(tmp_path: Path) -> None:
+    """What a build makes below it is not read by the next configure: Ninja would find rules that make each other."""
+    env = {"AOT_TUNE_CACHE_DIR": str(tmp_path / "cache"), "AOT_TUNE_MODE": "generic", "CXX": "g++"}
+    project = Project.make(tmp_path / "project", **env)
+    (project.templates / "twice").rename(project.folder / "twice")
+    lists = project.folder / "CMakeLists.txt"
+    lists.write_text(lists.read_text().replace("TEMPLATES templates", "TEMPLATES ."))
+    (project.folder / "twice" / ".git").mkdir()
+    (project.folder / "twice" / ".git" / "index").write_text("")
+    plan = project.folder / "cmake" / "aot_tune" / "tiny" / "plan.cmake"
+    project.cmake()
+    read = plan.read_text()
+    assert str(project.folder / "twice" / "operator.py") in read
+    assert ".git" not in read
+    project.make_all()
+    project.cmake()
+    assert plan.read_text() == read
+    assert "no work to do" in project.make_all()
