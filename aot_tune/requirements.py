@@ -128,9 +128,17 @@ def _any_file(project: Path, ending: str, text: bytes) -> bool:
         deep = len(Path(folder).parts) - top >= _DEPTH
         folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in _SKIPPED]
         for file in files:
-            if file.endswith(ending) and text in Path(folder, file).read_bytes():
+            if file.endswith(ending) and text in _contents(Path(folder, file)):
                 return True
     return False
+
+
+def _contents(path: Path) -> bytes:
+    """Nothing where it cannot be read, such as an editor's lock, which is a link to nowhere."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except OSError:
+        return b""
 
 
 def _defines(project: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -71,6 +72,12 @@ def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_
     assert names(AOT_TUNE_TARGETS="hip-gfx90a;native") == [*WHEELS, CUTLASS, "triton", TORCH]
     (tmp_path / "softmax.jsonl").write_text('{"target":"hip-gfx942"}\n')
     assert names(AOT_TUNE_MODE="replay") == ["triton"]
+
+
+def test_files_that_cannot_be_read_are_passed_over(gpus, names, tmp_path: Path) -> None:
+    (tmp_path / ".#operator.py").symlink_to("somebody@somewhere.1234")  # an editor's lock
+    os.mkfifo(tmp_path / "pipe.py")
+    assert names(CUDA) == [*WHEELS, CUTLASS]
 
 
 @pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64,cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
