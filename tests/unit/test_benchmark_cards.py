@@ -1,4 +1,4 @@
-"""How a machine with two GPUs is shared by the lanes that measure on it."""
+"""The scripts that measure a commit on a machine with GPUs: what is run, on which cores, and what fails alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "cards.sh"
 CARD = """#!/usr/bin/env bash
@@ -29,3 +31,26 @@ def test_lanes_run_on_the_cores_that_there_are(tmp_path: Path) -> None:
     told = {path.parent.name: path.read_text().strip() for path in out.glob("*/summary.txt")}
     first, last, whole = cores[0], cores[-1], " ".join(map(str, cores))
     assert told == {"first": f"0: {first}", "second": f"1: {last}", "both": f"0,1: {whole}"}
+
+
+PYTHON = """#!/usr/bin/env bash
+[ "$1" != -u ] || exec {real} "$@"
+echo "$PYTHONPATH: $*" >>"{log}"
+[ "$2" != pip ]
+"""
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_kernels_of_triton_are_measured_without_the_example(tmp_path: Path, tuned: bool) -> None:
+    """One that does not build, or a library that was not, takes no measurement of the bundled kernels with it."""
+    stub, log, work = tmp_path / "bin" / "python", tmp_path / "log", tmp_path / "work"
+    stub.parent.mkdir()
+    stub.write_text(PYTHON.format(real=sys.executable, log=log))
+    stub.chmod(0o700)
+    package = work / "tuned" / "installed" if tuned else SCRIPT.parents[1]
+    package.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", "WORK": str(work)}
+    script = ["bash", str(SCRIPT.with_name("card.sh")), str(tmp_path / "out"), "triton"]
+    done = subprocess.run(script, env=env, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, "status 1" in done.stdout) == ((1, True) if tuned else (0, False))
+    assert f"{package}: benchmarks/triton_kernels.py --parts attention" in log.read_text()
