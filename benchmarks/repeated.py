@@ -27,6 +27,7 @@ from projects import Tuned, forget_measurements, tune, write_templates
 from stats import Timing
 
 from aot_tune.bench import Bench
+from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -189,7 +190,7 @@ def _raced(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) -> tupl
                 print(f"race {number}, {' '.join(place)}: {', '.join(distinct)}", file=say)
                 try:
                     races.setdefault(place, []).append(long.race(*place, distinct))
-                except NotRacedError as error:
+                except (NotRacedError, AotTuneError) as error:  # the tunes are paid for: the others are raced
                     left_out[place] = f"{place[0]}: {error}"
     rows = [judge(*place, choices, races[place]) for place, choices in chosen.items() if place not in left_out]
     return rows, list(left_out.values())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from aot_tune.errors import WorkerError
 from aot_tune.library import load_operator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import repeated
 from devices import rate
 from projects import forget_measurements, spread_out, write_templates
 from repeated import judge, table
@@ -80,3 +84,35 @@ def test_objects_are_kept_when_measurements_go(tmp_path: Path) -> None:
     forget_measurements(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["objects"]
     forget_measurements(tmp_path / "nowhere")
+
+
+def test_a_problem_that_cannot_be_raced_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tunes before the races take many minutes."""
+
+    class Long:
+        target = SimpleNamespace(name="cuda-sm_90a")
+
+        def __init__(self, *_given: object) -> None:
+            pass
+
+        def __enter__(self) -> Long:
+            return self
+
+        def __exit__(self, *_failure: object) -> None:
+            pass
+
+        def race(self, operator: str, _problem: str, names: list[str]) -> dict[str, Timing]:
+            if operator == "bad":
+                raise WorkerError("no worker can hold problem 'N=1'")
+            return {name: Timing(name, (1.0, 1.0, 1.0)) for name in names}
+
+    def report(operator: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            operator=operator, target="cuda-sm_90a", problems=[SimpleNamespace(problem="N=1", picked="a")]
+        )
+
+    monkeypatch.setattr(repeated, "_Long", Long)
+    tuned = SimpleNamespace(folder=Path(), report=SimpleNamespace(operators=[report("bad"), report("good")]))
+    rows, left_out = repeated._raced([tuned], "cuda", 3, io.StringIO())
+    assert [row.operator for row in rows] == ["good"]
+    assert left_out == ["bad: no worker can hold problem 'N=1'"]
