@@ -291,18 +291,21 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict
     found: dict[str, Any] = {}
     for part in options.parts:
         _say(f"part {part}")
-        if part == "throughput":
-            from triton_throughput import throughput
-
-            found[part] = throughput(options.target, options.configs, options.workers, 3, _say)
-        elif part == "products":
-            try:
-                found[part] = products(options.objects, _say)
-            except SystemExit as failure:
-                found[part] = {"error": str(failure)[-1500:]}
-        else:
-            found[part] = _starts(options.starts) if part == "start" else _on_gpu(part, **given[part])
+        try:
+            found[part] = _part(part, options, given)
+        except (Exception, SystemExit) as failure:  # the others are measured all the same
+            found[part] = {"error": f"{type(failure).__name__}: {failure}"[-1500:]}
         yield found, about
+
+
+def _part(part: str, options: argparse.Namespace, given: Mapping[str, Any]) -> Any:
+    if part == "throughput":
+        from triton_throughput import throughput
+
+        return throughput(options.target, options.configs, options.workers, 3, _say)
+    if part == "products":
+        return products(options.objects, _say)
+    return _starts(options.starts) if part == "start" else _on_gpu(part, **given[part])
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,15 @@ def test_without_a_gpu_each_part_of_it_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "error" in json.loads(out.read_text())["parts"]["calls"]
     assert "MISSED part calls" in done.stdout
+
+
+def test_a_process_that_hangs_costs_no_other_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(way: str, cache: str) -> dict[str, float]:
+        raise subprocess.TimeoutExpired([way, cache], 300)
+
+    monkeypatch.setattr(triton_kernels, "_start", hangs)
+    monkeypatch.setattr(triton_kernels, "_on_gpu", lambda _part, **_given: {})
+    given = Namespace(parts=["start", "maps"], no_bundled=False, rounds=1, races=1, starts=1)
+    found = [dict(told) for told, _ in triton_kernels._measure(given)][-1]
+    assert "timed out" in found["start"]["error"]
+    assert found["maps"] == {}
