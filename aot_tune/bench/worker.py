@@ -70,6 +70,8 @@ def _serve(setup: Setup, session: Session) -> None:
         write_frame(setup.replies, messages.encode(message))
 
     libc, limits = ctypes.CDLL(None), sandbox.limits()
+    # A GPU's driver may set limits of its own, which would be put down to whoever calls it first.
+    watched = setup.role == "candidate" and family(setup.device.family).on_host
     while True:
         try:
             data = read_frame(setup.requests)
@@ -83,7 +85,7 @@ def _serve(setup: Setup, session: Session) -> None:
         if isinstance(request, messages.Quit):
             return
         reply = _answer(session, request, emit)
-        lowered = sandbox.lowered(limits) if setup.role == "candidate" else []
+        lowered = sandbox.lowered(limits) if watched else []
         if lowered:  # the next candidate would fail for want of what is gone
             reason = f"it lowers limits of its process: {', '.join(lowered)}"
             reply = messages.Failure(kind="limits", reason=reason, status="failed", last=True)

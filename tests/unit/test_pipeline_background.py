@@ -85,7 +85,9 @@ def test_a_fault_is_raised_where_things_are_taken() -> None:
     background.close()
 
 
-def test_it_is_over_when_the_budget_leaves_no_time_to_compile_and_closing_ends_it() -> None:
+def test_it_is_over_when_the_budget_leaves_no_time_to_compile_and_closing_ends_it(
+    no_thread_left: Callable[[], bool],
+) -> None:
     world = World(budget=100.0)
     background = world.begin([FAST, SMALL, GENERIC])
     assert background.take(wait=False) == []
@@ -96,4 +98,4 @@ def test_it_is_over_when_the_budget_leaves_no_time_to_compile_and_closing_ends_i
     assert background.take(wait=True) == []  # does not wait
     world.steps.release()  # whatever gets ready from now on ends it
     background.close()
-    assert threading.active_count() == 1
+    assert no_thread_left()

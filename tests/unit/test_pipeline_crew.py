@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,7 +76,9 @@ def test_a_fault_of_a_job_ends_all(count: int) -> None:
     assert 1 in begun
 
 
-def test_a_fault_on_one_device_ends_what_another_is_busy_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_on_one_device_ends_what_another_is_busy_with(
+    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
+) -> None:
     """Workers that are only starting are not there to be killed the first time."""
     busy, killed, interrupts, began = threading.Event(), threading.Event(), list[int](), time.monotonic()
 
@@ -100,7 +103,7 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(monkeypatch: pytes
         with pytest.raises(KeyboardInterrupt):
             crew.each([(1, fails), (0, screens), (0, lambda _: pytest.fail("it was begun"))])
     assert killed.is_set()
-    assert threading.active_count() == 1
+    assert no_thread_left()
 
 
 def test_two_devices_work_at_the_same_time() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
@@ -164,7 +164,9 @@ def test_a_build_that_fails_does_not_wait_for_what_is_verified_beside_it(monkeyp
 HOSTS = ("cpu-x86-64", "cpu-x86-64-v2", "cpu-x86-64-v3")
 
 
-def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(
+    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
+) -> None:
     """And what waits to be verified is not begun any more."""
     begun, killed, seen, interrupts = threading.Event(), threading.Event(), list[str](), list[int]()
 
@@ -190,7 +192,7 @@ def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(monkeyp
     with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
         fail()
     assert seen == ["cpu-x86-64"]
-    assert threading.active_count() == 1
+    assert no_thread_left()
 
 
 def test_a_build_that_is_interrupted_when_all_is_tuned_ends_what_is_still_verified(
