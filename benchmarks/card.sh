@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|repeat|isolation|devices ...]     all but the last by default
+#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|calls|repeat|isolation|devices ...]     all but the last by default
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
 # steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
 # that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, TRITON_PARTS, STARTS, BUDGET, ISOLATION_SECONDS and DEVICE_ROUNDS cut steps
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, STARTS, BUDGET, ISOLATION_SECONDS and DEVICE_ROUNDS cut steps
 # short. cards.sh does it all on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -84,14 +84,15 @@ step() {
       PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
         --compile-problems "${COMPILE_PROBLEMS:-40}" "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
-    triton)
-      local status=0 from
+    triton | calls) # calls: what takes the host's time, for a machine that does nothing else
+      local status=0 from parts=attention,sections,products
+      [ "$1" = triton ] || parts=calls,maps,start
       from=$(package)
-      if [ "$from" != "$root" ]; then # without the example, most parts are measured all the same
+      if [ "$from" != "$root" ] && [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured all the same
         PYTHONPATH=$from python -m pip install -q --no-index --no-deps --no-build-isolation --target "$from" examples/triton_package || status=1
       fi
-      PYTHONPATH=$from python benchmarks/triton_kernels.py --parts "${TRITON_PARTS:-attention,calls,maps,start,sections,products}" \
-        --objects "$AOT_TUNE_CACHE_DIR/objects" --starts "${STARTS:-7}" --json "$out/triton.json" --markdown "$out/triton.md" || status=1
+      PYTHONPATH=$from python benchmarks/triton_kernels.py --parts $parts --objects "$AOT_TUNE_CACHE_DIR/objects" \
+        --starts "${STARTS:-7}" --json "$out/$1.json" --markdown "$out/$1.md" || status=1
       return $status
       ;;
     repeat)
@@ -115,7 +116,7 @@ step() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton repeat isolation)
+[ ${#steps[@]} -gt 0 ] || steps=(tune again without tests bench triton calls repeat isolation)
 failed=0
 for one in "${steps[@]}"; do
   began=$(date +%s)

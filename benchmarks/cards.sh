@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What a machine with two GPUs has to say of a commit: card.sh in two lanes, each with one GPU and half of the cores, then
-# what needs both.
+# what needs quiet, and what needs both.
 #
 #   benchmarks/cards.sh start FOLDER         begin; the lanes go on when the command has ended
 #   benchmarks/cards.sh wait FOLDER SECONDS  until all has ended, so long at most; status 0 when it has
 #
-# Results go to FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh makes of a commit.
+# SECOND has the steps of the second lane, where they are not to be repeat, isolation and tests. Results go to
+# FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh makes of a commit.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # The cores that this may use, which need not be the machine's first ones: half of them, the other half, and all.
@@ -24,9 +25,10 @@ lane() { # lane NAME GPU CORES STEP ...
 }
 
 lanes() {
-  lane first 0 "$near" tune again triton bench &
-  lane second 1 "$far" repeat isolation tests &
+  lane first 0 "$near" tune again bench triton &
+  lane second 1 "$far" ${SECOND:-repeat isolation tests} &
   wait
+  lane first 0 "$near" calls
   # the first lane's objects are those of all problems
   AOT_TUNE_CACHE_DIR=/tmp/aot_tune_cards/first/cache lane both 0,1 "$all" devices
   touch "$out/ended"
@@ -51,7 +53,7 @@ case ${1:-} in
     [ -e "$out/ended" ]
     ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -26,7 +26,7 @@ import msgspec
 from projects import Tuned, forget_measurements, tune, write_templates
 from stats import Timing
 
-from aot_tune.bench import Bench
+from aot_tune.bench import Bench, without_drift
 from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
@@ -68,11 +68,17 @@ class Row:
 
 def judge(operator: str, problem: str, choices: Sequence[str], races: Sequence[Mapping[str, Timing]]) -> Row:
     """Compare the choices on one problem by the paired times of races, each in a process of its own."""
+    races = [_without_drift(race) for race in races]
     ns = {name: statistics.geometric_mean([race[name].median for race in races]) for name in races[0]}
     best = min(ns, key=lambda name: ns[name])
     over = {name: ns[name] / ns[best] - 1 for name in ns}
     ties = {name: over[name] <= max(_TIE, 2 * _error(name, best, races)) for name in ns}
     return Row(operator, problem, tuple(choices), ns, over, ties)
+
+
+def _without_drift(race: Mapping[str, Timing]) -> dict[str, Timing]:
+    rounds = without_drift([timing.rounds for timing in race.values()])
+    return {name: Timing(name, r) for name, r in zip(race, rounds, strict=True)}
 
 
 def _error(one: str, other: str, races: Sequence[Mapping[str, Timing]]) -> float:

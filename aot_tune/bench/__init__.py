@@ -33,7 +33,7 @@ from aot_tune.bench.records import (
     digest_of,
 )
 from aot_tune.bench.sandbox import features
-from aot_tune.bench.timing import paired_gain, spread
+from aot_tune.bench.timing import paired_gain, spread, without_drift
 
 __all__ = [
     "STATUSES",
@@ -61,6 +61,7 @@ __all__ = [
     "runs_on",
     "spread",
     "verify_linked",
+    "without_drift",
 ]
 
 

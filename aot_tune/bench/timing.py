@@ -28,6 +28,7 @@ __all__ = [
     "spread",
     "steady_rounds",
     "undisturbed",
+    "without_drift",
 ]
 
 Clock = Callable[[], int]
@@ -204,6 +205,17 @@ def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, floa
     middle = statistics.median(ratios)
     deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)
     return 1.0 - middle, 1.2533 * deviation / len(ratios) ** 0.5
+
+
+def without_drift(rounds: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Times of several runners in the same rounds, less what a round did to all of them, as a clock that changes.
+
+    A round's pace is the median of its times, each over its runner's median; every time is divided by that. Medians
+    over rounds of different pace would compare the pace that each runner happened to have in the middle.
+    """
+    middles = [statistics.median(r) for r in rounds]
+    paces = [statistics.median(t / m for t, m in zip(turn, middles, strict=True)) for turn in zip(*rounds, strict=True)]
+    return [tuple(t / p for t, p in zip(r, paces, strict=True)) for r in rounds]
 
 
 def steady_rounds(clocks: Sequence[float], change: float, least: int) -> list[int]:

@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.bench import Measurement
+import msgspec
+
+from aot_tune.bench import Measurement, without_drift
 from aot_tune.compile import Object
 from aot_tune.database import Code
 from aot_tune.pipeline.guards import Conditions
@@ -73,6 +75,7 @@ class Evidence:
 
     def __post_init__(self) -> None:
         self._conditions = Conditions(self.operator)
+        self._level: dict[str, tuple[tuple[Measurement, ...], tuple[Measurement, ...]]] = {}
 
     @property
     def workload(self) -> tuple[Problem, ...]:
@@ -150,6 +153,19 @@ class Evidence:
             if values
         }
 
+    def row(self, problem: str) -> Mapping[str, Measurement]:
+        """Measurements on a problem, by candidate; what a round of a race did to all of its runners is taken out."""
+        row = self.measurements[problem]
+        raced = tuple(m for m in row.values() if m.final)
+        known = self._level.get(problem)
+        if (
+            known is None
+            or len(known[0]) != len(raced)
+            or any(a is not b for a, b in zip(known[0], raced, strict=True))
+        ):
+            known = self._level[problem] = (raced, _without_drift(raced))
+        return {**row, **{m.candidate: m for m in known[1]}}
+
     def times(self) -> Costs:
         """Medians in ns by problem and candidate, verified ones only.
 
@@ -158,7 +174,8 @@ class Evidence:
         """
         bad = {c for c in self.entries if self.failed(c)}
         found: Costs = {}
-        for problem, row in self.measurements.items():
+        for problem in self.measurements:
+            row = self.row(problem)
             times = {
                 c: m.ns
                 for c, m in row.items()
@@ -176,11 +193,24 @@ class Evidence:
         """The times, but those within the noise of the best count as the best."""
         found: Costs = {}
         for problem, times in self.times().items():
-            row = self.measurements[problem]
+            row = self.row(problem)
             limit = _tie_limit(times, row, times)
             best = min(times.values())
             found[problem] = {c: best if row[c].final and t <= limit else t for c, t in times.items()}
         return found
+
+
+def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """The measurements of races, in their order: times of one race are compared round by round."""
+    together: dict[tuple[str | None, int], list[int]] = {}
+    for i, m in enumerate(raced):
+        if m.status == "ok" and m.final and all(m.final):
+            together.setdefault((m.race, len(m.final)), []).append(i)
+    found = list(raced)
+    for places in together.values():
+        for i, final in zip(places, without_drift([raced[i].final or () for i in places]), strict=True):
+            found[i] = msgspec.structs.replace(raced[i], final=final) if len(places) > 1 else raced[i]
+    return tuple(found)
 
 
 def _tie_limit(times: Mapping[str, float], row: Mapping[str, Measurement], among: Iterable[str]) -> float:

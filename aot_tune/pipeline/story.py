@@ -60,7 +60,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     evidence = one.evidence
     problem = next(p for p in evidence.workload if p.id == problem_id)
     facts = evidence.operator.facts(problem)
-    measured = evidence.measurements[problem_id]
+    measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
     picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
     name = variant_name(evidence.entries[picked]) if picked else "generic"
@@ -70,7 +70,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         problem=problem_id,
         winner=variant_name(evidence.entries[best]),
         ns=ns,
-        spread=spread(measured[best]),
+        spread=spread(evidence.measurements[problem_id][best]),
         picked=name,
         regret=one.selection.regret.get(problem_id, 0.0),
         tie=runner_up <= ns * (1 + tie_band(measured[best])),

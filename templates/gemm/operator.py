@@ -24,6 +24,7 @@ from aot_tune.spec.reference import activation
 from .cpu_kernels import CPU_KERNELS
 from .cuda_kernels import CUDA_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
+from .direct_kernels import DIRECT_KERNELS
 from .triton_kernels import TRITON_KERNELS
 from .vendor_kernels import CUBLASLT
 from .workload import cpu_workload, cuda_workload
@@ -84,5 +85,5 @@ operator = Operator(
         Baseline("numpy.matmul", "numpy", numpy_matmul),
         Baseline("torch.matmul", "torch", torch_matmul),
     ),
-    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
+    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *DIRECT_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
 )

@@ -1,4 +1,4 @@
-"""Matrix products on matrix units: out = activation(a @ b + bias) + residual.
+"""Matrix products: out = activation(a @ b + bias) + residual.
 
 `ACTIVATION` is the index of the operator's attribute: none, relu, gelu (by erf), gelu_tanh, silu. `BY_COLUMNS` says
 that b's columns are contiguous: its descriptor is then that of its transpose.
@@ -253,3 +253,42 @@ def gemm_split(
         result = finish(sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION)
         to = out + rows.to(tl.int64)[:, None] * out_row + columns[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=(rows[:, None] < M) & (columns[None, :] < N))
+
+
+@triton.jit
+def gemv(
+    a,
+    b,
+    bias,
+    residual,
+    out,
+    a_row,
+    b_column,
+    residual_row,
+    out_row,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """A program takes BLOCK_N columns of b, whole, for one row of a; columns of b are `b_column` elements apart."""
+    row = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = columns < N
+    inner = tl.arange(0, BLOCK_K)
+    starts = b + columns.to(tl.int64) * b_column
+    products = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        left = inner < K - k
+        factor = tl.load(a + row * a_row + k + inner, mask=left, other=0.0, eviction_policy="evict_last")
+        mask = inside[:, None] & left[None, :]
+        other = tl.load(starts[:, None] + k + inner[None, :], mask=mask, other=0.0, eviction_policy="evict_first")
+        products += factor.to(tl.float32)[None, :] * other.to(tl.float32)
+    sums = tl.sum(products, axis=1)
+    if bias is not None:
+        sums += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    sums = activate(sums, ACTIVATION)
+    if residual is not None:
+        sums += tl.load(residual + row * residual_row + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * out_row + columns, sums.to(out.dtype.element_ty), mask=inside)

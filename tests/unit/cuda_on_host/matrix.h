@@ -1,9 +1,10 @@
-// What templates/gemm/matrix.cuh.j2, gemm/cuda_thin_device.cuh.j2 and common/math.cuh.j2 define, for the
-// host. Operands of matrix instructions lie in the lanes as the PTX manual says ("Matrix fragments for
-// mma.m16n8k16", ".m16n8k8").
+// What templates/gemm/matrix.cuh.j2, gemm/cuda_thin_device.cuh.j2 and common/math.cuh.j2 define, and of
+// common/instructions.cuh.j2 the loads, for the host. Operands of matrix instructions lie in the lanes as the
+// PTX manual says ("Matrix fragments for mma.m16n8k16", ".m16n8k8").
 #pragma once
 #define AOT_TUNE_MATRIX_CUH
 #define AOT_TUNE_MATH_CUH
+#define AOT_TUNE_INSTRUCTIONS_CUH
 #define AOT_TUNE_THIN_DEVICE_CUH
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -18,6 +19,15 @@ inline float gelu_tanh_approximate(float x) { return gelu_tanh(x); }
 inline float silu(float x) { return x / (1 + std::exp(-x)); }
 inline float silu_approximate(float x) { return silu(x); }
 
+enum class Cache { keep, once, first };
+template <Cache>
+uint4 load16(const void* p, bool exists, uint4 otherwise) {
+  if (!exists) return otherwise;
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) host::fail("an unaligned load");
+  host::check_has_waited();
+  host::check_readable(p, 16);
+  return *static_cast<const uint4*>(p);
+}
 inline uint32_t shared_address(const void* p) {
   const auto offset = static_cast<uint32_t>(static_cast<const unsigned char*>(p) - host::shared_memory());
   return static_cast<uint32_t>(host::now().rank) << 24 | offset;

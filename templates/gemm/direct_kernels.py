@@ -1,0 +1,102 @@
+"""Products of one row on GPUs whose weights go straight from memory into registers."""
+
+from __future__ import annotations
+
+from aot_tune.spec import (
+    Expr,
+    Kernel,
+    Parameter,
+    TritonFunction,
+    alignment,
+    among,
+    attribute,
+    ceildiv,
+    dims,
+    parameter,
+    stride,
+    table,
+    target,
+)
+
+M, N, K = dims("M N K")
+BLOCK_N, EARLY = parameter("BLOCK_N"), parameter("EARLY")
+
+_ALIGNED: tuple[Expr, ...] = (
+    stride("a", 1) == 1,
+    stride("a", 0) % 8 == 0,
+    alignment("a") >= 16,
+    stride("b", 0) == 1,
+    stride("b", 1) % 8 == 0,
+    alignment("b") >= 16,
+    K % 8 == 0,  # pieces of 16 bytes exist whole, or not
+)
+
+_ORDER = table(
+    "WARPS NT DEPTH EARLY CACHE",
+    (4, 1, 4, True, "first"),
+    (8, 1, 4, True, "once"),
+    (4, 1, 8, True, "first"),
+    (4, 2, 4, True, "first"),
+    (8, 2, 4, False, "once"),
+    (4, 1, 8, False, "once"),
+)
+
+_PARAMETERS = (
+    Parameter("WARPS", (4, 8)),
+    Parameter("NT", (1, 2)),
+    Parameter("DEPTH", (4, 8)),
+    Parameter("EARLY", (False, True)),
+    Parameter("CACHE", ("once", "first")),
+)
+
+CUDA_DIRECT = Kernel(
+    "cuda_direct_gemv",
+    "gemm/cuda_direct.cu.j2",
+    backend="nvcc",
+    dtypes={"T": ("bf16", "f16")},
+    follows={"f16": "bf16"},
+    parameters=_PARAMETERS,
+    constraints=(among(_PARAMETERS, _ORDER), (EARLY == 0) | (target("capability") >= 90)),
+    requires=(M <= 64, *_ALIGNED),
+    worthwhile=(M == 1,),  # with 16 rows, of which each block reads all, `cuda_thin` was faster everywhere
+    order=_ORDER,
+)
+
+TRITON_GEMV = Kernel(
+    "triton_gemv",
+    triton=TritonFunction(
+        "gemm/triton.py:gemv",
+        arguments={
+            "a_row": stride("a", 0),
+            "b_column": stride("b", 1),
+            "residual_row": stride("residual", 0),
+            "out_row": stride("out", 0),
+            "ACTIVATION": attribute("activation"),
+        },
+        grid=(ceildiv(N, BLOCK_N), M),
+    ),
+    backend="triton",
+    dtypes={"T": ("bf16", "f16")},
+    follows={"f16": "bf16"},
+    compile_seconds=3.0,
+    listed=table(
+        "BLOCK_N BLOCK_K num_warps",
+        (2, 1024, 4),
+        (2, 2048, 8),
+        (4, 1024, 4),
+        (4, 2048, 8),
+        (8, 1024, 8),
+        (1, 2048, 4),
+    ),
+    requires=(
+        stride("a", 1) == 1,
+        stride("b", 0) == 1,
+        stride("bias", 0) == 1,
+        stride("residual", 1) == 1,
+        stride("out", 1) == 1,
+        (M < 2**16) & (N < 2**30) & (K < 2**30),
+    ),
+    worthwhile=(M == 1,),
+)
+
+DIRECT_KERNELS = (CUDA_DIRECT, TRITON_GEMV)
