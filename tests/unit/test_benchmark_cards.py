@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "cards.sh"
 CARD = """#!/usr/bin/env bash
 mkdir -p "$1"
-echo "$CUDA_VISIBLE_DEVICES: $(python -c 'import os; print(*sorted(os.sched_getaffinity(0)))')" >"$1/summary.txt"
+echo "$CUDA_VISIBLE_DEVICES: $(python -c 'import os; print(*sorted(os.sched_getaffinity(0)))')" >>"$1/summary.txt"
 """
 
 
