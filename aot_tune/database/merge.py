@@ -18,7 +18,8 @@ __all__ = ["check", "merge", "update"]
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     """All of both; where they differ on a candidate's code or a measurement, `newer` holds.
 
-    Times of one race stay together: a race that `newer` repeats in part loses its final on the entrants that are left.
+    Times of one race stay together: where `newer` holds entrants of a race by other measurements, the race loses its
+    final on those that are left.
 
     Raises:
         DatabaseError: when they are of different operators, devices or policies, or of different versions of the
@@ -34,10 +35,14 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     before = {c.id: c for c in older.candidates}
     candidates = before | {c.id: c for c in newer.candidates}
     same = {n for n, c in before.items() if c.code.same_as(candidates[n].code) or c.code == candidates[n].code}
-    fresh = {_at(m) for m in newer.measurements}
+    fresh = {_at(m): m.race for m in newer.measurements}
     kept = [m for m in older.measurements if _stands(m, same) and _at(m) not in fresh]
     left = {id(m) for m in kept}
-    lost = {(m.race or "", problem_key(m.problem)) for m in older.measurements if id(m) not in left}
+    lost = {
+        (m.race or "", problem_key(m.problem))
+        for m in older.measurements
+        if id(m) not in left and fresh.get(_at(m)) != m.race  # else it is of the same race, and that one again
+    }
     merged = [_without_race(_of_object(m, candidates), lost) for m in kept]
     return canonical_database(
         msgspec.structs.replace(

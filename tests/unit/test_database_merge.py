@@ -53,6 +53,14 @@ def test_the_newer_measurement_holds() -> None:
     assert merge(older, newer) == update(older, newer) == canonical_database(newer)
 
 
+def test_a_race_that_is_told_of_again_in_part_stays_whole() -> None:
+    """A build's own record may have some entrants of a race that it took from an older record."""
+    older = a_database()
+    raced = [m for m in older.measurements if m.race]
+    assert len({(m.race, m.problem.id) for m in raced}) < len(raced)
+    assert merge(older, keep(older, lambda m: m is raced[0])) == canonical_database(older)
+
+
 def test_races_are_not_mixed() -> None:
     older = a_database()
     again = older.measurements[0]
