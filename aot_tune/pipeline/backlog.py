@@ -18,7 +18,7 @@ __all__ = ["Backlog", "Place", "places_of"]
 
 @dataclass
 class Place:
-    """A problem; its number decides on which device it is measured.
+    """A problem; what is measured of its number is measured on one device.
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
     others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any.
@@ -97,6 +97,8 @@ class Backlog:
         crew.each((place.number, partial(_screen, place, top, stop)) for place in chosen)
 
 
-def _screen(place: Place, urgency: float, stop: Callable[[float], bool], measurer: Measurer) -> None:
-    if not stop(urgency):
-        measurer.screen(place.loaded, place.evidence, place.problem, place.take(urgency))
+def _screen(place: Place, urgency: float, stop: Callable[[float], bool], measurer: Measurer) -> bool:
+    if stop(urgency):
+        return False
+    measurer.screen(place.loaded, place.evidence, place.problem, place.take(urgency))
+    return True

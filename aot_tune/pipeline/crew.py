@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from functools import partial
 from types import TracebackType
 
 from aot_tune.bench import Device
@@ -15,7 +18,8 @@ from aot_tune.spec import Problem
 
 __all__ = ["Crew", "Job"]
 
-Job = Callable[[Measurer], None]
+Job = Callable[[Measurer], object]
+"""What a device is to do; False says that it did nothing."""
 
 _AGAIN = 0.1
 """Seconds between two attempts to end what runs."""
@@ -33,6 +37,7 @@ class Crew:
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
         self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []
         self._gone: list[Measurer] = []
+        self._homes: dict[int, Measurer] = {}
 
     @property
     def device(self) -> Device:
@@ -44,7 +49,7 @@ class Crew:
 
         Those of a device that is not free, or cannot be measured on, start at first use, which tells of it.
         """
-        self.each((number, Measurer.start) for number in range(len(self.members)))
+        self.each_member(Measurer.start)
 
     @property
     def measured(self) -> int:
@@ -73,23 +78,34 @@ class Crew:
         return self.members[0].knows_race(loaded, problem, entrants)
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
-        """Do all jobs; those of one number on one device, in their order. The first that fails ends the others."""
+        """Do all jobs; those of one number on one device, now and later, in their order.
+
+        A number's device is the first that has nothing else to do. The first job that fails ends the others.
+        """
         if not self._threads:
             for _, job in jobs:
                 job(self.members[0])
             return
-        waiting: list[Future[None]] = []
-        for number, job in jobs:
-            at = number % len(self.members)
-            waiting.append(self._threads[at].submit(job, self.members[at]))
+        turns = _Turns(self.members, self._homes, jobs)
+        self._together(
+            [(thread, partial(turns.work, m)) for thread, m in zip(self._threads, self.members, strict=True)]
+        )
+
+    def each_member(self, job: Job) -> None:
+        """Have every device do a job."""
+        if self._threads:
+            self._together([(t, partial(job, m)) for t, m in zip(self._threads, self.members, strict=True)])
+        else:
+            job(self.members[0])
+
+    def _together(self, calls: Iterable[tuple[ThreadPoolExecutor, Callable[[], object]]]) -> None:
+        waiting: list[Future[object]] = [thread.submit(call) for thread, call in calls]
         try:
-            for future in waiting:
+            for future in as_completed(waiting):
                 future.result()
         except BaseException:
             for member in self.members:
                 member.ended = True
-            for future in waiting:
-                future.cancel()
             while wait(waiting, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
                 self.interrupt()
             raise
@@ -97,7 +113,9 @@ class Crew:
     def leave_out(self, position: int) -> None:
         """Let one of several devices go; the others do what comes next."""
         bench, thread = self.benches.pop(position), self._threads.pop(position)
-        self._gone.append(self.members.pop(position))
+        gone = self.members.pop(position)
+        self._gone.append(gone)
+        self._homes = {number: member for number, member in self._homes.items() if member is not gone}
         thread.submit(bench.__exit__, None, None, None).result()
         thread.shutdown()
 
@@ -117,3 +135,45 @@ class Crew:
             thread.shutdown()
         if not self._threads:
             self.benches[0].__exit__(kind, error, trace)
+
+
+class _Turns:
+    """Jobs that devices take one after the other, from their own and then from those that belong to none yet.
+
+    `homes` has the device of a number; a number that gets one keeps it, for what was prepared on it is there.
+    """
+
+    def __init__(
+        self, members: Sequence[Measurer], homes: dict[int, Measurer], jobs: Iterable[tuple[int, Job]]
+    ) -> None:
+        self._lock, self._homes = threading.Lock(), homes
+        self._own: dict[int, deque[list[Job]]] = {id(m): deque() for m in members}
+        self._free: deque[tuple[int, list[Job]]] = deque()
+        together: dict[int, list[Job]] = {}
+        for number, job in jobs:
+            together.setdefault(number, []).append(job)
+        for number, mine in together.items():
+            if number in homes:
+                self._own[id(homes[number])].append(mine)
+            else:
+                self._free.append((number, mine))
+
+    def work(self, member: Measurer) -> None:
+        """Do what there is for a device, until nothing is left or another one has failed."""
+        while not member.ended and (turn := self._next(member)):
+            number, jobs = turn
+            done = [job(member) for job in jobs if not member.ended]
+            if number is not None and all(one is False for one in done):
+                with self._lock:
+                    del self._homes[number]
+
+    def _next(self, member: Measurer) -> tuple[int | None, list[Job]] | None:
+        """The next jobs, and their number if it has become this device's just now."""
+        with self._lock:
+            if own := self._own[id(member)]:
+                return None, own.popleft()
+            if self._free:
+                number, jobs = self._free.popleft()
+                self._homes[number] = member
+                return number, jobs
+            return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -38,6 +39,7 @@ class Outlook:
         self._compiles: dict[str, float] = {}
         self._tried, self._known = 0, False
         self._screens: dict[Task, int] = {}
+        self._screened: defaultdict[Task, int] = defaultdict(int)
         self._races: set[Task] = set()
         self._start = self._compiling_since = progress.now()
 
@@ -94,6 +96,7 @@ class Outlook:
             if seconds + beside > 0:
                 self.durations.screened(task, seconds, beside)
             self._screens[task] = max(self._screens.get(task, 0) - 1, 0)
+            self._screened[task] += 1
         self._tick(f"{task.operator} {task.problem}: {note}")
 
     def raced(self, task: Task, seconds: float) -> None:
@@ -103,6 +106,11 @@ class Outlook:
                 self.durations.raced(task, seconds)
             self._races.discard(task)
         self._tick(f"{task.operator} {task.problem}: raced")
+
+    def races(self) -> dict[Task, float]:
+        """The problems on which there is something to race between, and the seconds that each race takes a device."""
+        with self._lock:
+            return {t: self.durations.race(t) for t in self._races if self._screened[t] > 1}
 
     def left(self) -> float | None:
         """Seconds until the library is linked; without a budget None before it is known what is to be done."""

@@ -14,6 +14,7 @@ from aot_tune.pipeline.follow import awaited, to_compile
 from aot_tune.pipeline.linking import Linker
 from aot_tune.pipeline.measure import Measurer, finalists
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.search import Task
 
 __all__ = ["Timings", "measure_overlapped"]
 
@@ -43,6 +44,8 @@ def measure_overlapped(
     Entries that are not among `entries` have their object, or a record that knows all of them. Those that follow
     another one wait for it: they are compiled once nothing else is and their leaders' problems are screened, beside the
     rest of the screens. What only the races tell of their leaders, they are compiled, screened and raced after.
+
+    A budget that does not suffice for all screens is left time to race on the problems that were screened.
     """
     begun = session.progress.now()
     new = {id(e) for e in entries}
@@ -54,7 +57,7 @@ def measure_overlapped(
     while True:
         tuning.screen_all()
         tuning.race_all()
-        if not tuning.due() and not tuning.resume_generics():
+        if not tuning.backlog and not tuning.due() and not tuning.resume_generics():
             if session.turn.seconds is None:
                 tuning.verify_unserved()
             tuning.timings.wall = session.progress.now() - begun
@@ -64,7 +67,8 @@ def measure_overlapped(
 class _Tuning:
     """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled.
 
-    `generics` are generic variants that were tried on one problem each.
+    `generics` are generic variants that were tried on one problem each; screens have stopped once for the races of
+    what is in `granted`.
     """
 
     def __init__(self, session: Session, crew: Crew, pairs: Pairs, left: list[Entry]) -> None:
@@ -72,6 +76,7 @@ class _Tuning:
         self._linker = Linker(session, crew, pairs)
         self._background: Background | None = None
         self._generics: list[Entry] = []
+        self._granted: set[Task] = set()
         self.backlog, self.timings = Backlog(pairs), Timings()
 
     def due(self) -> list[Entry]:
@@ -107,7 +112,7 @@ class _Tuning:
         """Verify the generic variants that no problem is for, as of other dtypes, while there are workers."""
         unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
         if unserved:
-            self._crew.each([(0, partial(_verify, unserved))])
+            self._crew.each((-1 - i, partial(_verify, [e])) for i, e in enumerate(unserved))  # no problem's number
 
     def resume_generics(self) -> bool:
         """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
@@ -117,13 +122,19 @@ class _Tuning:
 
     def screen_known(self) -> None:
         """Screen what there is, before anything is compiled."""
-        while self.backlog:
-            self.backlog.screen(self._crew, lambda _: False)
+        while self.backlog and not self._races_wait():
+            self.backlog.screen(self._crew, lambda _: bool(self._races_wait()))
 
     def screen_all(self) -> None:
-        """Compile what is due, and then what gets due by that; screen what has got ready, the most urgent first."""
+        """Compile what is due, and then what gets due by that; screen what has got ready, the most urgent first.
+
+        What races need of a budget is left to them.
+        """
         try:
             while True:
+                if waiting := self._races_wait():
+                    self._granted |= waiting
+                    return
                 if self._background is None:
                     self._begin()
                 if self._background is not None:
@@ -162,7 +173,14 @@ class _Tuning:
 
     def _stops(self, urgency: float) -> bool:
         """Whether there is something better to do than to screen what is of some urgency."""
-        return self._background is not None and self._background.calls(urgency)
+        return bool(self._races_wait()) or (self._background is not None and self._background.calls(urgency))
+
+    def _races_wait(self) -> set[Task]:
+        """The problems that were screened and not raced yet, when the budget has just the time for that; any thread."""
+        if self._session.turn.seconds is None:
+            return set()
+        races = {t: s for t, s in self._session.outlook.races().items() if t not in self._granted}
+        return set(races) if self._session.turn.left <= sum(races.values()) / len(self._crew.members) else set()
 
     def race_all(self) -> None:
         """Race on every problem where that is due; entrants that only a record knew are compiled together before.

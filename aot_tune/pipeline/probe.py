@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -42,7 +42,7 @@ def check_agreement(session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOp
         session.compile([probe[2]], "probe")
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
-        crew.each((i, partial(_time, found, i, probe)) for i in range(len(crew.members)))
+        crew.each_member(partial(_time, found, crew.members.index, probe))
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
         session.progress.line(f"NOTE {len(crew.members)} devices are taken for equal: no probe ran on any of them")
@@ -98,8 +98,11 @@ def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:
     return min(found, key=lambda f: f[:3])[3] if found else None
 
 
-def _time(found: dict[int, Measurement | str], i: int, probe: Probe, measurer: Measurer) -> None:
+def _time(
+    found: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: Probe, measurer: Measurer
+) -> None:
     """Screen the probe on a member's device a few times; what went wrong, if something did."""
+    i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]
     except AotTuneError as error:

@@ -22,6 +22,7 @@ from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.search import Budget
+from aot_tune.search import Task as ProblemTask
 from aot_tune.spec import Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
 
 (N,) = dims("N")
@@ -70,7 +71,13 @@ def entry(kernel: str, dtype: str, width: int = 0) -> Entry:
 class World:
     """A session, a crew and a measurer that only note what they are asked for."""
 
-    def __init__(self, budget: float | None = None, delay: float = 0.0, fault: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        budget: float | None = None,
+        delay: float = 0.0,
+        fault: BaseException | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.compiled: list[str] = []
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
@@ -78,7 +85,9 @@ class World:
         self.delay, self.fault, self.busy = delay, fault, False
         self.times, self.finals = TIMES, TIMES
         self.main = threading.get_ident()
-        self.turn = Budget(budget)
+        self.turn = Budget(budget, clock)
+        self.race_seconds = 0.0
+        self.outlook = SimpleNamespace(races=self.races)
         self.progress = SimpleNamespace(now=time.monotonic)
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
         self.linked: list[str] = []
@@ -137,6 +146,12 @@ class World:
                 task()
             one.object = made
             ready(one)
+
+    def races(self) -> dict[ProblemTask, float]:
+        """What the outlook says: a problem may race once it has two screens."""
+        places = [where for where, _ in self.screened]
+        due = {w for w in places if places.count(w) > 1 and w not in self.raced}
+        return {ProblemTask("scale", w, 1.0): self.race_seconds for w in due}
 
     def screening(self, where: Problem, symbol: str) -> None:
         """Called before a screen."""

@@ -40,9 +40,12 @@ def crew_of(count: int) -> Crew:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_jobs_of_one_number_run_in_order_on_one_device_and_thread(count: int) -> None:
     done: list[tuple[int, int, int, int]] = []
+    meet = threading.Barrier(count, timeout=10)
 
     def job(number: int, turn: int) -> Any:
         def run(measurer: Measurer) -> None:
+            if turn == 0 and number < count:
+                meet.wait()  # else one device may be done with everything before the others begin
             done.append((number, turn, id(measurer), threading.get_ident()))
 
         return run
@@ -104,6 +107,37 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
             crew.each([(1, fails), (0, screens), (0, lambda _: pytest.fail("it was begun"))])
     assert killed.is_set()
     assert no_thread_left()
+
+
+def test_a_device_that_has_nothing_left_to_do_takes_what_belongs_to_none_yet() -> None:
+    """One long job costs no other device its time; what it was given before stays its own."""
+    done, rest = dict[int, list[int]](), threading.Event()
+
+    def long(measurer: Measurer) -> None:
+        assert rest.wait(10)
+        done.setdefault(0, []).append(id(measurer))
+
+    def short(number: int) -> Any:
+        def run(measurer: Measurer) -> None:
+            done.setdefault(number, []).append(id(measurer))
+            if len(done) == 6:
+                rest.set()
+
+        return run
+
+    with crew_of(2) as crew:
+        crew.each([(0, long), *((n, short(n)) for n in range(1, 7))])
+        assert len({done[n][0] for n in range(1, 7)} | {done[0][0]}) == 2
+        assert len({done[n][0] for n in range(1, 7)}) == 1
+        crew.each((n, short(n)) for n in range(7))
+    assert all(len(set(ids)) == 1 and len(ids) == 2 for ids in done.values())
+
+
+def test_every_device_is_started() -> None:
+    started: list[int] = []
+    with crew_of(3) as crew:
+        crew.each_member(lambda measurer: started.append(id(measurer)))
+        assert sorted(started) == sorted(map(id, crew.members))
 
 
 def test_two_devices_work_at_the_same_time() -> None:
@@ -280,6 +314,13 @@ def test_one_device_needs_no_probe() -> None:
 
 def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others_go_on() -> None:
     done: list[int] = []
+    meet = threading.Barrier(2, timeout=10)
+
+    def job(measurer: Measurer) -> None:
+        if len(crew.members) == 2 and len(done) < 2:
+            meet.wait()
+        done.append(id(measurer))
+
     with crew_of(3) as crew:
         crew.members[1].measured = 5
         crew.members[0].spent.update(bench=1.0, race=2.0)
@@ -287,30 +328,34 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
         crew.leave_out(1)
         assert crew.measured == 5
         assert list(crew.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
-        crew.each((n, lambda measurer: done.append(id(measurer))) for n in range(6))
+        crew.each((n, job) for n in range(2))
+        crew.each((n, job) for n in range(2, 6))
         assert set(done) == {id(m) for m in crew.members}
         crew.leave_out(1)
-        crew.each((n, lambda measurer: done.append(id(measurer))) for n in range(6))
+        crew.each((n, job) for n in range(6))  # also those that were the other's
         assert len(done) == 12
     assert units(crew) == ["GPU-0"]
 
 
 def test_devices_share_a_backlog_by_problems() -> None:
-    """Each problem's candidates are screened once, all on the device that has the problem's number."""
+    """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
     ((loaded, evidence),) = pairs()
     for name, entry in evidence.entries.items():
         entry.recorded = Code(name, "device")
     backlog, screened = Backlog([(loaded, evidence)]), list[tuple[int, str, int]]()
+    meet = threading.Barrier(2, timeout=10)
     backlog.add(evidence.entries.values())
     with crew_of(2) as crew:
         for i, member in enumerate(crew.members):
 
             def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
+                meet.wait()
                 screened.append((i, where.id, len(tried)))
 
             member.screen = screen  # type: ignore[method-assign, assignment]
         backlog.screen(crew, lambda _: True)
         assert screened == []
         backlog.screen(crew, lambda _: False)
-    assert sorted(screened) == [(i, p.id, 2) for i, p in enumerate(OPERATOR.workload)]
+    assert {i for i, *_ in screened} == {0, 1}
+    assert sorted(row[1:] for row in screened) == sorted((p.id, 2) for p in OPERATOR.workload)
     assert not backlog

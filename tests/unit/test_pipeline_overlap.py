@@ -100,6 +100,42 @@ def test_at_the_end_of_the_budget_what_is_there_is_raced() -> None:
     assert world.raced
 
 
+@pytest.mark.parametrize("seconds", [11.0, 15.0, 100.0])
+def test_a_budget_too_small_for_all_screens_leaves_time_for_races(seconds: float) -> None:
+    """Two thirds of the screens and a race tell more than all of the screens."""
+    now = 0.0
+    world = World(budget=seconds, clock=lambda: now)
+    world.race_seconds = 2.0
+    begun: list[int] = []
+
+    def spend(one: float, then: Callable[..., None]) -> Callable[..., None]:
+        def run(*given: Any) -> None:
+            nonlocal now
+            if now < seconds:  # as a measurer does
+                now += one
+                then(*given)
+
+        return run
+
+    screen, race = world.screen, world.race
+
+    def each_screen(loaded: object, evidence: Evidence, where: Problem, tried: list[Entry]) -> None:
+        for one in tried:
+            spend(1.0, screen)(loaded, evidence, where, [one])
+
+    def one_race(loaded: object, evidence: Evidence, where: Problem) -> None:
+        begun.append(len(world.screened))
+        spend(world.race_seconds, race)(loaded, evidence, where)
+
+    world.screen, world.race = each_screen, one_race  # type: ignore[method-assign]
+    evidence = world.run(everyone())
+    assert now <= seconds  # no race is broken off
+    assert len(set(world.raced)) >= 2
+    assert (len(world.screened) == 13) == (seconds == 100.0)
+    assert begun[0] == 12 if seconds == 100.0 else 2 <= begun[0] < 12  # a generic variant's second problem comes last
+    assert all(any(m.final for m in evidence.measurements[where].values()) for where in world.raced)
+
+
 TRIED = ["generic_bf16_0", "generic_f16_0", "quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES)]
 """What a record holds whatever was among the best."""
 
