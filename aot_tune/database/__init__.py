@@ -11,7 +11,7 @@ from aot_tune.database.match import (
     missing_problems,
     nearest_databases,
 )
-from aot_tune.database.merge import check, merge, update
+from aot_tune.database.merge import merge, update
 from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, make_database, winners
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
@@ -24,7 +24,6 @@ __all__ = [
     "OperatorDatabase",
     "OperatorStore",
     "Refused",
-    "check",
     "database_path",
     "decode",
     "encode",

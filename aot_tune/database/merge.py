@@ -1,4 +1,4 @@
-"""Databases against each other: merge, and what is wrong with one."""
+"""Databases against each other: what both say together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 from aot_tune.bench.records import Measurement
 from aot_tune.database.identity import problem_key
-from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database, winners
+from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
-__all__ = ["check", "merge", "update"]
+__all__ = ["merge", "update"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
@@ -59,31 +59,6 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
 def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
     return newer if _difference(older, newer) else merge(older, newer)
-
-
-def check(database: OperatorDatabase) -> list[str]:
-    """What makes a database unfit to build from, one sentence each; empty when it is fit."""
-    name = f"{database.operator} on {database.device.slug}"
-    found = []
-    if not database.measurements:
-        return [f"{name}: it holds no measurement"]
-    best = winners(database)
-    for problem in database.problems:
-        if problem.id not in best:
-            reasons = sorted({m.status for m in database.of_problem(problem) if not m.candidate.startswith(BASELINE)})
-            found.append(f"{name}: no candidate is ok on '{problem.id}' ({', '.join(reasons) or 'none was tried'})")
-    measured = {m.candidate for m in database.measurements}
-    for record in database.candidates:
-        if record.status == "ok" and not record.object:
-            found.append(f"{name}: candidate {record.id} compiled, but its object has no digest")
-        if record.status == "ok" and record.id not in measured:
-            found.append(f"{name}: candidate {record.id} compiled, but was not measured")
-    for m in database.measurements:
-        if m.status == "ok" and m.ns is None:
-            found.append(f"{name}: {m.candidate} is ok on '{m.problem.id}' without a time")
-        if m.status == "ok" and m.error is not None and m.error > 1:
-            found.append(f"{name}: {m.candidate} is ok on '{m.problem.id}' with {m.error} times the tolerance")
-    return found
 
 
 def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:

@@ -1,4 +1,4 @@
-"""Merge, check, and what of a record holds on this machine."""
+"""Merge, and what of a record holds on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from aot_tune.bench.records import Measurement
 from aot_tune.database import (
     Code,
     OperatorDatabase,
-    check,
     decode,
     encode,
     match_measurements,
@@ -102,28 +101,6 @@ def test_what_cannot_be_compared_is_not_merged(change: dict[str, object], words:
     with pytest.raises(DatabaseError, match=f"differ in their {words}"):
         merge(a_database(), other)
     assert update(a_database(), other) is other
-
-
-def test_check() -> None:
-    good = keep(a_database(), lambda m: True)
-    assert check(good) == []
-    assert "no measurement" in check(keep(good, lambda m: False))[0]
-    failed = msgspec.structs.replace(
-        good,
-        measurements=tuple(
-            msgspec.structs.replace(m, status="wrong-result") if m.problem.dims["M"] == 1 and m.object else m
-            for m in good.measurements
-        ),
-    )
-    assert [("no candidate is ok on 'M=1" in line, "wrong-result" in line) for line in check(failed)] == [(True, True)]
-    lone = keep(good, lambda m: m.candidate != good.candidates[0].id)
-    assert any("was not measured" in line for line in check(lone))
-    loose = [msgspec.structs.replace(m, error=3.0) for m in good.measurements]
-    assert all(
-        "3.0 times the tolerance" in line for line in check(msgspec.structs.replace(good, measurements=tuple(loose)))
-    )
-    bare = [msgspec.structs.replace(m, screen=(), final=None) for m in good.measurements]
-    assert any("without a time" in line for line in check(msgspec.structs.replace(good, measurements=tuple(bare))))
 
 
 def here(database: OperatorDatabase, **changes: Any) -> Any:
