@@ -12,7 +12,7 @@ from aot_tune.database.match import (
     nearest_databases,
 )
 from aot_tune.database.merge import merge, update
-from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, make_database, winners
+from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, make_database
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
@@ -38,5 +38,4 @@ __all__ = [
     "problem_key",
     "save_database",
     "update",
-    "winners",
 ]

@@ -16,7 +16,7 @@ from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
 
-__all__ = ["BASELINE", "CandidateRecord", "Code", "OperatorDatabase", "make_database", "rounded", "spread", "winners"]
+__all__ = ["BASELINE", "CandidateRecord", "Code", "OperatorDatabase", "make_database", "rounded", "spread"]
 
 BASELINE = "baseline:"
 _DIGITS = 5
@@ -170,17 +170,6 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
-
-
-def winners(database: OperatorDatabase) -> dict[str, Measurement]:
-    """The fastest candidate of each problem id by the best known time; baselines aside, ties to the smaller id."""
-    best: dict[str, Measurement] = {}
-    for m in database.measurements:
-        if m.ns is not None and not m.candidate.startswith(BASELINE):
-            held = best.get(m.problem.id)
-            if held is None or held.ns is None or m.ns < held.ns:
-                best[m.problem.id] = m
-    return best
 
 
 def spread(samples: Iterable[float]) -> float:
