@@ -263,10 +263,8 @@ _GEMV_ON_HOPPER = table(
     "WN WK STAGES SPLIT PDL",
     (4, 2, 6, 1, False),
     (2, 4, 4, 1, False),
-    (1, 8, 4, 1, False),
     (4, 2, 6, 1, True),
     (1, 8, 6, 1, True),
-    (2, 4, 8, 1, False),
 )
 
 CUDA_KERNELS = (
@@ -342,7 +340,7 @@ CUDA_KERNELS = (
         "cuda_thin_gemv",
         COLUMNS_OF_B,
         (M == 1,),
-        4,
+        3,
         table(
             "NT WN WK SPLIT AHEAD",
             (2, 1, 8, 1, 1),

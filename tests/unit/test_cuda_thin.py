@@ -49,7 +49,8 @@ def test_every_config_exists_and_few_are_tried() -> None:
         configs = list(kernel.configs(BLACKWELL.facts))
         few = list(kernel.configs(HOPPER.facts))
         assert len(kernel.order) <= 10
-        assert 4 == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:4])
+        most = 3 if kernel.name == "cuda_thin_gemv" else 4
+        assert most == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:4])
         for wanted in kernel.order:
             assert sum(all(c[n] == v for n, v in wanted.items()) for c in configs) == 1, wanted
         for name, target in TARGET.items():
