@@ -84,12 +84,17 @@ class Background:
         self._over = self._over or None in batch
         return [e for e in batch if isinstance(e, Entry)]
 
-    def close(self) -> None:
-        """End the compilers that still run."""
+    def close(self) -> tuple[list[Entry], list[Entry]]:
+        """End the compilers that still run; what got ready and was not taken, and what is not compiled."""
         self._stopping.set()
         while self._thread.is_alive():
             kill_running()
             self._thread.join(_PATIENCE)
+        batch: list[Entry | BaseException | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch.append(self._found.get_nowait())
+        return [e for e in batch if isinstance(e, Entry)], [e for e in self._entries if e.object is None]
 
     def _compile(self) -> None:
         last: BaseException | None = None

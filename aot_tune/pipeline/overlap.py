@@ -164,9 +164,11 @@ class _Tuning:
             self._background = Background(self._session, self._linker, due, self.backlog.urgency_of)
 
     def _end(self) -> None:
-        """End the compilers, and count what they took."""
+        """End the compilers, and count what they took; what they had no time for is left again."""
         if self._background is not None:
-            self._background.close()
+            ready, unfinished = self._background.close()
+            self.backlog.add(ready)
+            self._left += unfinished
             self.timings.compiling += self._background.seconds
             self.timings.waiting += self._background.waited
             self._background = None

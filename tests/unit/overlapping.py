@@ -145,7 +145,11 @@ class World:
             if task is not None:
                 task()
             one.object = made
-            ready(one)
+            try:
+                ready(one)
+            except BaseException:
+                one.object = None
+                raise
 
     def races(self) -> dict[ProblemTask, float]:
         """What the outlook says: a problem may race once it has two screens."""

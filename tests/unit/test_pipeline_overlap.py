@@ -136,6 +136,15 @@ def test_a_budget_too_small_for_all_screens_leaves_time_for_races(seconds: float
     assert all(any(m.final for m in evidence.measurements[where].values()) for where in world.raced)
 
 
+def test_what_races_that_took_no_time_have_interrupted_goes_on() -> None:
+    """As where the store knows them: what was compiled, or was to be, is not lost."""
+    world = World(budget=60.0, clock=lambda: 0.0)
+    world.race_seconds = 60.0
+    world.run(everyone())
+    assert len(world.screened) == len(set(world.screened)) == 13
+    assert set(world.raced) == {"N=8", "N=64", "N=8 T=f16"}
+
+
 TRIED = ["generic_bf16_0", "generic_f16_0", "quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES)]
 """What a record holds whatever was among the best."""
 
