@@ -60,6 +60,7 @@ class Outlook:
         coming = {e.candidate.id for e in entries}
         self._devices, self._overlap, self._tried, self._known = devices, overlap, 0, True
         self._compiles, self._screens, self._races = {}, {}, set()
+        self._screened.clear()
         self.durations.least_race = least_race
         self._start = self._compiling_since = self._progress.now()
         for evidence in evidences:

@@ -100,6 +100,16 @@ def test_the_time_left_is_of_compiles_and_screens_and_races_and_the_link(
     assert found.left() == 5.0
 
 
+def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> None:
+    found, task = outlook(Budget(60), overlap=True), task_of(OPERATOR, ONE)
+    for _ in range(2):
+        assert found.races() == {}
+        found.screened(task, 1.0, 0.0, "")
+        found.screened(task, 1.0, 0.0, "")
+        assert list(found.races()) == [task]
+        found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
+
+
 def test_compiles_that_are_expected_to_be_short_are() -> None:
     found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
     found.durations.compiled(40.0, 20.0)
