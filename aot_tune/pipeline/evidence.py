@@ -236,19 +236,20 @@ def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
 def share_generics(found: Sequence[Evidence]) -> None:
     """Let all targets of an operator see one measurement of a generic variant on a problem, as a record holds but one.
 
-    The races of each target time it anew, and what decided here would else not be what decides in a replay. It is that
-    of the first target which has one, unless another saw the variant fail.
+    The same holds for baselines, which tell the pace of a race's rounds. The races of each target time them anew, and
+    what decided here would else not be what decides in a replay. It is that of the first target which has one, unless
+    another saw the variant fail.
     """
     places = [
         (row, name, (row[name].device, problem, name))
         for evidence in found
         for problem, row in evidence.measurements.items()
         for name in row
-        if name in evidence.entries and evidence.entries[name].candidate.generic
+        if is_baseline(name) or (name in evidence.entries and evidence.entries[name].candidate.generic)
     ]
     kept: dict[tuple[str, str, str], Measurement] = {}
     for row, name, key in places:
-        if key not in kept or (_fails(row[name]) and not _fails(kept[key])):
+        if key not in kept or (not is_baseline(name) and _fails(row[name]) and not _fails(kept[key])):
             kept[key] = row[name]
     for row, name, key in places:
         row[name] = kept[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from aot_tune.bench import Measurement, Status
@@ -129,6 +130,23 @@ def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_h
     assert second.times()[where.id] == {SMALL.candidate.id: 90.0, GENERIC.candidate.id: 101.0}
     assert second.times()[other.id] == {GENERIC.candidate.id: 7.0}  # the first has none
     assert second.measurements[where.id]["baseline:numpy"].screen == (80.0,)
+
+
+def test_targets_share_the_measurement_of_a_baseline_that_a_record_will_hold() -> None:
+    """It tells the pace of each round: with another one, a replay of the record might decide otherwise."""
+    first, second = evidence(FAST, GENERIC), evidence(FAST, SMALL)
+    where, name = OPERATOR.workload[0], "baseline:numpy"
+    first.add(msgspec.structs.replace(measured(name, where, (), final=(50.0,) * 5), race="first"))
+    second.add(measured(FAST, where, (), final=(100.0, 110.0, 100.0, 110.0, 110.0)))
+    second.add(measured(SMALL, where, (), final=(104.0, 104.0, 115.0, 115.0, 104.0)))
+    second.add(measured(name, where, (), final=(50.0, 60.0, 50.0, 60.0, 50.0)))
+    replayed = evidence(FAST, SMALL)
+    for m in (*second.measurements[where.id].values(), first.measurements[where.id][name]):
+        replayed.add(m)
+    assert second.times() != replayed.times()
+    share_generics([first, second])
+    assert second.times() == replayed.times()
+    assert second.measurements[where.id][name].race == "first"
 
 
 @pytest.mark.parametrize("bad", [0, 1])
