@@ -62,15 +62,17 @@ class Background:
         """Whether there is something to take that is more urgent, or the last has been compiled."""
         return self._most > urgency or self._ended.is_set() or self.over
 
-    def take(self, *, wait: bool) -> list[Entry]:
+    def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Entry]:
         """What has got ready since the last time; where that is nothing and `wait`, the first is waited for.
+
+        It is not waited for any more once `until` says so.
 
         Raises:
             BaseException: what ended the thread.
         """
         begun = self._session.progress.now()
         batch: list[Entry | BaseException | None] = []
-        while wait and not batch and not self.over:
+        while wait and not batch and not self.over and not until():
             with contextlib.suppress(queue.Empty):
                 batch.append(self._found.get(timeout=_PATIENCE))
         self.waited += self._session.progress.now() - begun

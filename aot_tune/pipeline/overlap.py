@@ -138,7 +138,7 @@ class _Tuning:
                 if self._background is None:
                     self._begin()
                 if self._background is not None:
-                    self.backlog.add(self._background.take(wait=not self.backlog))
+                    self.backlog.add(self._background.take(wait=not self.backlog, until=self._races_wait))
                     if self._background.over:
                         self._end()
                         continue

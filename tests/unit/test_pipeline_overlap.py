@@ -13,6 +13,7 @@ from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone, recorde
 
 from aot_tune.compile import Object
 from aot_tune.database import Code
+from aot_tune.pipeline import background
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -143,6 +144,26 @@ def test_what_races_that_took_no_time_have_interrupted_goes_on() -> None:
     world.run(everyone())
     assert len(world.screened) == len(set(world.screened)) == 13
     assert set(world.raced) == {"N=8", "N=64", "N=8 T=f16"}
+
+
+def test_a_device_that_waits_for_a_long_compile_has_its_races_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, killed = 0.0, threading.Event()
+    monkeypatch.setattr(background, "kill_running", killed.set)
+    world = World(budget=100.0, clock=lambda: now)
+    world.race_seconds = 30.0
+
+    def compiling(symbol: str) -> None:
+        nonlocal now
+        if symbol == "slow_bf16_3" and not world.raced:
+            while len(world.screened) < 5:
+                time.sleep(0.01)
+            now = 50.0  # may still compile, but two races take 60 s
+            assert killed.wait(20)
+
+    world.compiling = compiling  # type: ignore[method-assign]
+    world.run(everyone())
+    assert killed.is_set()
+    assert {"N=8", "N=64"} <= set(world.raced)
 
 
 TRIED = ["generic_bf16_0", "generic_f16_0", "quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES)]
