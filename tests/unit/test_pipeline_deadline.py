@@ -10,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench import Device, Measurement, Status
+from aot_tune.database import rounded
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.pipeline import benching, measure, verification
 from aot_tune.pipeline.benching import LazyBench
@@ -280,6 +282,24 @@ def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
     assert {m.status for m in row.values()} == {"ok"}
     assert {m.final is not None for m in row.values()} == {final}
     assert (ONE.id in found.fresh) != final
+
+
+def test_times_decide_as_they_do_in_a_replay_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, found, replayed = Bench(), evidence(FAST, SMALL), evidence(FAST, SMALL)
+    one, _ = measurer(monkeypatch, bench, seconds=None)
+    times = {FAST.candidate.id: (123.4549,) * 5, SMALL.candidate.id: (124.686,) * 5}  # within 1 %, a tie, until rounded
+    screened = [measured(c, ONE, t) for c, t in times.items()]
+    raced = [measured(c, ONE, (), final=t) for c, t in times.items()]
+    monkeypatch.setattr(bench, "screen", lambda *given: screened[given[3].id == SMALL.candidate.id])
+    monkeypatch.setattr(bench, "race", lambda *_: raced)
+    one.screen(LOADED, found, ONE, [FAST, SMALL])
+    assert {m.screen for m in found.measurements[ONE.id].values()} == {(123.45,) * 5, (124.69,) * 5}
+    one.race(LOADED, found, ONE)
+    for m in raced:
+        assert m.final is not None
+        replayed.add(msgspec.structs.replace(m, final=tuple(map(rounded, m.final))))
+    assert found.costs() == replayed.costs()
+    assert found.costs()[ONE.id][SMALL.candidate.id] == pytest.approx(124.69)
 
 
 @pytest.mark.parametrize("status", ["wrong-result", "crashed"])
