@@ -94,6 +94,7 @@ class Measurer:
         self._stores: dict[str, OperatorStore] = {}
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self._verified: set[str] = set()
+        self._verifies = True
         self.measured = self.reused = 0
         self.ended = False
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -103,10 +104,11 @@ class Measurer:
         self._lazy.start()
 
     def verify(self, entries: Iterable[Entry]) -> None:
-        """Verify variants that no problem of the workload is for, each once, until the budget ends."""
+        """Verify variants that no problem of the workload is for, each once, until the budget or the workers end."""
         new = [e for e in entries if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
-        verify_early(self._session, self._lazy, new, lambda: self._over)
+        if self._verifies:
+            self._verifies = verify_early(self._session, self._lazy, new, lambda: self._over)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Screen and race what is not known of one problem of a workload."""

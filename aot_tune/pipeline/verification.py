@@ -96,17 +96,21 @@ def verified_beside(session: Session) -> Iterator[None]:
             raise
 
 
-def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> None:
-    """Verify variants until something has ended; what fails or is in want of time is left to `verify_shipped`."""
+def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], ended: Callable[[], bool]) -> bool:
+    """Verify variants until something has ended; what fails or is in want of time is left to `verify_shipped`.
+
+    Returns whether there were workers.
+    """
     for entry in entries:
         if ended():
-            return
+            break
         try:
             _verify(session, bench, session.operators[entry.candidate.operator], entry)
         except WorkerError:
-            return  # the next one would wait for workers as long
+            return False  # the next one would wait for workers as long
         except AotTuneError:
             continue
+    return True
 
 
 def _verify_group(

@@ -261,6 +261,22 @@ def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_
     assert seen == [GENERIC.candidate.id, FAST.candidate.id]
 
 
+def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices that share them are given one at a time; such a wait takes a minute."""
+    seen = list[str]()
+    one, _ = measurer(monkeypatch, Bench(), seconds=None)
+    one._session.operators = {"scale": LOADED}
+
+    def verify(*given: Any) -> None:
+        seen.append(given[3].candidate.id)
+        raise WorkerError("it does not start")
+
+    monkeypatch.setattr(verification, "_verify", verify)
+    for entry in (GENERIC, FAST, SMALL):
+        one.verify([entry])
+    assert seen == [GENERIC.candidate.id]
+
+
 def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, found = Bench(), evidence(FAST, GENERIC)
     one, outlook = measurer(monkeypatch, bench, seconds=1.0)
