@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from aot_tune.spec import (
-    Expr,
     Kernel,
     Parameter,
     TritonFunction,
-    alignment,
     among,
     attribute,
     ceildiv,
@@ -18,18 +16,10 @@ from aot_tune.spec import (
     target,
 )
 
+from .cuda_kernels import COLUMNS_OF_B, ROWS_OF_A
+
 M, N, K = dims("M N K")
 BLOCK_N, EARLY = parameter("BLOCK_N"), parameter("EARLY")
-
-_ALIGNED: tuple[Expr, ...] = (
-    stride("a", 1) == 1,
-    stride("a", 0) % 8 == 0,
-    alignment("a") >= 16,
-    stride("b", 0) == 1,
-    stride("b", 1) % 8 == 0,
-    alignment("b") >= 16,
-    K % 8 == 0,  # pieces of 16 bytes exist whole, or not
-)
 
 _ORDER = table(
     "WARPS NT DEPTH EARLY CACHE",
@@ -59,7 +49,7 @@ CUDA_DIRECT = Kernel(
         (EARLY == 0) | (target("capability") >= 90),
         (EARLY == 1) | (target("wgmma") == 0),  # no product was faster without on an H200
     ),
-    requires=(M <= 64, *_ALIGNED),
+    requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B, K % 8 == 0),  # pieces of 16 bytes exist whole, or not
     worthwhile=(M == 1,),  # with 16 rows, of which each block reads all, `cuda_thin` was faster everywhere
     order=_ORDER,
 )
