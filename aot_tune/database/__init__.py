@@ -12,7 +12,7 @@ from aot_tune.database.match import (
     nearest_databases,
 )
 from aot_tune.database.merge import merge, update
-from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, make_database, rounded
+from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, as_recorded, make_database
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
@@ -24,6 +24,7 @@ __all__ = [
     "OperatorDatabase",
     "OperatorStore",
     "Refused",
+    "as_recorded",
     "database_path",
     "decode",
     "encode",
@@ -36,7 +37,6 @@ __all__ = [
     "nearest_databases",
     "operator_digest",
     "problem_key",
-    "rounded",
     "save_database",
     "update",
 ]

@@ -16,7 +16,16 @@ from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
 
-__all__ = ["BASELINE", "CandidateRecord", "Code", "OperatorDatabase", "make_database", "rounded", "spread"]
+__all__ = [
+    "BASELINE",
+    "CandidateRecord",
+    "Code",
+    "OperatorDatabase",
+    "as_recorded",
+    "make_database",
+    "rounded",
+    "spread",
+]
 
 BASELINE = "baseline:"
 _DIGITS = 5
@@ -188,6 +197,16 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
+def as_recorded(m: Measurement) -> Measurement:
+    """A measurement with its times in the digits that a record has, so that they decide what they do in a replay."""
+    return msgspec.structs.replace(
+        m,
+        screen=tuple(rounded(t) for t in m.screen),
+        final=None if m.final is None else tuple(rounded(t) for t in m.final),
+        overhead=rounded(m.overhead),
+    )
+
+
 def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord], where: str) -> None:
     if measurement.candidate.startswith(BASELINE):
         return
@@ -208,15 +227,8 @@ def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
             raise DatabaseError(f"{where}: {value} is not a time")
     if m.ns == 0:
         raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
-    return msgspec.structs.replace(
-        m,
-        problem=problem,
-        screen=tuple(rounded(t) for t in m.screen),
-        final=None if m.final is None else tuple(rounded(t) for t in m.final),
-        error=rounded(m.error) if m.error is not None and math.isfinite(m.error) else None,
-        overhead=rounded(m.overhead),
-        phases={},
-    )
+    error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None
+    return msgspec.structs.replace(as_recorded(m), problem=problem, error=error, phases={})
 
 
 def _sorted(mapping: Mapping[str, V]) -> dict[str, V]:

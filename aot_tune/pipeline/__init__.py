@@ -8,7 +8,7 @@ from pathlib import Path
 from aot_tune.clock import note_tuned, spent_before
 from aot_tune.errors import BuildError
 from aot_tune.pipeline.deadline import link_memory, seconds_after
-from aot_tune.pipeline.evidence import Entry, Evidence, share_generics
+from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
 from aot_tune.pipeline.finish import choose, finish
 from aot_tune.pipeline.keep import compile_kept, save_records
 from aot_tune.pipeline.linked import plan_checks, verify_library
@@ -68,7 +68,7 @@ def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> R
             evidence = tune(session)
     tuned = session.progress.now() if session.tuned is None else session.tuned
     for found in evidence.values():
-        share_generics(found)
+        share_among_targets(found)
     generics = {name: _generics(session, name, found) for name, found in evidence.items()}
     chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
     compile_kept(session, chosen, generics)

@@ -17,7 +17,7 @@ from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 
-__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_generics", "spread", "tie_band"]
+__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "spread", "tie_band"]
 
 
 @dataclass
@@ -233,7 +233,7 @@ def serves(evidence: Evidence, candidate: str, facts: Facts) -> bool:
     return all_of(evidence.entries[candidate].requires, facts)
 
 
-def share_generics(found: Sequence[Evidence]) -> None:
+def share_among_targets(found: Sequence[Evidence]) -> None:
     """Let all targets of an operator see one measurement of a generic variant on a problem, as a record holds but one.
 
     The same holds for baselines, which tell the pace of a race's rounds. The races of each target time them anew, and

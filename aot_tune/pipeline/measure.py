@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
 from aot_tune.bench import Measurement, Prepared, runs_on
-from aot_tune.database import OperatorStore, operator_digest, rounded
+from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.errors import AotTuneError, ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
@@ -74,12 +72,6 @@ def _counts(measurement: Measurement) -> bool:
     """
     own = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
     return own or measurement.status == "ok"
-
-
-def _as_recorded(m: Measurement) -> Measurement:
-    """A measurement with the times that a record can hold, so that they decide here what they decide in a replay."""
-    final = None if m.final is None else tuple(rounded(t) for t in m.final)
-    return msgspec.structs.replace(m, screen=tuple(rounded(t) for t in m.screen), final=final)
 
 
 class Measurer:
@@ -203,10 +195,10 @@ class Measurer:
         if self._over and any(m.status != "ok" for m in raced):
             for measurement in raced:
                 if measurement.status != "ok" and _counts(measurement):
-                    evidence.add(_as_recorded(measurement))
+                    evidence.add(as_recorded(measurement))
             return
         for measurement in raced:
-            evidence.add(_as_recorded(measurement))
+            evidence.add(as_recorded(measurement))
         evidence.fresh.pop(problem.id, None)
         seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun
         self.spent["race"] += seconds
@@ -227,7 +219,7 @@ class Measurer:
             raise
 
     def _take(self, evidence: Evidence, problem: Problem, entry: Entry, measurement: Measurement) -> None:
-        evidence.add(_as_recorded(measurement))
+        evidence.add(as_recorded(measurement))
         evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
 
     def _spend(self, measurement: Measurement, whole: float) -> None:

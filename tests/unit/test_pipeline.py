@@ -10,7 +10,7 @@ import pytest
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_generics, spread, tie_band
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
 from aot_tune.pipeline.recorded import Known
 from aot_tune.pipeline.story import failures_of, tell, variant_name
 from aot_tune.pipeline.tune import _unknown
@@ -125,7 +125,7 @@ def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_h
     second.add(measured(GENERIC, where, (), final=(90.0, 90.0)))
     second.add(measured("baseline:numpy", where, (80.0,)))
     second.add(measured(GENERIC, other, (7.0,)))
-    share_generics([first, second])
+    share_among_targets([first, second])
     assert first.times()[where.id] == {FAST.candidate.id: 100.0, GENERIC.candidate.id: 101.0}
     assert second.times()[where.id] == {SMALL.candidate.id: 90.0, GENERIC.candidate.id: 101.0}
     assert second.times()[other.id] == {GENERIC.candidate.id: 7.0}  # the first has none
@@ -144,7 +144,7 @@ def test_targets_share_the_measurement_of_a_baseline_that_a_record_will_hold() -
     for m in (*second.measurements[where.id].values(), first.measurements[where.id][name]):
         replayed.add(m)
     assert second.times() != replayed.times()
-    share_generics([first, second])
+    share_among_targets([first, second])
     assert second.times() == replayed.times()
     assert second.measurements[where.id][name].race == "first"
 
@@ -154,7 +154,7 @@ def test_a_generic_variant_that_failed_on_one_target_has_failed_on_all(bad: int)
     both, where = [evidence(FAST, GENERIC), evidence(SMALL, GENERIC)], OPERATOR.workload[0]
     for i, found in enumerate(both):
         found.add(measured(GENERIC, where, (7.0,), status="wrong-result" if i == bad else "ok"))
-    share_generics(both)
+    share_among_targets(both)
     assert all(found.failed(GENERIC.candidate.id) for found in both)
 
 

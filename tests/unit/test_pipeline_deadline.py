@@ -15,7 +15,7 @@ import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench import Device, Measurement, Status
-from aot_tune.database import rounded
+from aot_tune.database.records import rounded
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.pipeline import benching, measure, verification
 from aot_tune.pipeline.benching import LazyBench
