@@ -27,6 +27,7 @@ from .cutlass_kernels import CUTLASS_KERNELS
 from .direct_kernels import DIRECT_KERNELS
 from .triton_kernels import TRITON_KERNELS
 from .vendor_kernels import CUBLASLT
+from .wgmma_kernels import WGMMA_KERNELS
 from .workload import cpu_workload, cuda_workload
 
 M, N, K = dims("M N K")
@@ -85,5 +86,5 @@ operator = Operator(
         Baseline("numpy.matmul", "numpy", numpy_matmul),
         Baseline("torch.matmul", "torch", torch_matmul),
     ),
-    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *DIRECT_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
+    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *DIRECT_KERNELS, *WGMMA_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
 )

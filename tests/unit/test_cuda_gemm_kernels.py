@@ -35,6 +35,8 @@ WHERE = {
     "cuda_mma_kn": (False,),
     "cuda_mma_ragged": (True,),
     "cuda_mma_kn_ragged": (True,),
+    "cuda_wgmma": (True,),
+    "cuda_wgmma_128": (True,),
 }
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in OURS]
 
