@@ -55,6 +55,7 @@ def _wgmma(name: str, groups: int, worthwhile: tuple[Expr, ...], order: tuple[Co
             stride("out", 1) == 1,
             *(s % 8 == 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
             *(s > 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+            *(s < 2**39 for s in (stride("a", 0), stride("b", 1))),  # bytes of it fit into 40 bits
             # Copies end at whole 16 bytes: beyond them they would read what is not the tensor's.
             N % 8 == 0,
             K % 8 == 0,
