@@ -5,8 +5,9 @@
 #   benchmarks/cards.sh start FOLDER         begin; the lanes go on when the command has ended
 #   benchmarks/cards.sh wait FOLDER SECONDS  until all has ended, so long at most; status 0 when it has
 #
-# SECOND has the steps of the second lane, where they are not to be repeat, isolation and tests. Results go to
-# FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh makes of a commit.
+# FIRST and SECOND have the steps of the lanes, where they are not to be tune, again, bench and triton; and repeat,
+# isolation and tests. Results go to FOLDER/first, FOLDER/second and FOLDER/both; those of `first` are what card.sh
+# makes of a commit.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # The cores that this may use, which need not be the machine's first ones: half of them, the other half, and all.
@@ -25,7 +26,7 @@ lane() { # lane NAME GPU CORES STEP ...
 }
 
 lanes() {
-  lane first 0 "$near" tune again bench triton &
+  lane first 0 "$near" ${FIRST:-tune again bench triton} &
   lane second 1 "$far" ${SECOND:-repeat isolation tests} &
   wait
   lane first 0 "$near" calls
@@ -53,7 +54,7 @@ case ${1:-} in
     [ -e "$out/ended" ]
     ;;
   *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
