@@ -20,6 +20,11 @@ from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 __all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "spread", "tie_band"]
 
 
+_LEFT_OUT = 1.03
+"""What a race left out counts as so much slower than its best at least, which is more than a variant may be that is kept
+in the place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
+
+
 @dataclass
 class Entry:
     """A candidate with its source and, once it is compiled, its object.
@@ -169,8 +174,8 @@ class Evidence:
     def times(self) -> Costs:
         """Medians in ns by problem and candidate, verified ones only.
 
-        A race says more than the few samples of a screen: where there was one, what it left out is not taken for faster
-        than what is within the noise of the race's best.
+        A race says more than the few samples of a screen: where there was one, what it left out is taken for neither as
+        fast as its best, within the noise, nor for near enough to take its place.
         """
         bad = {c for c in self.entries if self.failed(c)}
         found: Costs = {}
@@ -183,8 +188,8 @@ class Evidence:
             }
             raced = [c for c in times if row[c].final]
             if raced:
-                limit = _tie_limit(times, row, raced)
-                times = {c: t if row[c].final else max(t, math.nextafter(limit, math.inf)) for c, t in times.items()}
+                least = max(_tie_limit(times, row, raced), min(times[c] for c in raced) * _LEFT_OUT)
+                times = {c: t if row[c].final else max(t, math.nextafter(least, math.inf)) for c, t in times.items()}
             if times:
                 found[problem] = times
         return found
