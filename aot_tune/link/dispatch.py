@@ -6,6 +6,7 @@ from aot_tune.errors import ManifestError
 from aot_tune.link.arithmetic import checked, is_plain
 from aot_tune.link.decision import fact_printer, render_choice, render_tuned
 from aot_tune.link.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.known import render_known
 from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
 from aot_tune.link.signature import (
     arguments,
@@ -22,7 +23,10 @@ from aot_tune.spec.dtypes import dtype
 __all__ = ["bound_dims", "render_dispatch"]
 
 _LOCALS = frozenset(
-    ("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_", "entered_")
+    (
+        *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
+        *("entered_", "known_", "known_calls_", "options_", "spread_"),
+    )
 )
 _CHUNK = 96
 
@@ -38,6 +42,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
+#include "known.h"
 #include "plain.h"
 #include "runtime.h"
 
@@ -118,6 +123,8 @@ namespace operator_{op.name} {{
 {render_tuned(table)}
 
 {render_serve(table)}
+
+{render_known(table, bound_dims(table.operator))}
 
 {render_explain(table)}
 
@@ -202,8 +209,9 @@ struct Call {{
   int generic;  // the variant that answers when no other does
   bool empty;   // no output has an element
   bool hollow;  // some output has elements, but not every input
+  bool plain;   // nothing is unusual about tensors and memory
 {_members(op)}
-  const DLDevice& device() const {{ return view[{first_tensor(op)}].tensor.device; }}
+  const DLDevice& device() const {{ return t_{op.tensors[first_tensor(op)].name}->device; }}
   static const VariantInfo& info(int variant) {{ return kInfo[variant]; }}
   // What a variant says of the call, for people.
   void note(int variant, char* buffer, size_t size) const;
@@ -226,7 +234,7 @@ def _read(table: OperatorTable) -> str:
         "int generic_of(const Call& c);",
         "",
         "// Checks a call and fills it in; `data_` is false where no memory is touched.",
-        f"int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
+        f"__attribute__((noinline)) int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
         f"  const DLTensor* const given_[] = {{{', '.join(t.name for t in op.tensors)}}};",
     ]
     if op.dtypes:
@@ -255,7 +263,8 @@ def _read(table: OperatorTable) -> str:
     lines += [
         f"  c_.empty = {outputs};",
         f"  c_.hollow = !c_.empty && ({inputs or 'false'});",
-        "  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {",
+        "  c_.plain = data_ && plain_ && has_plain_memory<kOperator>(given_, c_.view);",
+        "  if (data_ && !c_.empty && !c_.plain) {",
         "    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;",
         "  }",
     ]

@@ -58,8 +58,8 @@ int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, 
   return need(c, *variant, size);
 }}
 
-// The variant of a call and its workspace.
-int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {{
+// The variant of a call and its workspace; `first` tells whether every such call that has room for it gets it.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size, bool* first) {{
   *variant = -1;
   if (is_forced() && !c.hollow) {{
     if (int32_t status = forced(c, variant)) return status;
@@ -68,15 +68,14 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   NoTrace trace;
   if (!named) *variant = choose(c, trace);
   int32_t status = need(c, *variant, size);
+  *first = !named && status == 0 && *size <= workspace_limit(exec);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
   return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }}
 
-int32_t run(const Call& c, const aot_tune_exec* exec) {{
-  int variant;
-  size_t size;
-  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+// Launches a variant that needs `size` bytes of workspace.
+int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t size) {{
 {load}  Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {{
@@ -208,6 +207,9 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     declared = ", ".join(parameters(op))
     passed = ", ".join(arguments(op))
     scope = f"operator_{op.name}"
+    given = ", ".join(t.name for t in op.tensors)
+    options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
+    options_text = ", ".join(f"bits_of({name})" for name in options) or "0"
     head = f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}'
     switches = any(f != "cpu" for f in table.families)
     entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
@@ -216,9 +218,17 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     return f"""
 {head}({declared}, const aot_tune_exec* exec) {{
   {scope}::Call call_;
-  int32_t status_ = {scope}::read(call_, true, {passed});
+  int32_t status_;
+  const DLTensor* const given_[] = {{{given}}};
+  const uint64_t options_[] = {{{options_text}}};
+  {scope}::Remembered* const known_ = {scope}::place_of({passed});
+  if (known_ != nullptr && known_->recall(given_, options_, call_.view)) {{
+    {scope}::fill(call_, *known_, {passed});
+    if ({scope}::repeat(call_, exec, *known_, &status_)) return status_;
+  }}
+  status_ = {scope}::read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-{enter}  return {scope}::run(call_, exec);
+{enter}  return {scope}::run(call_, exec, given_, options_, known_);
 }}
 
 {head}_workspace({declared}, size_t* workspace_size) {{
@@ -227,7 +237,8 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
 {enter}  int variant_;
-  return {scope}::serve(call_, nullptr, &variant_, workspace_size);
+  bool first_;
+  return {scope}::serve(call_, nullptr, &variant_, workspace_size, &first_);
 }}
 
 {head}_explain({declared}, const aot_tune_exec* exec, char* buffer, size_t size) {{

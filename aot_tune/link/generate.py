@@ -23,6 +23,7 @@ from aot_tune.link.records import LibrarySpec, LinkedVariant, family_of
 __all__ = ["Generated", "generate"]
 
 _IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
+_LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     """
     check_library(spec)
     members = _members(spec)
-    spec = _with_notes(spec, members)
+    spec = _as_objects_tell(spec, members)
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
     module_exports = _version_script([f"PyInit_{spec.face}"])
@@ -79,11 +80,13 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     )
 
 
-def _with_notes(spec: LibrarySpec, members: Mapping[str, Member]) -> LibrarySpec:
-    """The library with `notes` of each variant as its object has it."""
+def _as_objects_tell(spec: LibrarySpec, members: Mapping[str, Member]) -> LibrarySpec:
+    """The library with `notes` and `settled` of each variant as its object has it."""
 
     def told(variant: LinkedVariant) -> LinkedVariant:
-        return dataclasses.replace(variant, notes=_note(variant) in members[variant.symbol].symbols)
+        member = members[variant.symbol]
+        settled = any(name.startswith(_LAUNCHER) and _LOAD in name for name in references(member.data))
+        return dataclasses.replace(variant, notes=_note(variant) in member.symbols, settled=settled)
 
     tables = (dataclasses.replace(t, variants=tuple(map(told, t.variants))) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))

@@ -36,6 +36,8 @@ class LinkedVariant:
             runs on one architecture alone, a family of devices has one per architecture, with a `last`.
         notes: it has the function `<symbol>_note` too, which writes a line of text for explain(); `generate` finds out
             from its object.
+        settled: once it ran on a device it loads nothing there any more, and what it says of its workspace depends on
+            the call's dims, strides, alignments, numbers and presence alone; `generate` finds out as well.
         rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
             makes other device code.
     """
@@ -55,6 +57,7 @@ class LinkedVariant:
     generic: bool = False
     rebuilt: bool = False
     notes: bool = False
+    settled: bool = False
 
     @property
     def functions(self) -> tuple[str, ...]:

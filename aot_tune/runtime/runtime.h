@@ -145,7 +145,7 @@ struct Scope {
 
 // What the library needs to know of a family of devices. Each family is one source file that defines
 // `const Backend backend_<family>`; generated code lists the families that a library has variants for. The
-// last three may be NULL.
+// last four may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -158,6 +158,9 @@ struct Backend {
   void (*leave)(const Scope& scope) noexcept;
   // What a status of a variant's functions means, or NULL.
   const char* (*describe)(int32_t status) noexcept;
+  // What the thread's launches go to: its context or device, or NULL. While that stays the same, what ran
+  // before runs again without `enter`, if it gets no memory.
+  void* (*context)() noexcept;
 };
 
 // The error of a call on a device of another family than those of the variants.

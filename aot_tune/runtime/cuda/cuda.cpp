@@ -222,6 +222,12 @@ int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
   return driver_failed(device_id, error);
 }
 
+// None in a process that was forked after CUDA was used.
+void* cuda_context() noexcept {
+  void* context = nullptr;
+  return driver().found && driver().get_current(&context) == 0 ? context : nullptr;
+}
+
 // ---- Workspace
 // -----------------------------------------------------------------------------------------------------
 
@@ -237,6 +243,6 @@ const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_t
 
 extern const Backend backend_cuda;
 const Backend backend_cuda = {"cuda",     kDLCUDA,    cuda_level,   cuda_workspace,
-                              cuda_enter, cuda_leave, cuda_describe};
+                              cuda_enter, cuda_leave, cuda_describe, cuda_context};
 
 }  // namespace aot_tune

@@ -1,0 +1,102 @@
+"""Generated code for calls like those before them, which get what those got (runtime/known.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.link.records import OperatorTable
+from aot_tune.link.signature import arguments, parameters, prepared
+from aot_tune.spec import Operator
+
+__all__ = ["render_known"]
+
+_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread evenly
+
+
+def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> str:
+    """Where an operator's calls are remembered, `repeat` for a call like one of them, and `run` for another one.
+
+    `bound` tells the tensor and axis that each dim is learnt from.
+    """
+    op = table.operator
+    passed = [s.name for s in op.scalars] + [a.name for a in op.attributes]
+    settled = ", ".join(str(v.settled).lower() for v in table.variants)
+    return f"""\
+constexpr bool kSettled[] = {{{settled}}};
+
+using Remembered = Known<kOperator, {max(len(passed), 1)}, decltype(Functions::launch)>;
+thread_local Remembered known_calls_[kKnownCalls];
+
+{_place(op, bound)}
+
+{_fill(op)}
+
+// The same where memory is got, something may load, or the thread's device is another one.
+__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
+                                              int32_t* status) {{
+  size_t size = known.size;
+  Entered entered;
+  *status = entered.enter(*c.backend, c.device().device_id);
+  if (*status != AOT_TUNE_OK) return true;
+  if (!known.settled && need(c, known.variant, &size) != 0) return false;
+  if (size > workspace_limit(exec)) return false;
+  *status = launch(c, exec, known.variant, size);
+  return true;
+}}
+
+// A call that is like the one of `known`; false when other variants are to be tried.
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {{
+  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {{
+    void* const stream = exec != nullptr ? exec->stream : nullptr;
+    *status = known.launch({prepared(op, "c")}, nullptr, 0, stream);
+    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
+    return true;
+  }}
+  return repeat_entered(c, exec, known, status);
+}}
+
+// A call that was read, in the time of `Entered`; it is remembered in `known`.
+__attribute__((noinline)) int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
+                                      Remembered* known) {{
+  int variant;
+  size_t size;
+  bool first;
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  if (int32_t status = launch(c, exec, variant, size)) return status;
+  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  known->keep(given, options, c.view);
+  known->variant = variant;
+  known->launch = kFunctions[variant].launch;
+  known->backend = c.backend;
+  known->settled = kSettled[variant];
+  known->size = size;
+  known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  return AOT_TUNE_OK;
+}}"""
+
+
+def _place(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
+    lines = ["// Where a call is remembered; null where it is no legal one."]
+    lines += [f"Remembered* place_of({', '.join(parameters(op))}) {{"]
+    read = dict.fromkeys(tensor for tensor, _ in bound.values())
+    named = {*read, *(a.name for a in op.attributes)}
+    lines += [f"  (void){name};" for name in arguments(op) if name not in named]
+    for name in read:
+        wrong = f"{name} == nullptr || {name}->ndim != {op.tensor(name).rank} || {name}->shape == nullptr"
+        lines.append(f"  if ({wrong}) return nullptr;")
+    values = [f"static_cast<uint64_t>({tensor}->shape[{axis}])" for tensor, axis in bound.values()]
+    values += [f"static_cast<uint64_t>({a.name})" for a in op.attributes]
+    terms = [f"{value} * UINT64_C({_ODD * (2 * i + 1) % 2**64:#x})" for i, value in enumerate(values)]
+    lines.append(f"  const uint64_t spread_ = {' + '.join(terms) or '0'};")
+    return "\n".join([*lines, "  return known_calls_ + (spread_ >> (64 - kKnownBits));", "}"])
+
+
+def _fill(op: Operator) -> str:
+    lines = ["// A call that is like one that is known, as far as it takes to launch it."]
+    lines += [f"void fill(Call& c_, Remembered& known_, {', '.join(parameters(op))}) {{", "  c_.backend = known_.backend;"]
+    for i, tensor in enumerate(op.tensors):
+        view = f"&known_.tensors[{i}].tensor"
+        lines += [] if tensor.optional else [f"  (void){tensor.name};"]
+        lines.append(f"  c_.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
+    lines += [f"  c_.v_{name} = {name};" for name in [*(s.name for s in op.scalars), *(a.name for a in op.attributes)]]
+    return "\n".join([*lines, "}"])

@@ -1,0 +1,156 @@
+// Calls like those before them: what a thread's calls were given, and the variants that they got. A call that
+// is like one of those in all that checks, guards and variants' workspaces depend on gets the same variant
+// without being checked again. Only where its memory lies is its own, and is checked at each call.
+#ifndef AOT_TUNE_RUNTIME_KNOWN_H_
+#define AOT_TUNE_RUNTIME_KNOWN_H_
+
+#include <cstring>
+#include <utility>
+
+#include "plain.h"
+
+namespace aot_tune {
+
+// An operator remembers as many calls a thread, by their dims and attributes.
+constexpr int kKnownBits = 3;
+constexpr int kKnownCalls = 1 << kKnownBits;
+
+template <const OperatorInfo& Op>
+constexpr size_t axes_before(size_t tensor) {
+  size_t count = 0;
+  for (size_t i = 0; i < tensor; ++i) count += static_cast<size_t>(Op.tensors[i].rank);
+  return count;
+}
+
+// The bits of a scalar or an attribute.
+template <typename Value>
+uint64_t bits_of(Value value) noexcept {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+// Rank and dtype, which lie side by side.
+inline uint64_t kind_of(const DLTensor& tensor) noexcept {
+  static_assert(offsetof(DLTensor, dtype) == offsetof(DLTensor, ndim) + 4 && sizeof(DLDataType) == 4, "");
+  uint64_t kind;
+  std::memcpy(&kind, reinterpret_cast<const char*>(&tensor) + offsetof(DLTensor, ndim), sizeof kind);
+  return kind;
+}
+
+// A tensor as kernels get it, but for data and shape, which are each call's own.
+struct Argument {
+  DLTensor tensor;  // of -1 axes where none is passed
+  uintptr_t mask;   // of an address: the bits that tell its alignment
+  uintptr_t alignment;
+  uintptr_t below;  // bytes from the first element to where its memory begins and ends
+  uintptr_t above;
+  bool row_major;
+};
+
+// One that is zero is like no call. `Launch` is the type of variants' functions.
+template <const OperatorInfo& Op, size_t Options, typename Launch>
+struct Known {
+  static constexpr size_t kCount = static_cast<size_t>(Op.count);
+  static constexpr size_t kAxes = axes_before<Op>(kCount);
+  using Tensors = std::make_index_sequence<kCount>;
+
+  const Backend* backend;
+  void* context;  // of the thread, by its backend, when it ran
+  Launch launch;  // of the variant
+  size_t size;    // of its workspace
+  int32_t variant;
+  bool settled;  // its workspace depends on nothing but the call, and it loads nothing any more
+  uint64_t options[Options];
+  Argument tensors[kCount];
+  int64_t shape[kAxes + 1];
+  int64_t strides[kAxes + 1];
+  int64_t views[kAxes + 1];  // strides as kernels get them
+
+  // Whether a call is like this one; then `tensors` are its tensors, and `out` tells their memory.
+  __attribute__((always_inline)) bool recall(const DLTensor* const* given, const uint64_t* passed,
+                                             View* out) noexcept {
+    uint64_t other = 0;
+    for (size_t i = 0; i < Options; ++i) other |= options[i] ^ passed[i];
+    return other == 0 && backend != nullptr && recall_all(given, out, Tensors());
+  }
+
+  // Remembers what a call was given whose views are plain; the rest is for who calls to fill in.
+  void keep(const DLTensor* const* given, const uint64_t* passed, const View* seen) noexcept {
+    for (size_t i = 0; i < Options; ++i) options[i] = passed[i];
+    for (size_t i = 0; i < kCount; ++i) keep_one(i, given[i], seen[i]);
+  }
+
+ private:
+  template <size_t I>
+  __attribute__((always_inline)) bool recall_one(const DLTensor* tensor, View& out) noexcept {
+    constexpr size_t at = axes_before<Op>(I);
+    constexpr int rank = Op.tensors[I].rank;
+    Argument& mine = tensors[I];
+    if (tensor == nullptr) return Op.tensors[I].optional && mine.tensor.ndim < 0;
+    if (bits_of(tensor->device) != bits_of(mine.tensor.device) || kind_of(*tensor) != kind_of(mine.tensor) ||
+        tensor->shape == nullptr || tensor->data == nullptr)
+      return false;
+    uint64_t other = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < rank; ++i) other |= static_cast<uint64_t>(tensor->shape[i] ^ shape[at + i]);
+    if (tensor->strides == nullptr) {
+      if (!mine.row_major) return false;
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < rank; ++i) other |= static_cast<uint64_t>(tensor->strides[i] ^ strides[at + i]);
+    }
+    char* const data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    if ((other | ((address & mine.mask) ^ mine.alignment)) != 0) return false;
+    mine.tensor.data = data;
+    mine.tensor.shape = tensor->shape;
+    out.low = address + mine.below;
+    out.high = address + mine.above;
+    out.empty = false;
+    return true;
+  }
+
+  template <size_t... I>
+  __attribute__((always_inline)) bool recall_all(const DLTensor* const* given, View* out,
+                                                 std::index_sequence<I...> all) noexcept {
+    return (recall_one<I>(given[I], out[I]) && ...) && (is_alone<I>(given, out, all) && ...);
+  }
+
+  // Whether an output shares no memory with other tensors; where that takes more than a look, it is not said.
+  template <size_t I, size_t... Others>
+  __attribute__((always_inline)) static bool is_alone(const DLTensor* const* given, const View* views,
+                                                      std::index_sequence<Others...>) noexcept {
+    if constexpr (!Op.tensors[I].output) return true;
+    return given[I] == nullptr || (is_apart<Op, I, Others>(given, views) && ...);
+  }
+
+  void keep_one(size_t tensor, const DLTensor* given, const View& seen) noexcept {
+    Argument& mine = tensors[tensor];
+    const size_t at = axes_before<Op>(tensor);
+    mine.tensor.ndim = -1;
+    if (given == nullptr) return;
+    const auto data = reinterpret_cast<uintptr_t>(seen.tensor.data);
+    const auto alignment = static_cast<uintptr_t>(alignment_of(seen.tensor.data));
+    mine.tensor = seen.tensor;
+    mine.tensor.strides = views + at;
+    mine.mask = alignment < 64 ? 2 * alignment - 1 : 63;  // 64 is that of all that is aligned better, too
+    mine.alignment = data & mine.mask;
+    mine.below = seen.low - data;
+    mine.above = seen.high - data;
+    mine.row_major = true;
+    int64_t step = 1;
+    for (int i = Op.tensors[tensor].rank - 1; i >= 0; --i) {
+      const size_t axis = at + static_cast<size_t>(i);
+      shape[axis] = given->shape[i];
+      strides[axis] = given->strides != nullptr ? given->strides[i] : step;
+      views[axis] = seen.strides[i];
+      mine.row_major &= strides[axis] == step;
+      step *= given->shape[i];
+    }
+  }
+};
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_KNOWN_H_
