@@ -234,7 +234,7 @@ def _read(table: OperatorTable) -> str:
         "int generic_of(const Call& c);",
         "",
         "// Checks a call and fills it in; `data_` is false where no memory is touched.",
-        f"__attribute__((noinline)) int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
+        f"int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
         f"  const DLTensor* const given_[] = {{{', '.join(t.name for t in op.tensors)}}};",
     ]
     if op.dtypes:

@@ -215,20 +215,37 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
     entered += ["  if (status_ != AOT_TUNE_OK) return status_;"]
     enter = "\n".join(entered) + "\n" if switches else ""
-    return f"""
-{head}({declared}, const aot_tune_exec* exec) {{
-  {scope}::Call call_;
-  int32_t status_;
+    arrays = f"""\
   const DLTensor* const given_[] = {{{given}}};
-  const uint64_t options_[] = {{{options_text}}};
-  {scope}::Remembered* const known_ = {scope}::place_of({passed});
-  if (known_ != nullptr && known_->recall(given_, options_, call_.view)) {{
-    {scope}::fill(call_, *known_, {passed});
-    if ({scope}::repeat(call_, exec, *known_, &status_)) return status_;
-  }}
-  status_ = {scope}::read(call_, true, {passed});
+  const uint64_t options_[] = {{{options_text}}};"""
+    return f"""
+namespace {{
+namespace {scope} {{
+
+// A call that is like none before it.
+__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec, Remembered* known_) {{
+  Call call_;
+  int32_t status_ = read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-{enter}  return {scope}::run(call_, exec, given_, options_, known_);
+{enter}{arrays}
+  return run(call_, exec, given_, options_, known_);
+}}
+
+}}  // namespace {scope}
+}}  // namespace
+
+{head}({declared}, const aot_tune_exec* exec) {{
+  {scope}::Remembered* const known_ = {scope}::place_of({passed});
+  if (__builtin_expect(known_ != nullptr, 1)) {{
+{arrays.replace("  const", "    const")}
+    {scope}::Call call_;
+    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {{
+      {scope}::fill(call_, *known_, {passed});
+      int32_t status_;
+      if ({scope}::repeat(call_, exec, *known_, &status_)) return status_;
+    }}
+  }}
+  return {scope}::call_anew({passed}, exec, known_);
 }}
 
 {head}_workspace({declared}, size_t* workspace_size) {{

@@ -56,8 +56,8 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
 }}
 
 // A call that was read, in the time of `Entered`; it is remembered in `known`.
-__attribute__((noinline)) int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-                                      Remembered* known) {{
+int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
+            Remembered* known) {{
   int variant;
   size_t size;
   bool first;
@@ -93,7 +93,10 @@ def _place(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
 
 def _fill(op: Operator) -> str:
     lines = ["// A call that is like one that is known, as far as it takes to launch it."]
-    lines += [f"void fill(Call& c_, Remembered& known_, {', '.join(parameters(op))}) {{", "  c_.backend = known_.backend;"]
+    lines += [
+        f"void fill(Call& c_, Remembered& known_, {', '.join(parameters(op))}) {{",
+        "  c_.backend = known_.backend;",
+    ]
     for i, tensor in enumerate(op.tensors):
         view = f"&known_.tensors[{i}].tensor"
         lines += [] if tensor.optional else [f"  (void){tensor.name};"]

@@ -123,6 +123,10 @@ struct TypeEntry {
   Kind kind;
   PyObject* gradient;          // the type's `requires_grad`, or NULL
   descrgetfunc read_gradient;  // what an access to it comes to, where that is known for good
+  bool plain;                  // C alone tells what tensors of the type are
+  // Of `api`; the first may be NULL.
+  int (*view)(void* object, DLTensor* out);
+  int (*current_stream)(DLDeviceType type, int32_t id, void** stream);
 };
 
 enum Word {
@@ -144,12 +148,22 @@ enum Word {
 };
 
 constexpr int kTypeEntries = 8;
+constexpr int kMaxKeywords = kMaxTensors + kMaxScalars + kMaxAttributes + 2;
+
+// The keywords of an operator's last call, and the place of the argument that each is for; -1 where it is no
+// object that is passed on.
+struct Keywords {
+  PyObject* names;  // a tuple, or NULL
+  Py_ssize_t count;
+  int8_t places[kMaxKeywords];
+};
 
 struct State {
   PyObject* words[kWordCount];
   PyObject** names;  // of all operators' arguments and choices, interned, in the order of their tables
   int name_count;
-  int* first_name;  // per operator
+  int* first_name;     // per operator
+  Keywords* keywords;  // per operator
   TypeEntry types[kTypeEntries];
   int next_type;
   PyObject* array_type;  // numpy.ndarray once numpy was seen
@@ -159,6 +173,7 @@ struct State {
   PyObject* current_stream;   // torch.cuda.current_stream once it was needed
   PyObject* is_grad_enabled;  // torch's once it was needed
   PyCFunction ask_gradients;  // what a call of it comes to, where that is known for good
+  PyObject* gradients_self;   // and what that is called with; borrowed
   bool gradients_off;         // when that was asked last
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below
@@ -199,12 +214,18 @@ struct Place {
 // Puts a type that was not seen lately into the state.
 const TypeEntry* learn_type(State* state, PyObject* type);
 
-inline const TypeEntry* find_type(State* state, PyObject* object) {
+// NULL where its type was not seen lately.
+inline const TypeEntry* known_type(const State* state, PyObject* object) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   for (const TypeEntry& entry : state->types) {
     if (entry.type == type) return &entry;
   }
-  return learn_type(state, type);
+  return nullptr;
+}
+
+inline const TypeEntry* find_type(State* state, PyObject* object) {
+  const TypeEntry* entry = known_type(state, object);
+  return entry != nullptr ? entry : learn_type(state, reinterpret_cast<PyObject*>(Py_TYPE(object)));
 }
 
 // The stream that a call works on, known from the caller or from its first tensor on a GPU.
@@ -225,6 +246,37 @@ struct Shared {
 // Fills `out`, and of `shared` what is not known yet; false with a Python exception set when the object is
 // no tensor that can be read.
 bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, Borrowed* out);
+
+// The same for the stream of a tensor on a device, if that is a GPU; false without an exception of ours.
+inline bool find_stream(decltype(TypeEntry::current_stream) ask, const DLDevice& device, Stream* stream) {
+  if (device.device_type == kDLCPU || stream->known) return true;
+  stream->known = ask(device.device_type, device.device_id, &stream->handle) == 0;
+  return stream->known;
+}
+
+// Takes extents and strides over from who lent them, as long as nothing else has run since.
+void copy_layout(Borrowed* out);
+
+// Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
+// cause; false.
+__attribute__((cold)) bool cannot_read(State* state, const Place& place);
+
+// Whether flags are to be read; asks torch, which may run Python code.
+Gradients find_gradients(State* state);
+
+// Both: false with an exception set.
+bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
+bool check_negated(State* state, PyObject* object, const Place& place);
+
+// A negated view of torch's (the imaginary part of a conjugate) has strides that are all even; others are not
+// asked.
+inline bool may_be_negated(const DLTensor& tensor) {
+  if (tensor.strides == nullptr || tensor.ndim > kMaxRank) return false;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] > 1 && tensor.strides[i] % 2 != 0) return false;
+  }
+  return true;
+}
 
 // A module that somebody has imported already, or NULL without an exception; borrowed.
 PyObject* imported(const char* name);
@@ -252,7 +304,7 @@ PyObject* preload(PyObject* module, PyObject* device);
 // ---------------------------------------------------------------------------------------------------------
 
 // Raises the exception that fits a status, with the library's message; returns NULL.
-PyObject* raise_status(State* state, int32_t status);
+__attribute__((cold)) PyObject* raise_status(State* state, int32_t status);
 
 // Whether the library that was loaded is the one that the module was built with; false with ImportError set.
 bool check_library();

@@ -47,17 +47,28 @@ bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t 
   if (count > kPositions.count) return parse(state, index, arguments, count, keywords, out);
   clear(Op, out);
   for (Py_ssize_t i = 0; i < count; ++i) out->tensors[kPositions.tensors[i]] = arguments[i];
-  PyObject* const* const names = state->names + state->first_name[index];
-  const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
-  for (Py_ssize_t k = 0; k < named; ++k) {
-    PyObject* const key = PyTuple_GetItem(keywords, k);
-    int i = 0;
-    while (i < Op.tensor_count && names[i] != key) ++i;
-    if (i < Op.tensor_count && out->tensors[i] == nullptr) {
-      out->tensors[i] = arguments[count + k];
-    } else if (!parse_keyword(state, index, key, arguments[count + k], out)) {
-      return false;
+  if (keywords == nullptr) return true;
+  const Keywords& known = state->keywords[index];
+  if (known.names != keywords) learn_keywords(state, index, keywords);
+  if (known.count > kMaxKeywords) return parse(state, index, arguments, count, keywords, out);
+  uint64_t rest = 0;  // whose values are to be converted, which may run Python code, and other calls
+  for (Py_ssize_t k = 0; k < known.count; ++k) {
+    const int place = known.places[k];
+    PyObject* const value = arguments[count + k];
+    if (place >= 0 && place < Op.tensor_count && out->tensors[place] == nullptr) {
+      out->tensors[place] = value;
+    } else if (place == kStreamPlace) {
+      out->stream = value;
+    } else if (place == kWorkspacePlace) {
+      out->workspace = value;
+    } else {
+      rest |= uint64_t{1} << k;
     }
+  }
+  for (int k = 0; rest != 0; ++k, rest >>= 1) {
+    if ((rest & 1) != 0 &&
+        !parse_keyword(state, index, PyTuple_GetItem(keywords, k), arguments[count + k], out))
+      return false;
   }
   return true;
 }
@@ -95,7 +106,8 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
     exec.stream = tensors.shared.stream.handle;
   }
   int32_t status;
-  if ((elements_of(tensors.given[I]) + ...) > release_elements(tensors)) {
+  if (is_long(tensors)) {
+    tensors.settle();
     PyThreadState* thread = PyEval_SaveThread();
     status = Op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
     PyEval_RestoreThread(thread);

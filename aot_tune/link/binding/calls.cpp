@@ -202,6 +202,25 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
                       &out->dtypes[i]);
 }
 
+void learn_keywords(State* state, int index, PyObject* names) {
+  const Operator& op = kLibrary.operators[index];
+  PyObject* const* const tensors = state->names + state->first_name[index];
+  Keywords& known = state->keywords[index];
+  PyObject* const before = known.names;
+  Py_INCREF(names);
+  known.names = names;  // held, so that no other tuple comes to lie where it does
+  known.count = PyTuple_Size(names);
+  for (Py_ssize_t k = 0; k < known.count && k < kMaxKeywords; ++k) {
+    PyObject* const key = PyTuple_GetItem(names, k);
+    const int i = find(tensors, op.tensor_count, key);
+    known.places[k] = static_cast<int8_t>(i >= 0                                ? i
+                                          : key == state->words[kWordStream]    ? kStreamPlace
+                                          : key == state->words[kWordWorkspace] ? kWorkspacePlace
+                                                                                : -1);
+  }
+  Py_XDECREF(before);
+}
+
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out) {
   clear(kLibrary.operators[index], out);
@@ -224,56 +243,6 @@ bool all_scalars(State* state, int index, const Parsed& parsed) {
   return true;
 }
 
-bool CallTensors::is_missing(State* state, const Operator& op, int index) {
-  PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[index].name);
-  return false;
-}
-
-bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
-  PyErr_Format(state->value_error, "%s: output '%s' is %s; wanted a tensor that can be written", op.name,
-               op.tensors[index].name,
-               held[index].read_only ? "read-only" : "a copy that its __dlpack__ made");
-  return false;
-}
-
-bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
-  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &shared.stream)) return false;
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (!take_passed(state, op, i, parsed.tensors[i])) return false;
-  }
-  return true;
-}
-
-bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec) {
-  if (object == nullptr || object == Py_None) return true;
-  has_workspace = true;
-  if (!borrow(state, object, {&op, "workspace"}, &shared, &workspace)) return false;
-  const DLTensor& tensor = workspace.tensor;
-  int64_t elements = 1;
-  bool dense = tensor.ndim <= kMaxRank;
-  for (int axis = tensor.ndim - 1; dense && axis >= 0; --axis) {
-    const int64_t step = elements;
-    elements *= tensor.shape[axis];
-    dense =
-        elements == 0 || tensor.strides == nullptr || tensor.shape[axis] == 1 || tensor.strides[axis] == step;
-  }
-  const int other = first();
-  const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
-                                       tensor.device.device_id == given[other]->device.device_id);
-  if (!dense || !here || workspace.read_only) {
-    PyErr_Format(state->value_error, "%s: the workspace %s", op.name,
-                 !here    ? "is on another device than the tensors"
-                 : !dense ? "has gaps; wanted a contiguous tensor"
-                          : "is read-only");
-    return false;
-  }
-  exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
-  // A tensor without elements may be nowhere, which would ask for the library's own memory.
-  exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
-                                           : reinterpret_cast<void*>(64);
-  return true;
-}
-
 bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors) {
   int64_t dims[kMaxDims];
   bool bound = false;
@@ -293,9 +262,11 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
         return false;
       }
     }
+    tensors->settle();
     tensors->made[i] = allocate(state, parsed.tensors[first], tensors->given[first]->device, op.tensors[i],
                                 type_of(op, i, tensors->given), extents);
     if (tensors->made[i] == nullptr) return false;
+    tensors->owned |= CallTensors::kMade;
     if (!tensors->take(state, op, i, tensors->made[i])) return false;
   }
   return true;

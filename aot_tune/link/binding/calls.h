@@ -6,6 +6,10 @@
 
 namespace aot_tune::python {
 
+// Places of arguments that are objects, beside those of tensors: their indices.
+constexpr int kStreamPlace = kMaxTensors;
+constexpr int kWorkspacePlace = kMaxTensors + 1;
+
 struct Parsed {
   bool accept_dims = false;  // dims, dtypes and a device by keyword, for questions about a problem
   PyObject* tensors[kMaxTensors];
@@ -22,6 +26,9 @@ struct Parsed {
 
 // The tensors of one call: borrowed from the arguments, or made for outputs that were not passed.
 struct CallTensors {
+  static constexpr uint32_t kWorkspace = uint32_t{1} << kMaxTensors;
+  static constexpr uint32_t kMade = kWorkspace << 1;
+
   explicit CallTensors(int tensor_count) : count(tensor_count) {
     for (int i = 0; i < count; ++i) {
       given[i] = nullptr;
@@ -29,22 +36,13 @@ struct CallTensors {
     }
   }
   ~CallTensors() {
-    for (int i = 0; i < count; ++i) {
-      if (given[i] != nullptr) held[i].release();
-      Py_XDECREF(made[i]);
-    }
-    if (has_workspace) workspace.release();
+    if (owned != 0) give_back();
   }
   CallTensors(const CallTensors&) = delete;
   CallTensors& operator=(const CallTensors&) = delete;
 
   // All: false with an exception set. `take_passed` takes what a call got for a tensor, if that is one.
-  bool take(State* state, const Operator& op, int index, PyObject* object) {
-    Borrowed& place = held[index];
-    given[index] = &place.tensor;
-    if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
-    return !(op.tensors[index].output && (place.read_only || place.copied)) || is_read_only(state, op, index);
-  }
+  bool take(State* state, const Operator& op, int index, PyObject* object);
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
     const TensorArgument& argument = op.tensors[index];
     if (object == nullptr && !argument.optional && !argument.output) return is_missing(state, op, index);
@@ -54,12 +52,17 @@ struct CallTensors {
   }
   bool take_given(State* state, const Operator& op, const Parsed& parsed);
 
+  // To be called before anything may run that changes tensors: other Python code, other threads.
+  void settle() {
+    if (lent != 0) copy_layouts();
+  }
+
   // The memory of an object as the call's workspace; false with an exception set.
   bool take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec);
 
   // Both raise what is wrong with a tensor and return false.
-  static bool is_missing(State* state, const Operator& op, int index);
-  bool is_read_only(State* state, const Operator& op, int index) const;
+  __attribute__((cold)) static bool is_missing(State* state, const Operator& op, int index);
+  __attribute__((cold)) bool is_read_only(State* state, const Operator& op, int index) const;
 
   // The first tensor that is there, as an index; `count` when there is none.
   int first() const {
@@ -69,12 +72,24 @@ struct CallTensors {
   }
 
   int count;
+  uint32_t lent = 0;   // a bit each: extents and strides are still in the framework's memory
+  uint32_t owned = 0;  // a bit each: there is something to give back; and one of the next two
+  int64_t elements = 0;
+  bool on_gpu = false;
   Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
   Borrowed held[kMaxTensors];
   Borrowed workspace;
-  bool has_workspace = false;
+
+ private:
+  // Of what no framework shows as it is.
+  __attribute__((noinline)) bool take_any(State* state, const Operator& op, int index, PyObject* object);
+  void took(const DLTensor& tensor);
+  __attribute__((noinline)) bool check_flags(State* state, const Operator& op, int index,
+                                             PyObject* object) const;
+  __attribute__((noinline)) void copy_layouts();
+  void give_back();
 };
 
 // Sets what was not passed.
@@ -93,6 +108,9 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
            Parsed* out);
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out);
 
+// Notes where the keywords of a call lead, for the next one from the same line of code.
+__attribute__((cold)) void learn_keywords(State* state, int index, PyObject* names);
+
 // Whether the scalars without a default were passed; false with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
 
@@ -108,23 +126,13 @@ constexpr bool wants_allocation(const TensorArgument& argument, PyObject* value)
 // Makes the outputs that are wanted; false with an exception set.
 bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors);
 
-// Elements of a tensor, at most 2^40; none of one that is not there or has too many axes.
-inline int64_t elements_of(const DLTensor* tensor) {
-  if (tensor == nullptr || tensor->ndim > kMaxRank) return 0;
-  uint64_t count = 1;
-  for (int axis = 0; axis < tensor->ndim; ++axis) count *= static_cast<uint64_t>(tensor->shape[axis]);
-  return static_cast<int64_t>(count < (uint64_t{1} << 40) ? count : uint64_t{1} << 40);
-}
-
 // Calls that touch fewer elements are done before another thread could take over the interpreter. A call for
 // a GPU does not wait for its elements, only for a place in a full queue of launches: for other kernels.
 constexpr int64_t kReleaseElements = 32768;
 constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
-inline int64_t release_elements(const CallTensors& tensors) {
-  const int first = tensors.first();
-  const bool on_host = first == tensors.count || tensors.given[first]->device.device_type == kDLCPU;
-  return on_host ? kReleaseElements : kReleaseElementsOfGpus;
+inline bool is_long(const CallTensors& tensors) {
+  return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
 }
 
 // The outputs of a call: one as it is, several as a tuple.

@@ -33,7 +33,9 @@ bool make_names(State* state) {
   state->names = static_cast<PyObject**>(PyMem_Calloc(static_cast<size_t>(total), sizeof(PyObject*)));
   state->first_name =
       static_cast<int*>(PyMem_Calloc(static_cast<size_t>(kLibrary.operator_count), sizeof(int)));
-  if (state->names == nullptr || state->first_name == nullptr) return false;
+  state->keywords =
+      static_cast<Keywords*>(PyMem_Calloc(static_cast<size_t>(kLibrary.operator_count), sizeof(Keywords)));
+  if (state->names == nullptr || state->first_name == nullptr || state->keywords == nullptr) return false;
   const auto add = [state](const char* name) {
     state->names[state->name_count] = PyUnicode_InternFromString(name);
     return state->names[state->name_count++] != nullptr;
@@ -113,6 +115,8 @@ template <typename Visit>
 void each_object(State* state, Visit visit) {
   for (PyObject*& word : state->words) visit(word);
   for (int i = 0; i < state->name_count; ++i) visit(state->names[i]);
+  for (int i = 0; state->keywords != nullptr && i < kLibrary.operator_count; ++i)
+    visit(state->keywords[i].names);
   for (TypeEntry& entry : state->types) {
     visit(entry.type);
     visit(entry.gradient);
@@ -146,6 +150,7 @@ void destroy(void* module) {
   if (state == nullptr) return;
   PyMem_Free(state->names);
   PyMem_Free(state->first_name);
+  PyMem_Free(state->keywords);
 }
 
 PyObject* manifest(PyObject*, PyObject*) {

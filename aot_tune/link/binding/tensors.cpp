@@ -22,37 +22,6 @@ const ExchangeApi* exchange_api(State* state, PyObject* type) {
   return api != nullptr && api->version.major == 1 ? api : nullptr;
 }
 
-inline void copy_layout(Borrowed* out) {
-  const int rank = out->tensor.ndim;
-  if (rank < 0 || rank > kMaxRank) return;  // the library refuses the rank and reads no further
-  const int64_t* const shape = out->tensor.shape;
-  const int64_t* const strides = out->tensor.strides;
-  if (shape == nullptr && rank > 0) {
-    out->tensor.ndim = -1;  // no rank that is taken
-    return;
-  }
-  out->tensor.shape = out->shape;
-  if (strides == nullptr) {
-    for (int i = 0; i < rank; ++i) out->shape[i] = shape[i];
-    return;
-  }
-  for (int i = 0; i < rank; ++i) {
-    out->shape[i] = shape[i];
-    out->strides[i] = strides[i];
-  }
-  out->tensor.strides = out->strides;
-}
-
-// A negated view of torch's (the imaginary part of a conjugate) has strides that are all even; others are not
-// asked.
-bool may_be_negated(const DLTensor& tensor) {
-  if (tensor.strides == nullptr || tensor.ndim > kMaxRank) return false;
-  for (int i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] > 1 && tensor.strides[i] % 2 != 0) return false;
-  }
-  return true;
-}
-
 // An attribute that C defines for a type cannot be hidden by one of its objects, so that its getter can be
 // called without a search along the type's bases at each call.
 void learn_gradient(State* state, TypeEntry* entry) {
@@ -65,100 +34,17 @@ void learn_gradient(State* state, TypeEntry* entry) {
   }
 }
 
-// Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
-// cause.
-bool cannot_read(State* state, const Place& place) {
-  PyObject* type = nullptr;
-  PyObject* cause = nullptr;
-  PyObject* trace = nullptr;
-  PyErr_Fetch(&type, &cause, &trace);
-  PyErr_NormalizeException(&type, &cause, &trace);
-  PyObject* text = cause != nullptr ? PyObject_Str(cause) : nullptr;
-  PyObject* lines = text != nullptr ? PyUnicode_Splitlines(text, 0) : nullptr;
-  PyObject* first =
-      lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : nullptr;  // borrowed
-  PyErr_Clear();
-  PyErr_Format(state->value_error, "%s: tensor '%s' cannot be read through DLPack: %S", place.op->name,
-               place.name, first != nullptr ? first : Py_None);
-  PyObject* new_type = nullptr;
-  PyObject* error = nullptr;
-  PyObject* new_trace = nullptr;
-  PyErr_Fetch(&new_type, &error, &new_trace);
-  PyErr_NormalizeException(&new_type, &error, &new_trace);
-  if (cause != nullptr) PyException_SetCause(error, cause);  // takes the reference
-  PyErr_Restore(new_type, error, new_trace);
-  for (PyObject* object : {type, trace, text, lines}) Py_XDECREF(object);
+// A subclass of torch's tensors may have shapes that Python code tells.
+bool is_plain(PyObject* type) {
+  constexpr const char* kTypes[][2] = {{"torch", "Tensor"}, {"torch.nn.parameter", "Parameter"}};
+  for (const auto& names : kTypes) {
+    PyObject* module = imported(names[0]);
+    PyObject* found = module != nullptr ? PyObject_GetAttrString(module, names[1]) : nullptr;
+    if (found == nullptr) PyErr_Clear();
+    Py_XDECREF(found);  // which the module keeps
+    if (found == type) return true;
+  }
   return false;
-}
-
-// Calls between two questions to a torch that has recorded gradients so far.
-constexpr uint8_t kCallsWithoutAsking = 15;
-
-// A function of C without arguments is called as it is: torch's tells its mode without Python's help.
-void learn_gradients(State* state) {
-  PyObject* torch = imported("torch");
-  state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
-  if (state->is_grad_enabled == nullptr) PyErr_Clear();
-  PyObject* function = state->is_grad_enabled;
-  const bool plain = function != nullptr && PyCFunction_CheckExact(function) &&
-                     PyCFunction_GetFlags(function) == METH_NOARGS;
-  state->ask_gradients = plain ? PyCFunction_GetFunction(function) : nullptr;
-}
-
-bool gradients_enabled(State* state) {
-  if (state->is_grad_enabled == nullptr) learn_gradients(state);
-  PyObject* function = state->is_grad_enabled;
-  PyObject* answer = state->ask_gradients != nullptr
-                         ? state->ask_gradients(PyCFunction_GetSelf(function), nullptr)
-                     : function != nullptr ? PyObject_CallNoArgs(function)
-                                           : nullptr;
-  state->gradients_off = answer == Py_False;
-  state->calls_without_asking = 0;
-  if (answer == nullptr) PyErr_Clear();
-  Py_XDECREF(answer);
-  return !state->gradients_off;
-}
-
-// Torch takes as long to tell its mode as to tell the flag of one tensor. So the mode is asked first where it
-// was off when last asked, and else only now and then.
-Gradients find_gradients(State* state) {
-  if (!state->gradients_off && state->calls_without_asking < kCallsWithoutAsking) {
-    ++state->calls_without_asking;
-    return Gradients::kFlags;
-  }
-  return gradients_enabled(state) ? Gradients::kFlags : Gradients::kOff;
-}
-
-// The flag of a tensor that needs a gradient which nobody computes; false with an exception set.
-bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
-  PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
-                                                  : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
-  if (grad == nullptr) return cannot_read(state, place);
-  const bool wanted = grad == Py_True;
-  Py_DECREF(grad);
-  if (!wanted || !gradients_enabled(state)) return true;
-  PyErr_Format(state->value_error,
-               "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
-               "torch.no_grad() or pass %s.detach()",
-               place.op->name, place.name, place.name);
-  return false;
-}
-
-// Refuses a tensor whose negative bit is set; false with an exception set.
-bool check_negated(State* state, PyObject* object, const Place& place) {
-  PyObject* negated = PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
-  if (negated == nullptr) {
-    PyErr_Clear();
-    return true;
-  }
-  const bool is_negated = negated == Py_True;
-  Py_DECREF(negated);
-  if (is_negated) {
-    PyErr_Format(state->value_error,
-                 "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
-                 place.name, place.name);
-  }
-  return !is_negated;
 }
 
 bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
@@ -172,13 +58,8 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     out->copied = (out->managed->flags & kCopied) != 0;
   }
   copy_layout(out);
-  const DLDevice& device = out->tensor.device;
-  Stream& stream = shared->stream;
-  if (device.device_type != kDLCPU && !stream.known) {
-    if (entry.api->current_stream(device.device_type, device.device_id, &stream.handle) != 0)
-      return cannot_read(state, place);
-    stream.known = true;
-  }
+  if (!find_stream(entry.current_stream, out->tensor.device, &shared->stream))
+    return cannot_read(state, place);
   if (entry.gradient == nullptr) return true;
   if (shared->gradients == Gradients::kUnknown) shared->gradients = find_gradients(state);
   if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
@@ -304,6 +185,51 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
 
 }  // namespace
 
+void copy_layout(Borrowed* out) {
+  const int rank = out->tensor.ndim;
+  if (rank < 0 || rank > kMaxRank) return;  // the library refuses the rank and reads no further
+  const int64_t* const shape = out->tensor.shape;
+  const int64_t* const strides = out->tensor.strides;
+  if (shape == nullptr && rank > 0) {
+    out->tensor.ndim = -1;  // no rank that is taken
+    return;
+  }
+  out->tensor.shape = out->shape;
+  if (strides == nullptr) {
+    for (int i = 0; i < rank; ++i) out->shape[i] = shape[i];
+    return;
+  }
+  for (int i = 0; i < rank; ++i) {
+    out->shape[i] = shape[i];
+    out->strides[i] = strides[i];
+  }
+  out->tensor.strides = out->strides;
+}
+
+bool cannot_read(State* state, const Place& place) {
+  PyObject* type = nullptr;
+  PyObject* cause = nullptr;
+  PyObject* trace = nullptr;
+  PyErr_Fetch(&type, &cause, &trace);
+  PyErr_NormalizeException(&type, &cause, &trace);
+  PyObject* text = cause != nullptr ? PyObject_Str(cause) : nullptr;
+  PyObject* lines = text != nullptr ? PyUnicode_Splitlines(text, 0) : nullptr;
+  PyObject* first =
+      lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : nullptr;  // borrowed
+  PyErr_Clear();
+  PyErr_Format(state->value_error, "%s: tensor '%s' cannot be read through DLPack: %S", place.op->name,
+               place.name, first != nullptr ? first : Py_None);
+  PyObject* new_type = nullptr;
+  PyObject* error = nullptr;
+  PyObject* new_trace = nullptr;
+  PyErr_Fetch(&new_type, &error, &new_trace);
+  PyErr_NormalizeException(&new_type, &error, &new_trace);
+  if (cause != nullptr) PyException_SetCause(error, cause);  // takes the reference
+  PyErr_Restore(new_type, error, new_trace);
+  for (PyObject* object : {type, trace, text, lines}) Py_XDECREF(object);
+  return false;
+}
+
 PyObject* imported(const char* name) {
   PyObject* modules = PyImport_GetModuleDict();                               // borrowed
   return modules != nullptr ? PyDict_GetItemString(modules, name) : nullptr;  // borrowed
@@ -330,9 +256,12 @@ void Borrowed::give_back() {
 }
 
 const TypeEntry* learn_type(State* state, PyObject* type) {
-  TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, nullptr, nullptr};
+  TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, nullptr, nullptr, false, nullptr, nullptr};
   if (found.api != nullptr) {
     found.kind = Kind::kExchange;
+    found.plain = is_plain(type);
+    found.view = found.api->view_from_object;
+    found.current_stream = found.api->current_stream;
     learn_gradient(state, &found);
   } else if (learn_numpy(state) && type == state->array_type) {
     found.kind = Kind::kArrayStruct;

@@ -242,7 +242,7 @@ const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_t
 }  // namespace
 
 extern const Backend backend_cuda;
-const Backend backend_cuda = {"cuda",     kDLCUDA,    cuda_level,   cuda_workspace,
+const Backend backend_cuda = {"cuda",     kDLCUDA,    cuda_level,    cuda_workspace,
                               cuda_enter, cuda_leave, cuda_describe, cuda_context};
 
 }  // namespace aot_tune

@@ -207,6 +207,7 @@ const char* hip_describe(int32_t status) noexcept { return status > 0 ? error_te
 }  // namespace
 
 extern const Backend backend_hip;
-const Backend backend_hip = {"hip", kDLROCM, hip_level, hip_workspace, hip_enter, hip_leave, hip_describe, hip_context};
+const Backend backend_hip = {"hip",     kDLROCM,   hip_level,    hip_workspace,
+                             hip_enter, hip_leave, hip_describe, hip_context};
 
 }  // namespace aot_tune

@@ -1,5 +1,6 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/ops.h"
+#include "known.h"
 #include "plain.h"
 #include "runtime.h"
 
@@ -69,6 +70,7 @@ struct Call {
   int generic;  // the variant that answers when no other does
   bool empty;   // no output has an element
   bool hollow;  // some output has elements, but not every input
+  bool plain;   // nothing is unusual about tensors and memory
   const DLTensor* t_a;
   const DLTensor* t_b;
   const DLTensor* t_bias;
@@ -78,7 +80,7 @@ struct Call {
   int64_t d_N;
   int64_t d_K;
   int32_t v_activation;
-  const DLDevice& device() const { return view[0].tensor.device; }
+  const DLDevice& device() const { return t_a->device; }
   static const VariantInfo& info(int variant) { return kInfo[variant]; }
   // What a variant says of the call, for people.
   void note(int variant, char* buffer, size_t size) const;
@@ -112,7 +114,8 @@ int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const D
     return wrong_attribute(kOperator, kAttribute_activation, activation);
   c_.empty = c_.view[4].empty;
   c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (bias != nullptr && c_.view[2].empty) || (residual != nullptr && c_.view[3].empty));
-  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {
+  c_.plain = data_ && plain_ && has_plain_memory<kOperator>(given_, c_.view);
+  if (data_ && !c_.empty && !c_.plain) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_a = &c_.view[0].tensor;
@@ -272,8 +275,8 @@ int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, 
   return need(c, *variant, size);
 }
 
-// The variant of a call and its workspace.
-int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {
+// The variant of a call and its workspace; `first` tells whether every such call that has room for it gets it.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size, bool* first) {
   *variant = -1;
   if (is_forced() && !c.hollow) {
     if (int32_t status = forced(c, variant)) return status;
@@ -282,15 +285,14 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   NoTrace trace;
   if (!named) *variant = choose(c, trace);
   int32_t status = need(c, *variant, size);
+  *first = !named && status == 0 && *size <= workspace_limit(exec);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
   return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
-int32_t run(const Call& c, const aot_tune_exec* exec) {
-  int variant;
-  size_t size;
-  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+// Launches a variant that needs `size` bytes of workspace.
+int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t size) {
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
@@ -300,6 +302,79 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
+}
+
+constexpr bool kSettled[] = {false, false};
+
+using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
+thread_local Remembered known_calls_[kKnownCalls];
+
+// Where a call is remembered; null where it is no legal one.
+Remembered* place_of(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
+  (void)bias;
+  (void)residual;
+  (void)out;
+  if (a == nullptr || a->ndim != 2 || a->shape == nullptr) return nullptr;
+  if (b == nullptr || b->ndim != 2 || b->shape == nullptr) return nullptr;
+  const uint64_t spread_ = static_cast<uint64_t>(a->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(b->shape[1]) * UINT64_C(0xdaa66d2c7ddf743f) + static_cast<uint64_t>(a->shape[1]) * UINT64_C(0x1715609f7c746c69) + static_cast<uint64_t>(activation) * UINT64_C(0x538454127b096493);
+  return known_calls_ + (spread_ >> (64 - kKnownBits));
+}
+
+// A call that is like one that is known, as far as it takes to launch it.
+void fill(Call& c_, Remembered& known_, const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
+  c_.backend = known_.backend;
+  (void)a;
+  c_.t_a = &known_.tensors[0].tensor;
+  (void)b;
+  c_.t_b = &known_.tensors[1].tensor;
+  c_.t_bias = bias ? &known_.tensors[2].tensor : nullptr;
+  c_.t_residual = residual ? &known_.tensors[3].tensor : nullptr;
+  (void)out;
+  c_.t_out = &known_.tensors[4].tensor;
+  c_.v_activation = activation;
+}
+
+// The same where memory is got, something may load, or the thread's device is another one.
+__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
+                                              int32_t* status) {
+  size_t size = known.size;
+  Entered entered;
+  *status = entered.enter(*c.backend, c.device().device_id);
+  if (*status != AOT_TUNE_OK) return true;
+  if (!known.settled && need(c, known.variant, &size) != 0) return false;
+  if (size > workspace_limit(exec)) return false;
+  *status = launch(c, exec, known.variant, size);
+  return true;
+}
+
+// A call that is like the one of `known`; false when other variants are to be tried.
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
+  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {
+    void* const stream = exec != nullptr ? exec->stream : nullptr;
+    *status = known.launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, nullptr, 0, stream);
+    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
+    return true;
+  }
+  return repeat_entered(c, exec, known, status);
+}
+
+// A call that was read, in the time of `Entered`; it is remembered in `known`.
+int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
+            Remembered* known) {
+  int variant;
+  size_t size;
+  bool first;
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  if (int32_t status = launch(c, exec, variant, size)) return status;
+  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  known->keep(given, options, c.view);
+  known->variant = variant;
+  known->launch = kFunctions[variant].launch;
+  known->backend = c.backend;
+  known->settled = kSettled[variant];
+  known->size = size;
+  known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  return AOT_TUNE_OK;
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -343,11 +418,35 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
 }  // namespace operator_gemm
 }  // namespace
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec) {
-  operator_gemm::Call call_;
-  int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
+namespace {
+namespace operator_gemm {
+
+// A call that is like none before it.
+__attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, Remembered* known_) {
+  Call call_;
+  int32_t status_ = read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  return operator_gemm::run(call_, exec);
+  const DLTensor* const given_[] = {a, b, bias, residual, out};
+  const uint64_t options_[] = {bits_of(activation)};
+  return run(call_, exec, given_, options_, known_);
+}
+
+}  // namespace operator_gemm
+}  // namespace
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec) {
+  operator_gemm::Remembered* const known_ = operator_gemm::place_of(a, b, bias, residual, out, activation);
+  if (__builtin_expect(known_ != nullptr, 1)) {
+    const DLTensor* const given_[] = {a, b, bias, residual, out};
+    const uint64_t options_[] = {bits_of(activation)};
+    operator_gemm::Call call_;
+    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
+      operator_gemm::fill(call_, *known_, a, b, bias, residual, out, activation);
+      int32_t status_;
+      if (operator_gemm::repeat(call_, exec, *known_, &status_)) return status_;
+    }
+  }
+  return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, known_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t* workspace_size) {
@@ -356,7 +455,8 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, co
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   int variant_;
-  return operator_gemm::serve(call_, nullptr, &variant_, workspace_size);
+  bool first_;
+  return operator_gemm::serve(call_, nullptr, &variant_, workspace_size, &first_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, char* buffer, size_t size) {
@@ -411,6 +511,7 @@ struct Call {
   int generic;  // the variant that answers when no other does
   bool empty;   // no output has an element
   bool hollow;  // some output has elements, but not every input
+  bool plain;   // nothing is unusual about tensors and memory
   const DLTensor* t_x;
   const DLTensor* t_weight;
   const DLTensor* t_residual;
@@ -419,7 +520,7 @@ struct Call {
   int64_t d_M;
   int64_t d_N;
   float v_eps;
-  const DLDevice& device() const { return view[0].tensor.device; }
+  const DLDevice& device() const { return t_x->device; }
   static const VariantInfo& info(int variant) { return kInfo[variant]; }
   // What a variant says of the call, for people.
   void note(int variant, char* buffer, size_t size) const;
@@ -452,7 +553,8 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, co
     return wrong_extent(kOperator, 4, 1, residual_out->shape[1], c_.d_N, "N");
   c_.empty = c_.view[3].empty && (residual_out == nullptr || c_.view[4].empty);
   c_.hollow = !c_.empty && (c_.view[0].empty || c_.view[1].empty || (residual != nullptr && c_.view[2].empty));
-  if (data_ && !c_.empty && !(plain_ && has_plain_memory<kOperator>(given_, c_.view))) {
+  c_.plain = data_ && plain_ && has_plain_memory<kOperator>(given_, c_.view);
+  if (data_ && !c_.empty && !c_.plain) {
     if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;
   }
   c_.t_x = &c_.view[0].tensor;
@@ -579,8 +681,8 @@ int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, 
   return need(c, *variant, size);
 }
 
-// The variant of a call and its workspace.
-int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size) {
+// The variant of a call and its workspace; `first` tells whether every such call that has room for it gets it.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size, bool* first) {
   *variant = -1;
   if (is_forced() && !c.hollow) {
     if (int32_t status = forced(c, variant)) return status;
@@ -589,15 +691,14 @@ int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* si
   NoTrace trace;
   if (!named) *variant = choose(c, trace);
   int32_t status = need(c, *variant, size);
+  *first = !named && status == 0 && *size <= workspace_limit(exec);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
     status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
   return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
-int32_t run(const Call& c, const aot_tune_exec* exec) {
-  int variant;
-  size_t size;
-  if (int32_t status = serve(c, exec, &variant, &size)) return status;
+// Launches a variant that needs `size` bytes of workspace.
+int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t size) {
   Workspace workspace;
   if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
   if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {
@@ -607,6 +708,80 @@ int32_t run(const Call& c, const aot_tune_exec* exec) {
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = kFunctions[variant].launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, workspace.memory, size, stream);
   return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
+}
+
+constexpr bool kSettled[] = {false};
+
+using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
+thread_local Remembered known_calls_[kKnownCalls];
+
+// Where a call is remembered; null where it is no legal one.
+Remembered* place_of(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
+  (void)weight;
+  (void)residual;
+  (void)out;
+  (void)residual_out;
+  (void)eps;
+  if (x == nullptr || x->ndim != 2 || x->shape == nullptr) return nullptr;
+  const uint64_t spread_ = static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(x->shape[1]) * UINT64_C(0xdaa66d2c7ddf743f);
+  return known_calls_ + (spread_ >> (64 - kKnownBits));
+}
+
+// A call that is like one that is known, as far as it takes to launch it.
+void fill(Call& c_, Remembered& known_, const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
+  c_.backend = known_.backend;
+  (void)x;
+  c_.t_x = &known_.tensors[0].tensor;
+  (void)weight;
+  c_.t_weight = &known_.tensors[1].tensor;
+  c_.t_residual = residual ? &known_.tensors[2].tensor : nullptr;
+  (void)out;
+  c_.t_out = &known_.tensors[3].tensor;
+  c_.t_residual_out = residual_out ? &known_.tensors[4].tensor : nullptr;
+  c_.v_eps = eps;
+}
+
+// The same where memory is got, something may load, or the thread's device is another one.
+__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
+                                              int32_t* status) {
+  size_t size = known.size;
+  Entered entered;
+  *status = entered.enter(*c.backend, c.device().device_id);
+  if (*status != AOT_TUNE_OK) return true;
+  if (!known.settled && need(c, known.variant, &size) != 0) return false;
+  if (size > workspace_limit(exec)) return false;
+  *status = launch(c, exec, known.variant, size);
+  return true;
+}
+
+// A call that is like the one of `known`; false when other variants are to be tried.
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
+  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {
+    void* const stream = exec != nullptr ? exec->stream : nullptr;
+    *status = known.launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, nullptr, 0, stream);
+    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
+    return true;
+  }
+  return repeat_entered(c, exec, known, status);
+}
+
+// A call that was read, in the time of `Entered`; it is remembered in `known`.
+int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
+            Remembered* known) {
+  int variant;
+  size_t size;
+  bool first;
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  if (int32_t status = launch(c, exec, variant, size)) return status;
+  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  known->keep(given, options, c.view);
+  known->variant = variant;
+  known->launch = kFunctions[variant].launch;
+  known->backend = c.backend;
+  known->settled = kSettled[variant];
+  known->size = size;
+  known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  return AOT_TUNE_OK;
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -646,11 +821,35 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
 }  // namespace operator_rms_norm
 }  // namespace
 
-extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec) {
-  operator_rms_norm::Call call_;
-  int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
+namespace {
+namespace operator_rms_norm {
+
+// A call that is like none before it.
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, Remembered* known_) {
+  Call call_;
+  int32_t status_ = read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
-  return operator_rms_norm::run(call_, exec);
+  const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
+  const uint64_t options_[] = {bits_of(eps)};
+  return run(call_, exec, given_, options_, known_);
+}
+
+}  // namespace operator_rms_norm
+}  // namespace
+
+extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec) {
+  operator_rms_norm::Remembered* const known_ = operator_rms_norm::place_of(x, weight, residual, out, residual_out, eps);
+  if (__builtin_expect(known_ != nullptr, 1)) {
+    const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
+    const uint64_t options_[] = {bits_of(eps)};
+    operator_rms_norm::Call call_;
+    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
+      operator_rms_norm::fill(call_, *known_, x, weight, residual, out, residual_out, eps);
+      int32_t status_;
+      if (operator_rms_norm::repeat(call_, exec, *known_, &status_)) return status_;
+    }
+  }
+  return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, known_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t* workspace_size) {
@@ -659,7 +858,8 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   int variant_;
-  return operator_rms_norm::serve(call_, nullptr, &variant_, workspace_size);
+  bool first_;
+  return operator_rms_norm::serve(call_, nullptr, &variant_, workspace_size, &first_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, char* buffer, size_t size) {

@@ -1,0 +1,133 @@
+// The tensors of one call: how they are taken from its arguments and given back.
+#include "calls.h"
+
+namespace aot_tune::python {
+namespace {
+
+// At most 2^40; none of one that has too many axes.
+int64_t elements_of(const DLTensor& tensor) {
+  if (tensor.ndim > kMaxRank) return 0;
+  uint64_t count = 1;
+  for (int axis = 0; axis < tensor.ndim; ++axis) count *= static_cast<uint64_t>(tensor.shape[axis]);
+  return static_cast<int64_t>(count < (uint64_t{1} << 40) ? count : uint64_t{1} << 40);
+}
+
+}  // namespace
+
+inline void CallTensors::took(const DLTensor& tensor) {
+  elements += elements_of(tensor);
+  on_gpu |= tensor.device.device_type != kDLCPU;
+}
+
+// Between the view of a plain tensor and the call nothing runs that could change the tensor, or its layout is
+// copied before.
+bool CallTensors::take(State* state, const Operator& op, int index, PyObject* object) {
+  const TypeEntry* const entry = known_type(state, object);
+  if (entry == nullptr || entry->view == nullptr) return take_any(state, op, index, object);
+  const auto view = entry->view;
+  const auto current_stream = entry->current_stream;
+  const bool has_flags = entry->gradient != nullptr;
+  const bool plain = entry->plain;
+  if (has_flags && shared.gradients == Gradients::kUnknown) {
+    settle();
+    shared.gradients = find_gradients(state);
+  }
+  if (!plain) settle();
+  DLTensor& tensor = held[index].tensor;
+  if (view(object, &tensor) != 0) return cannot_read(state, {&op, op.tensors[index].name});
+  if (tensor.shape == nullptr && tensor.ndim > 0) tensor.ndim = -1;  // no rank that is taken
+  given[index] = &tensor;
+  lent |= uint32_t{1} << index;
+  took(tensor);
+  if (!find_stream(current_stream, tensor.device, &shared.stream))
+    return cannot_read(state, {&op, op.tensors[index].name});
+  if (!has_flags || (shared.gradients == Gradients::kOff && !may_be_negated(tensor))) return true;
+  settle();
+  return check_flags(state, op, index, object);
+}
+
+bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObject* object) const {
+  const Place place{&op, op.tensors[index].name};
+  const TypeEntry type = *find_type(state, object);
+  if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
+  return !may_be_negated(held[index].tensor) || check_negated(state, object, place);
+}
+
+bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {
+  settle();
+  Borrowed& place = held[index];
+  given[index] = &place.tensor;
+  owned |= uint32_t{1} << index;
+  if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
+  took(place.tensor);
+  return !(op.tensors[index].output && (place.read_only || place.copied)) || is_read_only(state, op, index);
+}
+
+void CallTensors::copy_layouts() {
+  for (int i = 0; i < count; ++i) {
+    if ((lent >> i & 1) != 0) copy_layout(&held[i]);
+  }
+  lent = 0;
+}
+
+void CallTensors::give_back() {
+  for (int i = 0; i < count; ++i) {
+    if ((owned >> i & 1) != 0) held[i].release();
+    Py_XDECREF(made[i]);
+  }
+  if ((owned & kWorkspace) != 0) workspace.release();
+}
+
+bool CallTensors::is_missing(State* state, const Operator& op, int index) {
+  PyErr_Format(state->type_error, "%s() misses the tensor '%s'", op.name, op.tensors[index].name);
+  return false;
+}
+
+bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
+  PyErr_Format(state->value_error, "%s: output '%s' is %s; wanted a tensor that can be written", op.name,
+               op.tensors[index].name,
+               held[index].read_only ? "read-only" : "a copy that its __dlpack__ made");
+  return false;
+}
+
+bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
+  if (parsed.stream != nullptr && !parse_stream(state, parsed.stream, &shared.stream)) return false;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!take_passed(state, op, i, parsed.tensors[i])) return false;
+  }
+  settle();
+  return true;
+}
+
+bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* object, aot_tune_exec* exec) {
+  if (object == nullptr || object == Py_None) return true;
+  settle();
+  owned |= kWorkspace;
+  if (!borrow(state, object, {&op, "workspace"}, &shared, &workspace)) return false;
+  const DLTensor& tensor = workspace.tensor;
+  int64_t elements = 1;
+  bool dense = tensor.ndim <= kMaxRank;
+  for (int axis = tensor.ndim - 1; dense && axis >= 0; --axis) {
+    const int64_t step = elements;
+    elements *= tensor.shape[axis];
+    dense =
+        elements == 0 || tensor.strides == nullptr || tensor.shape[axis] == 1 || tensor.strides[axis] == step;
+  }
+  const int other = first();
+  const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
+                                       tensor.device.device_id == given[other]->device.device_id);
+  if (!dense || !here || workspace.read_only) {
+    PyErr_Format(state->value_error, "%s: the workspace %s", op.name,
+                 !here    ? "is on another device than the tensors"
+                 : !dense ? "has gaps; wanted a contiguous tensor"
+                          : "is read-only");
+    return false;
+  }
+  exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
+  // A tensor without elements may be nowhere, which would ask for the library's own memory.
+  exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
+                                           : reinterpret_cast<void*>(64);
+  return true;
+}
+
+}  // namespace aot_tune::python
