@@ -158,8 +158,7 @@ struct Backend {
   void (*leave)(const Scope& scope) noexcept;
   // What a status of a variant's functions means, or NULL.
   const char* (*describe)(int32_t status) noexcept;
-  // What the thread's launches go to: its context or device, or NULL. While that stays the same, what ran
-  // before runs again without `enter`, if it gets no memory.
+  // What the thread's launches go to, its context or device; NULL where that is not known.
   void* (*context)() noexcept;
 };
 

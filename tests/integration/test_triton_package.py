@@ -106,6 +106,16 @@ case(63, 4096)
 case(7, 100)
 """
 
+MODES = """
+context = ctypes.c_void_p()
+stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+for current in (None, context, context, None, context):
+    stub.cuCtxSetCurrent(current)
+    before = stub.stub_exchanges()
+    case(4096, 4096)
+    print(stub.stub_exchanges() - before, stub.cuCtxGetDevice(ctypes.byref(ctypes.c_int())))
+"""
+
 
 def test_calls_get_the_code_that_is_right_for_them(replayed: Made, driver: Path) -> None:
     path = os.pathsep.join([str(replayed.folder), *(p for p in sys.path if p)])
@@ -118,3 +128,11 @@ def test_calls_get_the_code_that_is_right_for_them(replayed: Made, driver: Path)
     assert said[3] == two  # a stride that 16 does not divide
     assert said[4] == "rms_norm 32,1,1 x 256"  # 63 rows, two a block
     assert said[5].startswith("load ptx; rms_norm 7,1,1")  # no BLOCK was compiled for 100 columns
+
+
+def test_a_call_like_one_before_it_leaves_the_thread_alone(replayed: Made, driver: Path) -> None:
+    path = os.pathsep.join([str(replayed.folder), *(p for p in sys.path if p)])
+    env = environment(PYTHONPATH=path, LD_LIBRARY_PATH=str(driver))
+    said = run([sys.executable, "-c", FAKE + CALLS + MODES], env=env).strip().splitlines()[6:]
+    assert said[1::2] == ["2 201", "0 0", "0 0", "2 201", "0 0"]  # changes of the mode; the device is left as it was
+    assert said[2::2] == ["rms_norm 2048,1,1 x 256"] * 4

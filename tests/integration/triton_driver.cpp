@@ -12,6 +12,7 @@ std::string log_text;
 char context;
 void* current = nullptr;
 int capture_mode = 0;
+int exchanges = 0;
 
 struct Config {
   uint32_t grid[3], block[3];
@@ -26,6 +27,7 @@ struct Config {
 extern "C" {
 
 const char* stub_log() { return log_text.c_str(); }
+int stub_exchanges() { return exchanges; }
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -51,6 +53,7 @@ int cuCtxGetCurrent(void** found) { return *found = current, 0; }
 int cuCtxSetCurrent(void* wanted) { return current = wanted, 0; }
 int cuCtxGetDevice(int* device) { return *device = 0, current == nullptr ? 201 : 0; }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ++exchanges;
   const int before = capture_mode;
   capture_mode = *mode;
   *mode = before;

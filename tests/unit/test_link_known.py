@@ -1,0 +1,166 @@
+"""A call that is taken for one before it passes all checks, and kernels get it as if nothing was remembered."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from test_link_plain import BF16, F32, F64, Given, Tensor
+
+from aot_tune.link import runtime_folder
+
+SHIM = """
+#include "check.cpp"
+#include "known.h"
+namespace aot_tune {
+int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
+namespace {
+constexpr DTypeInfo kChoices[] = {{"bf16", 4, 16}, {"f32", 2, 32}};
+constexpr VariableInfo kVariables[] = {{"T", kChoices, 2}};
+constexpr TensorInfo kTensors[] = {{"x", "", "", 4, 16, 2, false, false, 0},
+                                   {"bias", "", "", 4, 16, 1, false, true, 0},
+                                   {"scale", "", "", 2, 64, 0, false, true, -1},
+                                   {"out", "", "", 4, 16, 2, true, false, 0},
+                                   {"more", "", "", 4, 16, 2, true, true, 0}};
+constexpr OperatorInfo kOperator = {"test", kTensors, 5, kVariables, 1};
+const Backend backend = {"test", 2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+
+// Whether all that guards and variants read of two tensors is the same; of memory that is its alignment.
+bool alike(const DLTensor& a, const DLTensor& b) {
+  bool same = same_device(a.device, b.device) && a.ndim == b.ndim && a.byte_offset == 0 && b.byte_offset == 0 &&
+              is_dtype(a.dtype, b.dtype.code, b.dtype.bits) && a.dtype.lanes == 1 &&
+              alignment_of(a.data) == alignment_of(b.data);
+  for (int i = 0; same && i < a.ndim; ++i) same = a.shape[i] == b.shape[i] && a.strides[i] == b.strides[i];
+  return same;
+}
+}  // namespace
+}  // namespace aot_tune
+
+// Of two calls: 0 when the first is not remembered, 1 when the second is not like it, 2 when it is; else negative.
+extern "C" int32_t shim(const DLTensor* const* first, const DLTensor* const* second, float factor, float other) {
+  using namespace aot_tune;
+  static Known<kOperator, 1, int (*)()> known;
+  known = {};
+  const uint64_t options[] = {bits_of(factor)}, others[] = {bits_of(other)};
+  View before[5], full[5], out[5];
+  int32_t dtype, full_dtype;
+  if (known.recall(first, options, out)) return -1;
+  if (!read_plainly<kOperator>(first, before, &dtype) || !has_plain_memory<kOperator>(first, before)) return 0;
+  known.keep(first, options, before);
+  known.backend = &backend;
+  if (!known.recall(first, options, out)) return -2;
+  if (!known.recall(second, others, out)) return 1;
+  if (options[0] != others[0]) return -3;
+  if (read_tensors(kOperator, second, full, &full_dtype) != 0 || dtype != full_dtype) return -4;
+  if (check_memory(kOperator, second, full) != 0) return -5;
+  for (int i = 0; i < 5; ++i) {
+    if ((first[i] == nullptr) != (second[i] == nullptr)) return -6;
+    if (first[i] == nullptr) continue;
+    const DLTensor& got = known.tensors[i].tensor;
+    if (!alike(before[i].tensor, full[i].tensor) || !alike(got, full[i].tensor)) return -7;
+    if (got.data != full[i].tensor.data || got.shape != second[i]->shape) return -8;
+    if (out[i].low != full[i].low || out[i].high != full[i].high || out[i].empty) return -9;
+  }
+  return 2;
+}
+"""
+FORGOTTEN, OTHER, LIKE = range(3)
+Call = tuple[Given | None, ...]
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder: Path = tmp_path_factory.mktemp("known")
+    (folder / "shim.cpp").write_text(SHIM)
+    runtime = runtime_folder()
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
+    subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
+    library = ctypes.CDLL(str(folder / "shim.so"))
+    library.shim.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_float)
+    return library
+
+
+def ask(shim: ctypes.CDLL, first: Call, second: Call, factor: float = 1.0, other: float = 1.0) -> int:
+    rows = []
+    for tensors in (first, second):
+        rows.append((ctypes.POINTER(Tensor) * 5)())
+        for place, t in enumerate(tensors):
+            if t is not None:
+                rows[-1][place] = ctypes.pointer(t.tensor)
+    said: int = shim.shim(rows[0], rows[1], factor, other)
+    return said
+
+
+def tensors(rank: int, dtype: tuple[int, int], place: int) -> st.SearchStrategy[Given]:
+    """Few different ones, so that two are often alike but for one thing."""
+    shapes = [(2,) * rank, (1,) * rank, (1, 2)[:rank], (0, 2)[:rank]]
+    return st.builds(
+        Given,
+        st.sampled_from([4096, 4096 + 1024, 4104, 4128, 4097, 0]).map(lambda data: data and data + place),
+        st.sampled_from([shapes[0]] * 6 + shapes),
+        st.sampled_from([None, None, (2, 1)[:rank], (1, 1)[:rank], (4, 1)[:rank], (-2, 1)[:rank], (0, 1)[:rank]]),
+        st.sampled_from([dtype] * 12 + [F32]),
+        st.sampled_from([1] * 20 + [2]),
+        st.sampled_from([0] * 20 + [1]),
+        st.sampled_from([0] * 5 + [8, 64]),
+    )
+
+
+def calls() -> st.SearchStrategy[Call]:
+    return st.tuples(
+        tensors(2, BF16, 0),
+        st.none() | tensors(1, BF16, 65536),
+        st.none() | tensors(0, F64, 0),
+        st.sampled_from([131072, 131072, 131072, 0]).flatmap(lambda place: tensors(2, BF16, place)),
+        st.none() | tensors(2, BF16, 262144),
+    )
+
+
+def x(data: int = 4096, strides: tuple[int, ...] | None = None, **more: int) -> Given:
+    return Given(data, (4, 8), strides, **more)
+
+
+PLAIN: Call = (x(), None, None, x(8192), None)
+
+
+@given(calls(), calls(), st.sampled_from([1.0, 1.0, 1.0, 2.0]))
+@example(PLAIN, PLAIN, 1.0)
+def test_what_is_like_another_call_passes_the_checks(
+    shim: ctypes.CDLL, first: Call, second: Call, other: float
+) -> None:
+    assert ask(shim, first, second, 1.0, other) >= 0
+    assert ask(shim, first, first) in (FORGOTTEN, LIKE)
+
+
+@pytest.mark.parametrize(
+    ("second", "wanted"),
+    [
+        (PLAIN, LIKE),
+        ((x(16384), None, None, x(), None), LIKE),  # elsewhere
+        ((x(4032, offset=64), None, None, x(8192, (8, 1)), None), LIKE),
+        ((x(4096 + 8), None, None, x(8192), None), OTHER),  # aligned less
+        ((x(4096, (9, 1)), None, None, x(8192), None), OTHER),
+        ((x(device=1), None, None, x(8192, device=1), None), OTHER),
+        ((x(lanes=2), None, None, x(8192), None), OTHER),
+        ((Given(4096, (8, 4), None), None, None, x(8192), None), OTHER),
+        ((Given(4096, (4, 8), None, F32), None, None, Given(8192, (4, 8), None, F32), None), OTHER),
+        ((x(), Given(256, (8,), None), None, x(8192), None), OTHER),
+        ((x(), None, None, None, None), OTHER),
+        ((x(), None, None, x(8192), x(12288)), OTHER),
+        ((x(0), None, None, x(8192), None), OTHER),
+        ((x(), None, None, x(), None), OTHER),  # the output in the input
+        ((x(), None, None, x(4096 + 32), None), OTHER),
+        ((x(), None, None, x(4096 + 64), None), LIKE),  # behind it
+    ],
+)
+def test_what_makes_a_call_another_one(shim: ctypes.CDLL, second: Call, wanted: int) -> None:
+    assert ask(shim, PLAIN, second) == wanted
+
+
+def test_numbers_are_compared_by_their_bits(shim: ctypes.CDLL) -> None:
+    assert ask(shim, PLAIN, PLAIN, 0.0, -0.0) == OTHER
+    assert ask(shim, PLAIN, PLAIN, float("nan"), float("nan")) == LIKE

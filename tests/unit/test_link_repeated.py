@@ -1,0 +1,166 @@
+"""Calls one after the other: none is taken for another, whatever was called before and whatever runs in between."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from linked_cuda import python
+from tensors import Array, Wrapped
+
+CODE = """
+import random
+import sys
+from pathlib import Path
+
+import linked
+import numpy as np
+
+ops = linked.load_module(Path(sys.argv[1]))
+MARKS = {{"plain": 0, "small_2": 10, "packed_2": 20, "packed_3": 30}}
+chosen = random.Random({seed})
+buffer = np.random.default_rng(0).standard_normal(1 << 16).astype("f4")
+
+
+def matrix(rows, columns, turned=False):
+    start = chosen.randrange(0, 40)
+    flat = buffer[start:start + rows * columns]
+    return flat.reshape(columns, rows).T if turned else flat.reshape(rows, columns)
+
+
+seen = set()
+for _ in range(400):
+    m, n, k = chosen.choice([(4, 5, 3), (4, 5, 4), (20, 5, 8), (20, 8, 5), (1, 1, 1)])
+    a, b = matrix(m, k, chosen.random() < 0.3), matrix(k, n, chosen.random() < 0.5)
+    given = {{"activation": chosen.choice(["none", "relu"])}}
+    wanted = a @ b
+    if chosen.random() < 0.3:
+        given["bias"] = matrix(1, n)[0]
+        wanted = wanted + given["bias"]
+    if given["activation"] == "relu":
+        wanted = np.maximum(wanted, 0)
+    if chosen.random() < 0.3:
+        given["residual"] = matrix(m, n)
+        wanted = wanted + given["residual"]
+    given["out"] = out = np.empty((m, n), "f4")
+    if chosen.random() < 0.3:
+        size = chosen.choice([64, 192])
+        memory = np.zeros(size + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        given["workspace"] = memory[start:start + size]
+    if chosen.random() < 0.1:
+        given["out"] = a if a.shape == (m, n) else given.get("residual", out)
+        try:
+            ops.gemm(a, b, **given)
+        except ValueError as error:
+            assert "overlaps" in str(error)
+            continue
+        assert given["out"] is out
+    found = ops.gemm(a, b, **given)
+    variant = ops.explain("gemm", a, b, **given)["variant"]
+    assert found is out
+    np.testing.assert_allclose(out, wanted + MARKS[variant], rtol=1e-4, atol=1e-4)
+    seen.add(variant)
+print(" ".join(sorted(seen)))
+"""
+
+
+@pytest.mark.parametrize("level", ["1", "2", "3"])
+def test_random_calls_in_any_order(built: object, level: str) -> None:
+    module = str(built.module)  # type: ignore[attr-defined]
+    code = f"import sys\nsys.argv[1:] = [{module!r}]\n" + CODE.format(seed=level)
+    wanted = {"1": "plain", "2": "packed_2 plain small_2", "3": "packed_3 plain"}[level]
+    assert python(code, AOT_TUNE_CPU_LEVEL=level).strip() == wanted
+
+
+@pytest.fixture
+def x() -> Array:
+    return np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def weight() -> Array:
+    return np.random.default_rng(1).standard_normal(6).astype(np.float32)
+
+
+def rms(x: Array, weight: Array, eps: float = 1e-5) -> Array:
+    return x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(eps)) * weight
+
+
+def test_a_number_that_calls_again_by_other_keywords(ops: ModuleType, x: Array, weight: Array) -> None:
+    inner, out, total = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+
+    class Number:
+        def __float__(self) -> float:
+            ops.rms_norm(weight=weight, x=x, out=inner, eps=0.5)
+            return 3.0
+
+    for _ in range(3):
+        found = ops.rms_norm(x, weight, eps=Number(), residual_out=total, out=out, residual=x)
+        assert found[0] is out
+        assert found[1] is total
+        np.testing.assert_allclose(inner, rms(x, weight, 0.5), rtol=1e-5)
+        np.testing.assert_allclose(out, rms(x + x, weight, 3.0), rtol=1e-5)
+
+
+def test_keywords_of_many_places(ops: ModuleType, x: Array, weight: Array) -> None:
+    given = {"x": x, "weight": weight, "out": np.empty_like(x), "eps": 0.25, "stream": None, "workspace": None}
+    chosen = random.Random(0)
+    for _ in range(50):
+        order = sorted(given, key=lambda _: chosen.random())
+        given["out"][:] = 0
+        assert ops.rms_norm(**{name: given[name] for name in order}) is given["out"]
+        np.testing.assert_allclose(given["out"], rms(x, weight, 0.25), rtol=1e-5)
+    with pytest.raises(TypeError, match="has no argument 'other'"):
+        ops.rms_norm(**given, other=1)
+    with pytest.raises(TypeError, match="has no argument 'more0'"):
+        ops.rms_norm(**given, **{f"more{i}": 1 for i in range(100)})
+    with pytest.raises(TypeError, match="got 'x' twice"):
+        ops.rms_norm(x, **given)
+
+
+def test_names_of_keywords_are_all_that_is_kept(ops: ModuleType, x: Array, weight: Array) -> None:
+    class Kept(np.ndarray):
+        pass
+
+    array = x.view(Kept)
+    gone = weakref.ref(array)
+    ops.rms_norm(weight=weight, x=array)
+    del array
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("flags", [False, True])
+def test_a_tensor_that_another_one_resizes(ops: ModuleType, x: Array, weight: Array, flags: bool) -> None:
+    tensor = torch.tensor(x)
+    wanted = rms(x, weight)
+
+    class Resizing(Wrapped):
+        def __dlpack__(self, **options: object) -> object:
+            tensor.resize_(2, 3)
+            return super().__dlpack__(**options)
+
+    with torch.set_grad_enabled(flags):
+        found = ops.rms_norm(tensor, Resizing(weight), out=torch.empty(4, 6))
+    assert tensor.shape == (2, 3)
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)  # as it was when it was read
+
+
+def test_a_subclass_whose_flag_resizes_another_one(ops: ModuleType, x: Array, weight: Array) -> None:
+    tensor = torch.tensor(x)
+
+    class Resizing(torch.Tensor):
+        @property
+        def requires_grad(self) -> bool:
+            tensor.resize_(2, 3)
+            return False
+
+    with torch.enable_grad():
+        found = ops.rms_norm(tensor, torch.tensor(weight).as_subclass(Resizing), out=torch.empty(4, 6))
+    np.testing.assert_allclose(np.asarray(found), rms(x, weight), rtol=1e-5)
