@@ -25,7 +25,7 @@ __all__ = ["bound_dims", "render_dispatch"]
 _LOCALS = frozenset(
     (
         *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
-        *("entered_", "known_", "known_calls_", "options_", "spread_"),
+        *("entered_", "known_", "calls_", "number_", "options_"),
     )
 )
 _CHUNK = 96

@@ -223,29 +223,33 @@ namespace {{
 namespace {scope} {{
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec, Remembered* known_) {{
+__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec,
+                                            KnownCalls<Remembered>& calls_, uint64_t number_) {{
   Call call_;
   int32_t status_ = read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
 {enter}{arrays}
-  return run(call_, exec, given_, options_, known_);
+  return run(call_, exec, given_, options_, calls_, number_);
 }}
 
 }}  // namespace {scope}
 }}  // namespace
 
 {head}({declared}, const aot_tune_exec* exec) {{
-  {scope}::Remembered* const known_ = {scope}::place_of({passed});
+  const uint64_t number_ = {scope}::number_of({passed});
+  auto& calls_ = {scope}::thread_calls();
+  {scope}::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {{
 {arrays.replace("  const", "    const")}
     {scope}::Call call_;
     if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {{
       {scope}::fill(call_, *known_, {passed});
+      calls_.missed = 0;
       int32_t status_;
       if ({scope}::repeat(call_, exec, *known_, &status_)) return status_;
     }}
   }}
-  return {scope}::call_anew({passed}, exec, known_);
+  return {scope}::call_anew({passed}, exec, calls_, number_);
 }}
 
 {head}_workspace({declared}, size_t* workspace_size) {{

@@ -10,7 +10,7 @@ from aot_tune.spec import Operator
 
 __all__ = ["render_known"]
 
-_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread evenly
+_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; small multiples of its powers hardly ever sum up to another's
 
 
 def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> str:
@@ -25,9 +25,16 @@ def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> 
 constexpr bool kSettled[] = {{{settled}}};
 
 using Remembered = Known<kOperator, {max(len(passed), 1)}, decltype(Functions::launch)>;
-thread_local Remembered known_calls_[kKnownCalls];
+thread_local KnownCalls<Remembered> known_calls;
 
-{_place(op, bound)}
+// The thread's; found once, where compilers would look for it at each use.
+KnownCalls<Remembered>& thread_calls() {{
+  KnownCalls<Remembered>* calls = &known_calls;
+  asm("" : "+r"(calls));
+  return *calls;
+}}
+
+{_number(op, bound)}
 
 {_fill(op)}
 
@@ -55,15 +62,17 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
   return repeat_entered(c, exec, known, status);
 }}
 
-// A call that was read, in the time of `Entered`; it is remembered in `known`.
+// A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            Remembered* known) {{
+            KnownCalls<Remembered>& calls, uint64_t number) {{
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
-  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
+  Remembered* const known = calls.room(number);
+  if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
   known->launch = kFunctions[variant].launch;
@@ -75,20 +84,24 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
 }}"""
 
 
-def _place(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
-    lines = ["// Where a call is remembered; null where it is no legal one."]
-    lines += [f"Remembered* place_of({', '.join(parameters(op))}) {{"]
+def _number(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
     read = dict.fromkeys(tensor for tensor, _ in bound.values())
-    named = {*read, *(a.name for a in op.attributes)}
+    optional = [t.name for t in op.tensors if t.optional]
+    named = {*read, *optional, *(a.name for a in op.attributes)}
+    lines = [
+        "// A number for a call that most others do not have: of its dims, attributes, optional tensors and where the"
+    ]
+    lines += ["// first ones lie within 64 bytes. 0 where it is no legal call."]
+    lines += [f"uint64_t number_of({', '.join(parameters(op))}) {{"]
     lines += [f"  (void){name};" for name in arguments(op) if name not in named]
     for name in read:
         wrong = f"{name} == nullptr || {name}->ndim != {op.tensor(name).rank} || {name}->shape == nullptr"
-        lines.append(f"  if ({wrong}) return nullptr;")
-    values = [f"static_cast<uint64_t>({tensor}->shape[{axis}])" for tensor, axis in bound.values()]
-    values += [f"static_cast<uint64_t>({a.name})" for a in op.attributes]
-    terms = [f"{value} * UINT64_C({_ODD * (2 * i + 1) % 2**64:#x})" for i, value in enumerate(values)]
-    lines.append(f"  const uint64_t spread_ = {' + '.join(terms) or '0'};")
-    return "\n".join([*lines, "  return known_calls_ + (spread_ >> (64 - kKnownBits));", "}"])
+        lines.append(f"  if ({wrong}) return 0;")
+    values = [f"{tensor}->shape[{axis}]" for tensor, axis in bound.values()]
+    values += [f"place_of(*{name})" for name in read]
+    values += [a.name for a in op.attributes] + [f"({name} != nullptr)" for name in optional]
+    terms = [f"static_cast<uint64_t>({v}) * UINT64_C({pow(_ODD, i + 1, 2**64):#x})" for i, v in enumerate(values)]
+    return "\n".join([*lines, f"  return ({' + '.join(terms) or '0'}) | 1;", "}"])
 
 
 def _fill(op: Operator) -> str:

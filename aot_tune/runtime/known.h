@@ -11,10 +11,6 @@
 
 namespace aot_tune {
 
-// An operator remembers as many calls a thread, by their dims and attributes.
-constexpr int kKnownBits = 3;
-constexpr int kKnownCalls = 1 << kKnownBits;
-
 template <const OperatorInfo& Op>
 constexpr size_t axes_before(size_t tensor) {
   size_t count = 0;
@@ -36,6 +32,11 @@ inline uint64_t kind_of(const DLTensor& tensor) noexcept {
   uint64_t kind;
   std::memcpy(&kind, reinterpret_cast<const char*>(&tensor) + offsetof(DLTensor, ndim), sizeof kind);
   return kind;
+}
+
+// Where a tensor begins within 64 bytes.
+inline uint64_t place_of(const DLTensor& tensor) noexcept {
+  return (reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset) & 63;
 }
 
 // A tensor as kernels get it, but for data and shape, which are each call's own.
@@ -148,6 +149,42 @@ struct Known {
       mine.row_major &= strides[axis] == step;
       step *= given->shape[i];
     }
+  }
+};
+
+// The calls of an operator that a thread remembers. Each has a number that tells most calls apart, and is
+// never 0.
+template <typename Call>
+struct alignas(64) KnownCalls {
+  static constexpr uint32_t kCalls = 7;
+  static constexpr uint32_t kRare = 16;
+
+  uint64_t numbers[kCalls];
+  uint64_t missed;  // that of the last call, if that was like none
+  uint32_t misses;
+  uint32_t next;  // to make room for another one
+  Call calls[kCalls];
+
+  Call* find(uint64_t number) noexcept {
+    for (uint32_t i = 0; i < kCalls; ++i) {
+      if (numbers[i] == number) return calls + i;
+    }
+    return nullptr;
+  }
+
+  // The place of a call that was like none; NULL when it is not to be remembered. To do so takes longer than
+  // it saves the next call, so that in place of others only calls are remembered that come twice in a row,
+  // and a few more, lest those that do not come any more stay for ever.
+  Call* room(uint64_t number) noexcept {
+    Call* const mine = find(number);
+    const bool worthwhile = missed == number || ++misses % kRare == 0;
+    missed = number;
+    if (!worthwhile && (mine != nullptr || numbers[kCalls - 1] != 0)) return nullptr;
+    if (mine != nullptr) return mine;
+    const uint32_t place = next;
+    next = (next + 1) % kCalls;
+    numbers[place] = number;
+    return calls + place;
   }
 };
 

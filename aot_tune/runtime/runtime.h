@@ -143,9 +143,8 @@ struct Scope {
   bool switched;   // that was changed
 };
 
-// What the library needs to know of a family of devices. Each family is one source file that defines
-// `const Backend backend_<family>`; generated code lists the families that a library has variants for. The
-// last four may be NULL.
+// What the library needs to know of a family of devices. Each has a source file that defines `const Backend
+// backend_<family>`; generated code lists those that a library has variants for. The last four may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -158,7 +157,7 @@ struct Backend {
   void (*leave)(const Scope& scope) noexcept;
   // What a status of a variant's functions means, or NULL.
   const char* (*describe)(int32_t status) noexcept;
-  // What the thread's launches go to, its context or device; NULL where that is not known.
+  // What the thread's launches go to, its context or device, or NULL.
   void* (*context)() noexcept;
 };
 

@@ -433,16 +433,22 @@ int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {
 constexpr bool kSettled[] = {false, false, false, false, false, false, false, false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local Remembered known_calls_[kKnownCalls];
+thread_local KnownCalls<Remembered> known_calls;
 
-// Where a call is remembered; null where it is no legal one.
-Remembered* place_of(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
-  (void)bias;
+// The thread's; found once, where compilers would look for it at each use.
+KnownCalls<Remembered>& thread_calls() {
+  KnownCalls<Remembered>* calls = &known_calls;
+  asm("" : "+r"(calls));
+  return *calls;
+}
+
+// A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
+// first ones lie within 64 bytes. 0 where it is no legal call.
+uint64_t number_of(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor) {
   (void)out;
   (void)factor;
-  if (x == nullptr || x->ndim != 1 || x->shape == nullptr) return nullptr;
-  const uint64_t spread_ = static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15);
-  return known_calls_ + (spread_ >> (64 - kKnownBits));
+  if (x == nullptr || x->ndim != 1 || x->shape == nullptr) return 0;
+  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(place_of(*x)) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x604a5ce3addef82d)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -480,15 +486,17 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
   return repeat_entered(c, exec, known, status);
 }
 
-// A call that was read, in the time of `Entered`; it is remembered in `known`.
+// A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            Remembered* known) {
+            KnownCalls<Remembered>& calls, uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
-  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
+  Remembered* const known = calls.room(number);
+  if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
   known->launch = kFunctions[variant].launch;
@@ -542,7 +550,8 @@ namespace {
 namespace operator_scale {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, Remembered* known_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec,
+                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
   int32_t status_ = read(call_, true, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -551,25 +560,28 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
   if (status_ != AOT_TUNE_OK) return status_;
   const DLTensor* const given_[] = {x, bias, out};
   const uint64_t options_[] = {bits_of(factor)};
-  return run(call_, exec, given_, options_, known_);
+  return run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_scale
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec) {
-  operator_scale::Remembered* const known_ = operator_scale::place_of(x, bias, out, factor);
+  const uint64_t number_ = operator_scale::number_of(x, bias, out, factor);
+  auto& calls_ = operator_scale::thread_calls();
+  operator_scale::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, bias, out};
     const uint64_t options_[] = {bits_of(factor)};
     operator_scale::Call call_;
     if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
       operator_scale::fill(call_, *known_, x, bias, out, factor);
+      calls_.missed = 0;
       int32_t status_;
       if (operator_scale::repeat(call_, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_scale::call_anew(x, bias, out, factor, exec, known_);
+  return operator_scale::call_anew(x, bias, out, factor, exec, calls_, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {

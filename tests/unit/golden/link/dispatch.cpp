@@ -307,17 +307,22 @@ int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t siz
 constexpr bool kSettled[] = {false, false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local Remembered known_calls_[kKnownCalls];
+thread_local KnownCalls<Remembered> known_calls;
 
-// Where a call is remembered; null where it is no legal one.
-Remembered* place_of(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
-  (void)bias;
-  (void)residual;
+// The thread's; found once, where compilers would look for it at each use.
+KnownCalls<Remembered>& thread_calls() {
+  KnownCalls<Remembered>* calls = &known_calls;
+  asm("" : "+r"(calls));
+  return *calls;
+}
+
+// A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
+// first ones lie within 64 bytes. 0 where it is no legal call.
+uint64_t number_of(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation) {
   (void)out;
-  if (a == nullptr || a->ndim != 2 || a->shape == nullptr) return nullptr;
-  if (b == nullptr || b->ndim != 2 || b->shape == nullptr) return nullptr;
-  const uint64_t spread_ = static_cast<uint64_t>(a->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(b->shape[1]) * UINT64_C(0xdaa66d2c7ddf743f) + static_cast<uint64_t>(a->shape[1]) * UINT64_C(0x1715609f7c746c69) + static_cast<uint64_t>(activation) * UINT64_C(0x538454127b096493);
-  return known_calls_ + (spread_ >> (64 - kKnownBits));
+  if (a == nullptr || a->ndim != 2 || a->shape == nullptr) return 0;
+  if (b == nullptr || b->ndim != 2 || b->shape == nullptr) return 0;
+  return (static_cast<uint64_t>(a->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(b->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(a->shape[1]) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>(place_of(*a)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>(place_of(*b)) * UINT64_C(0x2e2b795f2d10fd85) + static_cast<uint64_t>(activation) * UINT64_C(0x4be7956e30a337e9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x5ecb31e4ccd2721d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0x6d4b2611beb6861)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -358,15 +363,17 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
   return repeat_entered(c, exec, known, status);
 }
 
-// A call that was read, in the time of `Entered`; it is remembered in `known`.
+// A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            Remembered* known) {
+            KnownCalls<Remembered>& calls, uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
-  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
+  Remembered* const known = calls.room(number);
+  if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
   known->launch = kFunctions[variant].launch;
@@ -422,31 +429,35 @@ namespace {
 namespace operator_gemm {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, Remembered* known_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec,
+                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
   int32_t status_ = read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {a, b, bias, residual, out};
   const uint64_t options_[] = {bits_of(activation)};
-  return run(call_, exec, given_, options_, known_);
+  return run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_gemm
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec) {
-  operator_gemm::Remembered* const known_ = operator_gemm::place_of(a, b, bias, residual, out, activation);
+  const uint64_t number_ = operator_gemm::number_of(a, b, bias, residual, out, activation);
+  auto& calls_ = operator_gemm::thread_calls();
+  operator_gemm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {a, b, bias, residual, out};
     const uint64_t options_[] = {bits_of(activation)};
     operator_gemm::Call call_;
     if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
       operator_gemm::fill(call_, *known_, a, b, bias, residual, out, activation);
+      calls_.missed = 0;
       int32_t status_;
       if (operator_gemm::repeat(call_, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, known_);
+  return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, calls_, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t* workspace_size) {
@@ -713,18 +724,23 @@ int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t siz
 constexpr bool kSettled[] = {false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local Remembered known_calls_[kKnownCalls];
+thread_local KnownCalls<Remembered> known_calls;
 
-// Where a call is remembered; null where it is no legal one.
-Remembered* place_of(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
+// The thread's; found once, where compilers would look for it at each use.
+KnownCalls<Remembered>& thread_calls() {
+  KnownCalls<Remembered>* calls = &known_calls;
+  asm("" : "+r"(calls));
+  return *calls;
+}
+
+// A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
+// first ones lie within 64 bytes. 0 where it is no legal call.
+uint64_t number_of(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps) {
   (void)weight;
-  (void)residual;
   (void)out;
-  (void)residual_out;
   (void)eps;
-  if (x == nullptr || x->ndim != 2 || x->shape == nullptr) return nullptr;
-  const uint64_t spread_ = static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(x->shape[1]) * UINT64_C(0xdaa66d2c7ddf743f);
-  return known_calls_ + (spread_ >> (64 - kKnownBits));
+  if (x == nullptr || x->ndim != 2 || x->shape == nullptr) return 0;
+  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(x->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(place_of(*x)) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>((residual_out != nullptr)) * UINT64_C(0x2e2b795f2d10fd85)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -765,15 +781,17 @@ bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, i
   return repeat_entered(c, exec, known, status);
 }
 
-// A call that was read, in the time of `Entered`; it is remembered in `known`.
+// A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            Remembered* known) {
+            KnownCalls<Remembered>& calls, uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
-  if (!first || !c.plain || known == nullptr) return AOT_TUNE_OK;
+  if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
+  Remembered* const known = calls.room(number);
+  if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
   known->launch = kFunctions[variant].launch;
@@ -825,31 +843,35 @@ namespace {
 namespace operator_rms_norm {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, Remembered* known_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec,
+                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
   int32_t status_ = read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
   const uint64_t options_[] = {bits_of(eps)};
-  return run(call_, exec, given_, options_, known_);
+  return run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_rms_norm
 }  // namespace
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec) {
-  operator_rms_norm::Remembered* const known_ = operator_rms_norm::place_of(x, weight, residual, out, residual_out, eps);
+  const uint64_t number_ = operator_rms_norm::number_of(x, weight, residual, out, residual_out, eps);
+  auto& calls_ = operator_rms_norm::thread_calls();
+  operator_rms_norm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
     const uint64_t options_[] = {bits_of(eps)};
     operator_rms_norm::Call call_;
     if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
       operator_rms_norm::fill(call_, *known_, x, weight, residual, out, residual_out, eps);
+      calls_.missed = 0;
       int32_t status_;
       if (operator_rms_norm::repeat(call_, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, known_);
+  return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, calls_, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t* workspace_size) {
