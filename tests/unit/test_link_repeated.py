@@ -6,12 +6,14 @@ import gc
 import random
 import weakref
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from linked_cuda import python
 from tensors import Array, Wrapped
+from torch.overrides import TorchFunctionMode
 
 CODE = """
 import random
@@ -147,9 +149,30 @@ def test_a_tensor_that_another_one_resizes(ops: ModuleType, x: Array, weight: Ar
             return super().__dlpack__(**options)
 
     with torch.set_grad_enabled(flags):
+        for _ in range(20):  # until torch was asked whether there are gradients
+            ops.rms_norm(tensor, weight, out=torch.empty(4, 6))
         found = ops.rms_norm(tensor, Resizing(weight), out=torch.empty(4, 6))
     assert tensor.shape == (2, 3)
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)  # as it was when it was read
+
+
+def test_a_mode_that_resizes_what_is_asked_for_its_flag(ops: ModuleType, x: Array, weight: Array) -> None:
+    tensor, asked = torch.tensor(x), []
+
+    class Resizing(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append(getattr(function, "__self__", function))
+            with torch._C.DisableTorchFunction():
+                tensor.resize_(2, 3)
+                return function(*args, **(kwargs or {}))
+
+    out = torch.empty(4, 6)
+    with torch.enable_grad():
+        ops.rms_norm(tensor, weight, out=out)
+        with Resizing():
+            found = ops.rms_norm(tensor, weight, out=out)
+    assert asked
+    np.testing.assert_allclose(np.asarray(found), rms(x, weight), rtol=1e-5)
 
 
 def test_a_subclass_whose_flag_resizes_another_one(ops: ModuleType, x: Array, weight: Array) -> None:
