@@ -222,10 +222,12 @@ int32_t cuda_enter(int32_t device_id, Scope* scope) noexcept {
   return driver_failed(device_id, error);
 }
 
-// None in a process that was forked after CUDA was used.
+// None in a process that was forked after CUDA was used. A launch of what is loaded is allowed in any mode of
+// captures, so that it does without `cuda_enter` where the context is there.
 void* cuda_context() noexcept {
+  const Driver& functions = driver();
   void* context = nullptr;
-  return driver().found && driver().get_current(&context) == 0 ? context : nullptr;
+  return functions.found && functions.get_current(&context) == 0 ? context : nullptr;
 }
 
 // ---- Workspace

@@ -185,13 +185,6 @@ int32_t hip_enter(int32_t device_id, Scope* scope) noexcept {
   return runtime_failed(device_id, error);
 }
 
-// The thread's device, counted from 1.
-void* hip_context() noexcept {
-  int device = 0;
-  const bool known = runtime().usable() && forget(runtime().current_device(&device)) == 0;
-  return known ? reinterpret_cast<void*>(intptr_t{device} + 1) : nullptr;
-}
-
 // ---- Workspace
 // -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +201,6 @@ const char* hip_describe(int32_t status) noexcept { return status > 0 ? error_te
 
 extern const Backend backend_hip;
 const Backend backend_hip = {"hip",     kDLROCM,   hip_level,    hip_workspace,
-                             hip_enter, hip_leave, hip_describe, hip_context};
+                             hip_enter, hip_leave, hip_describe, nullptr};
 
 }  // namespace aot_tune
