@@ -209,7 +209,10 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     scope = f"operator_{op.name}"
     given = ", ".join(t.name for t in op.tensors)
     options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
-    options_text = ", ".join(f"bits_of({name})" for name in options) or "0"
+    recalled = [f"&known_->tensors[{i}].tensor" for i in range(len(op.tensors))]
+    tensors = [f"{t.name} ? {r} : nullptr" if t.optional else r for t, r in zip(op.tensors, recalled, strict=True)]
+    again = ", ".join([*tensors, *options])
+    options_text = ", ".join(f"aot_tune::bits_of({name})" for name in options) or "0"
     head = f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}'
     switches = any(f != "cpu" for f in table.families)
     entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
@@ -226,10 +229,10 @@ namespace {scope} {{
 __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec,
                                             KnownCalls<Remembered>& calls_, uint64_t number_) {{
   Call call_;
-  int32_t status_ = read(call_, true, {passed});
+  int32_t status_ = {scope}::read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
 {enter}{arrays}
-  return run(call_, exec, given_, options_, calls_, number_);
+  return {scope}::run(call_, exec, given_, options_, calls_, number_);
 }}
 
 }}  // namespace {scope}
@@ -241,12 +244,15 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   {scope}::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {{
 {arrays.replace("  const", "    const")}
-    {scope}::Call call_;
-    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {{
-      {scope}::fill(call_, *known_, {passed});
+    if (__builtin_expect(known_->recall(given_, options_), 1)) {{
       calls_.missed = 0;
       int32_t status_;
-      if ({scope}::repeat(call_, exec, *known_, &status_)) return status_;
+      if (__builtin_expect(known_->is_ready(), 1)) {{
+        status_ = known_->launch({again}, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        if (__builtin_expect(status_ == 0, 1)) return status_;
+        return {scope}::repeat_failed({passed}, *known_, status_);
+      }}
+      if ({scope}::repeat({passed}, exec, *known_, &status_)) return status_;
     }}
   }}
   return {scope}::call_anew({passed}, exec, calls_, number_);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.link.records import OperatorTable
-from aot_tune.link.signature import arguments, parameters, prepared
+from aot_tune.link.signature import arguments, parameters
 from aot_tune.spec import Operator
 
 __all__ = ["render_known"]
@@ -20,6 +20,8 @@ def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> 
     """
     op = table.operator
     passed = [s.name for s in op.scalars] + [a.name for a in op.attributes]
+    listed, names = ", ".join(parameters(op)), ", ".join(arguments(op))
+    scope = f"operator_{op.name}"
     settled = ", ".join(str(v.settled).lower() for v in table.variants)
     return f"""\
 constexpr bool kSettled[] = {{{settled}}};
@@ -38,9 +40,7 @@ KnownCalls<Remembered>& thread_calls() {{
 
 {_fill(op)}
 
-// The same where memory is got, something may load, or the thread's device is another one.
-__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
-                                              int32_t* status) {{
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {{
   size_t size = known.size;
   Entered entered;
   *status = entered.enter(*c.backend, c.device().device_id);
@@ -51,15 +51,20 @@ __attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec
   return true;
 }}
 
-// A call that is like the one of `known`; false when other variants are to be tried.
-bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {{
-  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {{
-    void* const stream = exec != nullptr ? exec->stream : nullptr;
-    *status = known.launch({prepared(op, "c")}, nullptr, 0, stream);
-    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
-    return true;
-  }}
-  return repeat_entered(c, exec, known, status);
+// A call that is like the one of `known_` where memory is got, something may load, or the thread's device is another
+// one; false when other variants are to be tried.
+__attribute__((noinline)) bool repeat({listed}, const aot_tune_exec* exec,
+                                      Remembered& known_, int32_t* status_) {{
+  Call call_;
+  {scope}::fill(call_, known_, {names});
+  return {scope}::repeat(call_, exec, known_, status_);
+}}
+
+// The error of one that was launched as the thread was.
+__attribute__((noinline)) int32_t repeat_failed({listed}, Remembered& known_, int32_t status_) {{
+  Call call_;
+  {scope}::fill(call_, known_, {names});
+  return {scope}::failed(call_, known_.variant, "launch", status_);
 }}
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
@@ -80,6 +85,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   known->settled = kSettled[variant];
   known->size = size;
   known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  known->direct = known->settled && size == 0 && known->context != nullptr;
   return AOT_TUNE_OK;
 }}"""
 
@@ -98,7 +104,7 @@ def _number(op: Operator, bound: Mapping[str, tuple[str, int]]) -> str:
         wrong = f"{name} == nullptr || {name}->ndim != {op.tensor(name).rank} || {name}->shape == nullptr"
         lines.append(f"  if ({wrong}) return 0;")
     values = [f"{tensor}->shape[{axis}]" for tensor, axis in bound.values()]
-    values += [f"place_of(*{name})" for name in read]
+    values += [f"aot_tune::place_of(*{name})" for name in read]
     values += [a.name for a in op.attributes] + [f"({name} != nullptr)" for name in optional]
     terms = [f"static_cast<uint64_t>({v}) * UINT64_C({pow(_ODD, i + 1, 2**64):#x})" for i, v in enumerate(values)]
     return "\n".join([*lines, f"  return ({' + '.join(terms) or '0'}) | 1;", "}"])
@@ -114,5 +120,6 @@ def _fill(op: Operator) -> str:
         view = f"&known_.tensors[{i}].tensor"
         lines += [] if tensor.optional else [f"  (void){tensor.name};"]
         lines.append(f"  c_.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
+        lines.append(f"  known_.view({i}, &c_.view[{i}]);")
     lines += [f"  c_.v_{name} = {name};" for name in [*(s.name for s in op.scalars), *(a.name for a in op.attributes)]]
     return "\n".join([*lines, "}"])

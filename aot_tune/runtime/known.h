@@ -62,18 +62,31 @@ struct Known {
   size_t size;    // of its workspace
   int32_t variant;
   bool settled;  // its workspace depends on nothing but the call, and it loads nothing any more
+  bool direct;   // and that is none, and the context is known
   uint64_t options[Options];
   Argument tensors[kCount];
   int64_t shape[kAxes + 1];
   int64_t strides[kAxes + 1];
   int64_t views[kAxes + 1];  // strides as kernels get them
 
-  // Whether a call is like this one; then `tensors` are its tensors, and `out` tells their memory.
-  __attribute__((always_inline)) bool recall(const DLTensor* const* given, const uint64_t* passed,
-                                             View* out) noexcept {
+  // Whether a call is like this one; then `tensors` are its tensors.
+  __attribute__((always_inline)) bool recall(const DLTensor* const* given, const uint64_t* passed) noexcept {
     uint64_t other = 0;
     for (size_t i = 0; i < Options; ++i) other |= options[i] ^ passed[i];
-    return other == 0 && backend != nullptr && recall_all(given, out, Tensors());
+    return other == 0 && backend != nullptr && recall_all(given, Tensors());
+  }
+
+  // Whether it can be launched as the thread is: nothing is loaded, no memory is got.
+  __attribute__((always_inline)) bool is_ready() const noexcept {
+    return direct && backend->context() == context;
+  }
+
+  // The memory of tensor `i` of a call that was recalled.
+  void view(size_t i, View* out) const noexcept {
+    const Argument& mine = tensors[i];
+    out->low = reinterpret_cast<uintptr_t>(mine.tensor.data) + mine.below;
+    out->high = reinterpret_cast<uintptr_t>(mine.tensor.data) + mine.above;
+    out->empty = false;
   }
 
   // Remembers what a call was given whose views are plain; the rest is for who calls to fill in.
@@ -84,7 +97,7 @@ struct Known {
 
  private:
   template <size_t I>
-  __attribute__((always_inline)) bool recall_one(const DLTensor* tensor, View& out) noexcept {
+  __attribute__((always_inline)) bool recall_one(const DLTensor* tensor) noexcept {
     constexpr size_t at = axes_before<Op>(I);
     constexpr int rank = Op.tensors[I].rank;
     Argument& mine = tensors[I];
@@ -106,24 +119,31 @@ struct Known {
     if ((other | ((address & mine.mask) ^ mine.alignment)) != 0) return false;
     mine.tensor.data = data;
     mine.tensor.shape = tensor->shape;
-    out.low = address + mine.below;
-    out.high = address + mine.above;
-    out.empty = false;
     return true;
   }
 
   template <size_t... I>
-  __attribute__((always_inline)) bool recall_all(const DLTensor* const* given, View* out,
+  __attribute__((always_inline)) bool recall_all(const DLTensor* const* given,
                                                  std::index_sequence<I...> all) noexcept {
-    return (recall_one<I>(given[I], out[I]) && ...) && (is_alone<I>(given, out, all) && ...);
+    return (recall_one<I>(given[I]) && ...) && (is_alone<I>(given, all) && ...);
   }
 
   // Whether an output shares no memory with other tensors; where that takes more than a look, it is not said.
   template <size_t I, size_t... Others>
-  __attribute__((always_inline)) static bool is_alone(const DLTensor* const* given, const View* views,
-                                                      std::index_sequence<Others...>) noexcept {
+  __attribute__((always_inline)) bool is_alone(const DLTensor* const* given,
+                                               std::index_sequence<Others...>) const noexcept {
     if constexpr (!Op.tensors[I].output) return true;
-    return given[I] == nullptr || (is_apart<Op, I, Others>(given, views) && ...);
+    return given[I] == nullptr || (is_beside<I, Others>(given) && ...);
+  }
+
+  template <size_t Output, size_t Other>
+  __attribute__((always_inline)) bool is_beside(const DLTensor* const* given) const noexcept {
+    if constexpr (Output == Other || (Op.tensors[Other].output && Other > Output)) return true;
+    if (given[Other] == nullptr) return true;
+    const Argument &a = tensors[Output], &b = tensors[Other];
+    const auto first = reinterpret_cast<uintptr_t>(a.tensor.data);
+    const auto second = reinterpret_cast<uintptr_t>(b.tensor.data);
+    return first + a.below >= second + b.above || second + b.below >= first + a.above;
   }
 
   void keep_one(size_t tensor, const DLTensor* given, const View& seen) noexcept {

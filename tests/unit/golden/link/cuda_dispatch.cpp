@@ -448,7 +448,7 @@ uint64_t number_of(const DLTensor* x, const DLTensor* bias, const DLTensor* out,
   (void)out;
   (void)factor;
   if (x == nullptr || x->ndim != 1 || x->shape == nullptr) return 0;
-  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(place_of(*x)) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x604a5ce3addef82d)) | 1;
+  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(aot_tune::place_of(*x)) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x604a5ce3addef82d)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -456,15 +456,16 @@ void fill(Call& c_, Remembered& known_, const DLTensor* x, const DLTensor* bias,
   c_.backend = known_.backend;
   (void)x;
   c_.t_x = &known_.tensors[0].tensor;
+  known_.view(0, &c_.view[0]);
   c_.t_bias = bias ? &known_.tensors[1].tensor : nullptr;
+  known_.view(1, &c_.view[1]);
   (void)out;
   c_.t_out = &known_.tensors[2].tensor;
+  known_.view(2, &c_.view[2]);
   c_.v_factor = factor;
 }
 
-// The same where memory is got, something may load, or the thread's device is another one.
-__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
-                                              int32_t* status) {
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
   size_t size = known.size;
   Entered entered;
   *status = entered.enter(*c.backend, c.device().device_id);
@@ -475,15 +476,20 @@ __attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec
   return true;
 }
 
-// A call that is like the one of `known`; false when other variants are to be tried.
-bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
-  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {
-    void* const stream = exec != nullptr ? exec->stream : nullptr;
-    *status = known.launch(c.t_x, c.t_bias, c.t_out, c.v_factor, nullptr, 0, stream);
-    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
-    return true;
-  }
-  return repeat_entered(c, exec, known, status);
+// A call that is like the one of `known_` where memory is got, something may load, or the thread's device is another
+// one; false when other variants are to be tried.
+__attribute__((noinline)) bool repeat(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec,
+                                      Remembered& known_, int32_t* status_) {
+  Call call_;
+  operator_scale::fill(call_, known_, x, bias, out, factor);
+  return operator_scale::repeat(call_, exec, known_, status_);
+}
+
+// The error of one that was launched as the thread was.
+__attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, Remembered& known_, int32_t status_) {
+  Call call_;
+  operator_scale::fill(call_, known_, x, bias, out, factor);
+  return operator_scale::failed(call_, known_.variant, "launch", status_);
 }
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
@@ -504,6 +510,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   known->settled = kSettled[variant];
   known->size = size;
   known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  known->direct = known->settled && size == 0 && known->context != nullptr;
   return AOT_TUNE_OK;
 }
 
@@ -553,14 +560,14 @@ namespace operator_scale {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec,
                                             KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
-  int32_t status_ = read(call_, true, x, bias, out, factor);
+  int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   Entered entered_;
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
   const DLTensor* const given_[] = {x, bias, out};
-  const uint64_t options_[] = {bits_of(factor)};
-  return run(call_, exec, given_, options_, calls_, number_);
+  const uint64_t options_[] = {aot_tune::bits_of(factor)};
+  return operator_scale::run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_scale
@@ -572,13 +579,16 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTen
   operator_scale::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, bias, out};
-    const uint64_t options_[] = {bits_of(factor)};
-    operator_scale::Call call_;
-    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
-      operator_scale::fill(call_, *known_, x, bias, out, factor);
+    const uint64_t options_[] = {aot_tune::bits_of(factor)};
+    if (__builtin_expect(known_->recall(given_, options_), 1)) {
       calls_.missed = 0;
       int32_t status_;
-      if (operator_scale::repeat(call_, exec, *known_, &status_)) return status_;
+      if (__builtin_expect(known_->is_ready(), 1)) {
+        status_ = known_->launch(&known_->tensors[0].tensor, bias ? &known_->tensors[1].tensor : nullptr, &known_->tensors[2].tensor, factor, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        if (__builtin_expect(status_ == 0, 1)) return status_;
+        return operator_scale::repeat_failed(x, bias, out, factor, *known_, status_);
+      }
+      if (operator_scale::repeat(x, bias, out, factor, exec, *known_, &status_)) return status_;
     }
   }
   return operator_scale::call_anew(x, bias, out, factor, exec, calls_, number_);

@@ -322,7 +322,7 @@ uint64_t number_of(const DLTensor* a, const DLTensor* b, const DLTensor* bias, c
   (void)out;
   if (a == nullptr || a->ndim != 2 || a->shape == nullptr) return 0;
   if (b == nullptr || b->ndim != 2 || b->shape == nullptr) return 0;
-  return (static_cast<uint64_t>(a->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(b->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(a->shape[1]) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>(place_of(*a)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>(place_of(*b)) * UINT64_C(0x2e2b795f2d10fd85) + static_cast<uint64_t>(activation) * UINT64_C(0x4be7956e30a337e9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x5ecb31e4ccd2721d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0x6d4b2611beb6861)) | 1;
+  return (static_cast<uint64_t>(a->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(b->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(a->shape[1]) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>(aot_tune::place_of(*a)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>(aot_tune::place_of(*b)) * UINT64_C(0x2e2b795f2d10fd85) + static_cast<uint64_t>(activation) * UINT64_C(0x4be7956e30a337e9) + static_cast<uint64_t>((bias != nullptr)) * UINT64_C(0x5ecb31e4ccd2721d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0x6d4b2611beb6861)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -330,18 +330,21 @@ void fill(Call& c_, Remembered& known_, const DLTensor* a, const DLTensor* b, co
   c_.backend = known_.backend;
   (void)a;
   c_.t_a = &known_.tensors[0].tensor;
+  known_.view(0, &c_.view[0]);
   (void)b;
   c_.t_b = &known_.tensors[1].tensor;
+  known_.view(1, &c_.view[1]);
   c_.t_bias = bias ? &known_.tensors[2].tensor : nullptr;
+  known_.view(2, &c_.view[2]);
   c_.t_residual = residual ? &known_.tensors[3].tensor : nullptr;
+  known_.view(3, &c_.view[3]);
   (void)out;
   c_.t_out = &known_.tensors[4].tensor;
+  known_.view(4, &c_.view[4]);
   c_.v_activation = activation;
 }
 
-// The same where memory is got, something may load, or the thread's device is another one.
-__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
-                                              int32_t* status) {
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
   size_t size = known.size;
   Entered entered;
   *status = entered.enter(*c.backend, c.device().device_id);
@@ -352,15 +355,20 @@ __attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec
   return true;
 }
 
-// A call that is like the one of `known`; false when other variants are to be tried.
-bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
-  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {
-    void* const stream = exec != nullptr ? exec->stream : nullptr;
-    *status = known.launch(c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out, c.v_activation, nullptr, 0, stream);
-    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
-    return true;
-  }
-  return repeat_entered(c, exec, known, status);
+// A call that is like the one of `known_` where memory is got, something may load, or the thread's device is another
+// one; false when other variants are to be tried.
+__attribute__((noinline)) bool repeat(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec,
+                                      Remembered& known_, int32_t* status_) {
+  Call call_;
+  operator_gemm::fill(call_, known_, a, b, bias, residual, out, activation);
+  return operator_gemm::repeat(call_, exec, known_, status_);
+}
+
+// The error of one that was launched as the thread was.
+__attribute__((noinline)) int32_t repeat_failed(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, Remembered& known_, int32_t status_) {
+  Call call_;
+  operator_gemm::fill(call_, known_, a, b, bias, residual, out, activation);
+  return operator_gemm::failed(call_, known_.variant, "launch", status_);
 }
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
@@ -381,6 +389,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   known->settled = kSettled[variant];
   known->size = size;
   known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  known->direct = known->settled && size == 0 && known->context != nullptr;
   return AOT_TUNE_OK;
 }
 
@@ -432,11 +441,11 @@ namespace operator_gemm {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec,
                                             KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
-  int32_t status_ = read(call_, true, a, b, bias, residual, out, activation);
+  int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {a, b, bias, residual, out};
-  const uint64_t options_[] = {bits_of(activation)};
-  return run(call_, exec, given_, options_, calls_, number_);
+  const uint64_t options_[] = {aot_tune::bits_of(activation)};
+  return operator_gemm::run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_gemm
@@ -448,13 +457,16 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTens
   operator_gemm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {a, b, bias, residual, out};
-    const uint64_t options_[] = {bits_of(activation)};
-    operator_gemm::Call call_;
-    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
-      operator_gemm::fill(call_, *known_, a, b, bias, residual, out, activation);
+    const uint64_t options_[] = {aot_tune::bits_of(activation)};
+    if (__builtin_expect(known_->recall(given_, options_), 1)) {
       calls_.missed = 0;
       int32_t status_;
-      if (operator_gemm::repeat(call_, exec, *known_, &status_)) return status_;
+      if (__builtin_expect(known_->is_ready(), 1)) {
+        status_ = known_->launch(&known_->tensors[0].tensor, &known_->tensors[1].tensor, bias ? &known_->tensors[2].tensor : nullptr, residual ? &known_->tensors[3].tensor : nullptr, &known_->tensors[4].tensor, activation, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        if (__builtin_expect(status_ == 0, 1)) return status_;
+        return operator_gemm::repeat_failed(a, b, bias, residual, out, activation, *known_, status_);
+      }
+      if (operator_gemm::repeat(a, b, bias, residual, out, activation, exec, *known_, &status_)) return status_;
     }
   }
   return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, calls_, number_);
@@ -740,7 +752,7 @@ uint64_t number_of(const DLTensor* x, const DLTensor* weight, const DLTensor* re
   (void)out;
   (void)eps;
   if (x == nullptr || x->ndim != 2 || x->shape == nullptr) return 0;
-  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(x->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(place_of(*x)) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>((residual_out != nullptr)) * UINT64_C(0x2e2b795f2d10fd85)) | 1;
+  return (static_cast<uint64_t>(x->shape[0]) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(x->shape[1]) * UINT64_C(0xdf442d22ce4859b9) + static_cast<uint64_t>(aot_tune::place_of(*x)) * UINT64_C(0x604a5ce3addef82d) + static_cast<uint64_t>((residual != nullptr)) * UINT64_C(0xd94363fc538227b1) + static_cast<uint64_t>((residual_out != nullptr)) * UINT64_C(0x2e2b795f2d10fd85)) | 1;
 }
 
 // A call that is like one that is known, as far as it takes to launch it.
@@ -748,18 +760,21 @@ void fill(Call& c_, Remembered& known_, const DLTensor* x, const DLTensor* weigh
   c_.backend = known_.backend;
   (void)x;
   c_.t_x = &known_.tensors[0].tensor;
+  known_.view(0, &c_.view[0]);
   (void)weight;
   c_.t_weight = &known_.tensors[1].tensor;
+  known_.view(1, &c_.view[1]);
   c_.t_residual = residual ? &known_.tensors[2].tensor : nullptr;
+  known_.view(2, &c_.view[2]);
   (void)out;
   c_.t_out = &known_.tensors[3].tensor;
+  known_.view(3, &c_.view[3]);
   c_.t_residual_out = residual_out ? &known_.tensors[4].tensor : nullptr;
+  known_.view(4, &c_.view[4]);
   c_.v_eps = eps;
 }
 
-// The same where memory is got, something may load, or the thread's device is another one.
-__attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec* exec, const Remembered& known,
-                                              int32_t* status) {
+bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
   size_t size = known.size;
   Entered entered;
   *status = entered.enter(*c.backend, c.device().device_id);
@@ -770,15 +785,20 @@ __attribute__((noinline)) bool repeat_entered(const Call& c, const aot_tune_exec
   return true;
 }
 
-// A call that is like the one of `known`; false when other variants are to be tried.
-bool repeat(const Call& c, const aot_tune_exec* exec, const Remembered& known, int32_t* status) {
-  if (known.settled && known.size == 0 && known.context != nullptr && c.backend->context() == known.context) {
-    void* const stream = exec != nullptr ? exec->stream : nullptr;
-    *status = known.launch(c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out, c.v_eps, nullptr, 0, stream);
-    if (*status != 0) *status = failed(c, known.variant, "launch", *status);
-    return true;
-  }
-  return repeat_entered(c, exec, known, status);
+// A call that is like the one of `known_` where memory is got, something may load, or the thread's device is another
+// one; false when other variants are to be tried.
+__attribute__((noinline)) bool repeat(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec,
+                                      Remembered& known_, int32_t* status_) {
+  Call call_;
+  operator_rms_norm::fill(call_, known_, x, weight, residual, out, residual_out, eps);
+  return operator_rms_norm::repeat(call_, exec, known_, status_);
+}
+
+// The error of one that was launched as the thread was.
+__attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, Remembered& known_, int32_t status_) {
+  Call call_;
+  operator_rms_norm::fill(call_, known_, x, weight, residual, out, residual_out, eps);
+  return operator_rms_norm::failed(call_, known_.variant, "launch", status_);
 }
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
@@ -799,6 +819,7 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   known->settled = kSettled[variant];
   known->size = size;
   known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
+  known->direct = known->settled && size == 0 && known->context != nullptr;
   return AOT_TUNE_OK;
 }
 
@@ -846,11 +867,11 @@ namespace operator_rms_norm {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec,
                                             KnownCalls<Remembered>& calls_, uint64_t number_) {
   Call call_;
-  int32_t status_ = read(call_, true, x, weight, residual, out, residual_out, eps);
+  int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
-  const uint64_t options_[] = {bits_of(eps)};
-  return run(call_, exec, given_, options_, calls_, number_);
+  const uint64_t options_[] = {aot_tune::bits_of(eps)};
+  return operator_rms_norm::run(call_, exec, given_, options_, calls_, number_);
 }
 
 }  // namespace operator_rms_norm
@@ -862,13 +883,16 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DL
   operator_rms_norm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
-    const uint64_t options_[] = {bits_of(eps)};
-    operator_rms_norm::Call call_;
-    if (__builtin_expect(known_->recall(given_, options_, call_.view), 1)) {
-      operator_rms_norm::fill(call_, *known_, x, weight, residual, out, residual_out, eps);
+    const uint64_t options_[] = {aot_tune::bits_of(eps)};
+    if (__builtin_expect(known_->recall(given_, options_), 1)) {
       calls_.missed = 0;
       int32_t status_;
-      if (operator_rms_norm::repeat(call_, exec, *known_, &status_)) return status_;
+      if (__builtin_expect(known_->is_ready(), 1)) {
+        status_ = known_->launch(&known_->tensors[0].tensor, &known_->tensors[1].tensor, residual ? &known_->tensors[2].tensor : nullptr, &known_->tensors[3].tensor, residual_out ? &known_->tensors[4].tensor : nullptr, eps, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        if (__builtin_expect(status_ == 0, 1)) return status_;
+        return operator_rms_norm::repeat_failed(x, weight, residual, out, residual_out, eps, *known_, status_);
+      }
+      if (operator_rms_norm::repeat(x, weight, residual, out, residual_out, eps, exec, *known_, &status_)) return status_;
     }
   }
   return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, calls_, number_);
