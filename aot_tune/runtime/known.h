@@ -196,11 +196,10 @@ struct alignas(64) KnownCalls {
   // it saves the next call, so that in place of others only calls are remembered that come twice in a row,
   // and a few more, lest those that do not come any more stay for ever.
   Call* room(uint64_t number) noexcept {
-    Call* const mine = find(number);
     const bool worthwhile = missed == number || ++misses % kRare == 0;
     missed = number;
-    if (!worthwhile && (mine != nullptr || numbers[kCalls - 1] != 0)) return nullptr;
-    if (mine != nullptr) return mine;
+    if (!worthwhile && numbers[kCalls - 1] != 0) return nullptr;
+    if (Call* const mine = find(number)) return worthwhile ? mine : nullptr;
     const uint32_t place = next;
     next = (next + 1) % kCalls;
     numbers[place] = number;

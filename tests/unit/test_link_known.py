@@ -68,6 +68,19 @@ extern "C" int32_t shim(const DLTensor* const* first, const DLTensor* const* sec
   }
   return 2;
 }
+
+// Calls by their numbers: 0 when one is like another before it, 1 when it is remembered, else 2.
+extern "C" void simulate(const uint64_t* numbers, int32_t count, int32_t* said) {
+  static aot_tune::KnownCalls<uint64_t> calls;
+  calls = {};
+  for (int32_t i = 0; i < count; ++i) {
+    uint64_t* const found = calls.find(numbers[i]);
+    said[i] = found != nullptr && *found == numbers[i] ? 0 : 2;
+    if (said[i] == 0) calls.missed = 0;
+    if (said[i] == 0) continue;
+    if (uint64_t* const place = calls.room(numbers[i])) *place = numbers[i], said[i] = 1;
+  }
+}
 """
 FORGOTTEN, OTHER, LIKE = range(3)
 Call = tuple[Given | None, ...]
@@ -165,3 +178,26 @@ def test_what_makes_a_call_another_one(shim: ctypes.CDLL, second: Call, wanted: 
 def test_numbers_are_compared_by_their_bits(shim: ctypes.CDLL) -> None:
     assert ask(shim, PLAIN, PLAIN, 0.0, -0.0) == OTHER
     assert ask(shim, PLAIN, PLAIN, float("nan"), float("nan")) == LIKE
+
+
+def simulate(shim: ctypes.CDLL, numbers: list[int]) -> list[int]:
+    said = (ctypes.c_int32 * len(numbers))()
+    shim.simulate((ctypes.c_uint64 * len(numbers))(*numbers), len(numbers), said)
+    return list(said)
+
+
+def test_as_many_calls_as_there_is_room_for_are_all_known(shim: ctypes.CDLL) -> None:
+    assert simulate(shim, [*range(1, 8)] * 3) == [1] * 7 + [0] * 14
+
+
+def test_calls_that_are_always_new_are_hardly_remembered(shim: ctypes.CDLL) -> None:
+    said = simulate(shim, [*range(1, 1001)])
+    assert said[:7] == [1] * 7
+    assert said.count(0) == 0
+    assert said.count(1) == 7 + 1000 // 16
+
+
+def test_a_new_call_takes_the_place_of_old_ones_when_it_comes_again(shim: ctypes.CDLL) -> None:
+    assert simulate(shim, [*range(1, 8), 9, 9, 9, 9]) == [1] * 7 + [2, 1, 0, 0]
+    said = simulate(shim, [*range(1, 8)] + [*range(11, 16)] * 40)
+    assert said[-5:] == [0] * 5  # others by and by
