@@ -254,8 +254,8 @@ inline bool find_stream(decltype(TypeEntry::current_stream) ask, const DLDevice&
   return stream->known;
 }
 
-// Takes extents and strides over from who lent them, as long as nothing else has run since.
-void copy_layout(Borrowed* out);
+// Takes a tensor's extents and strides over from who lent them, as long as nothing else has run since.
+void copy_layout(DLTensor* tensor, Borrowed* out);
 
 // Raises the error of a framework anew, as one of ours with the first line of its message, and itself as the
 // cause; false.

@@ -79,6 +79,7 @@ struct CallTensors {
   Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
+  DLTensor views[kMaxTensors];  // of those that are lent; their layouts come to lie in `held`
   Borrowed held[kMaxTensors];
   Borrowed workspace;
 

@@ -8,7 +8,7 @@ namespace {
 constexpr uint8_t kCallsWithoutAsking = 15;
 
 // A function of C without arguments is called as it is: torch's tells its mode without Python's help.
-void learn_gradients(State* state) {
+__attribute__((cold)) void learn_gradients(State* state) {
   PyObject* torch = imported("torch");
   state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
   if (state->is_grad_enabled == nullptr) PyErr_Clear();
@@ -19,7 +19,7 @@ void learn_gradients(State* state) {
   state->gradients_self = plain ? PyCFunction_GetSelf(function) : nullptr;
 }
 
-bool gradients_enabled(State* state) {
+inline bool gradients_enabled(State* state) {
   if (state->is_grad_enabled == nullptr) learn_gradients(state);
   PyObject* function = state->is_grad_enabled;
   PyObject* answer = state->ask_gradients != nullptr ? state->ask_gradients(state->gradients_self, nullptr)

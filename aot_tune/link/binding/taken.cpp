@@ -33,7 +33,7 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
     shared.gradients = find_gradients(state);
   }
   if (!plain) settle();
-  DLTensor& tensor = held[index].tensor;
+  DLTensor& tensor = views[index];
   if (view(object, &tensor) != 0) return cannot_read(state, {&op, op.tensors[index].name});
   if (tensor.shape == nullptr && tensor.ndim > 0) tensor.ndim = -1;  // no rank that is taken
   given[index] = &tensor;
@@ -50,7 +50,7 @@ bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObj
   const Place place{&op, op.tensors[index].name};
   const TypeEntry type = *find_type(state, object);
   if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
-  return !may_be_negated(held[index].tensor) || check_negated(state, object, place);
+  return !may_be_negated(*given[index]) || check_negated(state, object, place);
 }
 
 bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {
@@ -65,7 +65,7 @@ bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject
 
 void CallTensors::copy_layouts() {
   for (int i = 0; i < count; ++i) {
-    if ((lent >> i & 1) != 0) copy_layout(&held[i]);
+    if ((lent >> i & 1) != 0) copy_layout(&views[i], &held[i]);
   }
   lent = 0;
 }

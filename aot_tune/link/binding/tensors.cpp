@@ -57,7 +57,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     out->read_only = (out->managed->flags & kReadOnly) != 0;
     out->copied = (out->managed->flags & kCopied) != 0;
   }
-  copy_layout(out);
+  copy_layout(&out->tensor, out);
   if (!find_stream(entry.current_stream, out->tensor.device, &shared->stream))
     return cannot_read(state, place);
   if (entry.gradient == nullptr) return true;
@@ -179,22 +179,22 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
     if (managed == nullptr) return cannot_read(state, place);
     out->tensor = managed->tensor;
   }
-  copy_layout(out);
+  copy_layout(&out->tensor, out);
   return true;
 }
 
 }  // namespace
 
-void copy_layout(Borrowed* out) {
-  const int rank = out->tensor.ndim;
+void copy_layout(DLTensor* tensor, Borrowed* out) {
+  const int rank = tensor->ndim;
   if (rank < 0 || rank > kMaxRank) return;  // the library refuses the rank and reads no further
-  const int64_t* const shape = out->tensor.shape;
-  const int64_t* const strides = out->tensor.strides;
+  const int64_t* const shape = tensor->shape;
+  const int64_t* const strides = tensor->strides;
   if (shape == nullptr && rank > 0) {
-    out->tensor.ndim = -1;  // no rank that is taken
+    tensor->ndim = -1;  // no rank that is taken
     return;
   }
-  out->tensor.shape = out->shape;
+  tensor->shape = out->shape;
   if (strides == nullptr) {
     for (int i = 0; i < rank; ++i) out->shape[i] = shape[i];
     return;
@@ -203,7 +203,7 @@ void copy_layout(Borrowed* out) {
     out->shape[i] = shape[i];
     out->strides[i] = strides[i];
   }
-  out->tensor.strides = out->strides;
+  tensor->strides = out->strides;
 }
 
 bool cannot_read(State* state, const Place& place) {
