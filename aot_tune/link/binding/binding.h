@@ -174,6 +174,7 @@ struct State {
   PyObject* is_grad_enabled;  // torch's once it was needed
   PyCFunction ask_gradients;  // what a call of it comes to, where that is known for good
   PyObject* gradients_self;   // and what that is called with; borrowed
+  bool (*gradient_mode)();    // what that tells in the end, or NULL
   bool gradients_off;         // when that was asked last
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below

@@ -1,4 +1,6 @@
 // What torch knows of its tensors beside what DLPack tells: gradients and negative bits.
+#include <dlfcn.h>
+
 #include "binding.h"
 
 namespace aot_tune::python {
@@ -6,6 +8,16 @@ namespace {
 
 // Calls between two questions to a torch that has recorded gradients so far.
 constexpr uint8_t kCallsWithoutAsking = 15;
+
+// c10::GradMode::is_enabled() of the torch that this process has loaded, or NULL: of all that torch does to
+// answer the question, the answer.
+decltype(State::gradient_mode) find_mode() {
+  void* const library = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  void* const found = dlsym(library, "_ZN3c108GradMode10is_enabledEv");
+  dlclose(library);  // torch keeps it
+  return reinterpret_cast<decltype(State::gradient_mode)>(found);
+}
 
 // A function of C without arguments is called as it is: torch's tells its mode without Python's help.
 __attribute__((cold)) void learn_gradients(State* state) {
@@ -17,10 +29,12 @@ __attribute__((cold)) void learn_gradients(State* state) {
                      PyCFunction_GetFlags(function) == METH_NOARGS;
   state->ask_gradients = plain ? PyCFunction_GetFunction(function) : nullptr;
   state->gradients_self = plain ? PyCFunction_GetSelf(function) : nullptr;
+  state->gradient_mode = plain ? find_mode() : nullptr;
 }
 
 inline bool gradients_enabled(State* state) {
   if (state->is_grad_enabled == nullptr) learn_gradients(state);
+  if (state->gradient_mode != nullptr) return state->gradient_mode();
   PyObject* function = state->is_grad_enabled;
   PyObject* answer = state->ask_gradients != nullptr ? state->ask_gradients(state->gradients_self, nullptr)
                      : function != nullptr           ? PyObject_CallNoArgs(function)
@@ -34,9 +48,10 @@ inline bool gradients_enabled(State* state) {
 
 }  // namespace
 
-// Torch takes as long to tell its mode as to tell the flag of one tensor. So the mode is asked first where it
-// was off when last asked, and else only now and then.
+// Torch takes as long to tell its mode as to tell the flag of one tensor. So, where its function is called
+// for that, the mode is asked first where it was off when last asked, and else only now and then.
 Gradients find_gradients(State* state) {
+  if (state->gradient_mode != nullptr) return state->gradient_mode() ? Gradients::kFlags : Gradients::kOff;
   if (!state->gradients_off && state->calls_without_asking < kCallsWithoutAsking) {
     ++state->calls_without_asking;
     return Gradients::kFlags;
