@@ -7,6 +7,8 @@
 #include <random>
 #include <unordered_map>
 
+#include "../phases.h"
+
 #define AOT_TUNE_BULK_CUH
 
 namespace host {
@@ -24,25 +26,13 @@ alignas(128) inline thread_local unsigned char launched[most_shared + shared_gua
 inline thread_local std::vector<Copy> copies;
 inline thread_local std::minstd_rand dice;
 
-// The state of a barrier in its 8 bytes.
-struct State {
-  uint32_t parity : 1, arrived : 6, arrivals : 6, live : 19;
-  int32_t missing;  // bytes; those that come before they are expected count below 0
-};
-constexpr uint32_t alive = 0x2badcafe & 0x7ffff;
 inline std::mutex barriers;                      // messages come from other threads
 inline std::atomic<std::clock_t> last_event{0};  // a barrier heard of something; in the process's own time
 
 inline void change(uint64_t* barrier, int bytes, bool arrives) {
   const std::lock_guard<std::mutex> lock(barriers);
   last_event = std::clock();
-  State state = bits_as<State>(*barrier);
-  if (state.live != alive) fail("a barrier that is not initialised");
-  if (arrives && state.arrived == state.arrivals) fail("more arrive in a phase than a barrier is for");
-  state.missing += bytes;
-  state.arrived += static_cast<unsigned>(arrives);
-  if (state.arrived == state.arrivals && state.missing == 0) state.parity ^= 1u, state.arrived = 0;
-  *barrier = bits_as<uint64_t>(state);
+  count_in(barrier, bytes, arrives);
 }
 
 inline void finish(const Copy& copy) {
@@ -91,7 +81,7 @@ using Barrier = uint64_t;
 inline void* launched_memory() { return host::launched; }
 inline void barrier_init(Barrier* barrier, unsigned arrivals = 1) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0) host::fail("an unaligned barrier");
-  *barrier = bits_as<uint64_t>(host::State{0, 0, arrivals, host::alive, 0});
+  host::begin_phases(barrier, arrivals);
 }
 inline void barriers_ready() {}
 inline void barrier_arrive(Barrier* barrier) { host::change(barrier, 0, true); }
@@ -103,7 +93,7 @@ void barrier_wait(Barrier* barrier, unsigned parity) {
   for (long turn = 1;; ++turn) {
     {
       const std::lock_guard<std::mutex> lock(host::barriers);
-      if (bits_as<host::State>(*barrier).parity != parity) return;
+      if (host::state_of(barrier).parity != parity) return;
     }
     if (turn % 1024 == 0 && std::clock() - host::last_event > CLOCKS_PER_SEC)
       host::fail("a wait that never ends");
