@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -55,9 +56,10 @@ def build_for_host(
     folder: Path, rendered: Rendered, change: Callable[[str], str] = lambda s: s, check: str = "check_gemm.cpp"
 ) -> Path:
     """Compile a rendered kernel and its check with the host's compiler; `change` alters the source first."""
-    source = change(rendered.source).replace(
-        "extern __shared__ __align__(128) unsigned char shared[];",
-        "unsigned char* const shared = host::shared_memory();",
+    source = re.sub(
+        r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\];",
+        r"unsigned char* const \1 = host::shared_memory();",
+        change(rendered.source),
     )
     (folder / "check.cpp").write_text(source + (HOST / check).read_text())
     names = {"LAUNCH": f"{rendered.symbol}_launch", "WORKSPACE": f"{rendered.symbol}_workspace"}

@@ -1,17 +1,20 @@
 // Runs CUDA kernels on the host, one fibre per thread, to check their index arithmetic and barriers where no
 // GPU is. Only what the gemm templates use. Copies that are asynchronous on the GPU happen here as late as
-// their waits allow, and warps run side by side; with HASTE in the environment copies happen at once, and a
-// warp runs ahead of the others as far as barriers let it.
+// their waits allow, and warps run side by side; with HASTE in the environment copies happen at once, a warp
+// runs ahead of the others as far as barriers let it, and so do the first blocks of a cluster.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "../fibre.h"
+#include "../phases.h"
 
 #define __host__
 #define __device__
@@ -30,6 +33,9 @@ constexpr int cudaErrorInvalidValue = 1;
 struct float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -44,25 +50,48 @@ struct Barrier {
 };
 struct Warp {
   Barrier barrier;
+  int published = 0;  // lanes that have published their stores
   uint32_t words[32][8];
 };
+struct Known {  // of a barrier in shared memory
+  bool published = false, brought = false, unseen = false;
+};
 struct Block {
-  std::vector<unsigned char> memory;
-  Barrier barrier;
+  std::vector<unsigned char> memory, published;
+  Barrier barrier, named;
   std::vector<Warp> warps;
+  std::map<uint32_t, Known> barriers;
+  int running = 0;  // threads
+  bool begun = false;
 };
 struct Copy {
   unsigned char* to;
   const void* from;
   int valid;
 };
+// What comes when it likes, and then counts at a barrier. The blocks whose shared memory it reads (-1: none)
+// and writes.
+struct Flight {
+  uint32_t barrier;
+  int from, to;
+  std::function<void()> arrive;
+};
+struct Product {  // by a warp group, on operands that are described
+  float* sums;
+  int width;
+  uint64_t rows, columns;
+};
 struct Fibre {
   Context context;
   dim3 thread, block;
   int rank = 0, cluster_generation = 0;
   bool done = false, waited = false;  // for the kernels before this one
+  bool announced = false;             // to the cluster, without waiting for it yet
+  bool may_multiply = false;
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
+  std::vector<Product> open_products;
+  std::vector<std::vector<Product>> products;
 };
 struct Cluster {
   std::vector<Block> blocks;
@@ -73,8 +102,11 @@ struct Cluster {
   dim3 grid, size;
   std::function<void()> body;
   bool early = false;  // it may have started before the kernels before it had ended
+  std::vector<Flight> flights;
+  long events = 0;  // without any in a turn of all threads there will be none
 };
 inline Cluster* cluster = nullptr;
+constexpr size_t shared_guard = 1024;  // bytes behind shared memory that nobody may write
 
 struct Range {
   const unsigned char *first, *end;
@@ -93,6 +125,7 @@ inline Warp& warp() { return block().warps[now().thread.x / 32]; }
 inline void yield() { now().context.leave_for(cluster->scheduler); }
 inline void wait(Barrier& barrier, int count) {
   const int mine = barrier.generation;
+  ++cluster->events;
   if (++barrier.arrived == count) {
     barrier.arrived = 0;
     ++barrier.generation;
@@ -111,13 +144,14 @@ inline void check_has_waited() {
 }
 
 // 32-bit addresses of shared memory: the block's rank in its cluster, then the offset.
-inline unsigned char* shared_at(uint32_t at, size_t bytes) {
+inline unsigned char* shared_range(uint32_t at, size_t bytes, size_t alignment) {
   auto& memory = cluster->blocks.at(at >> 24).memory;
   const size_t offset = at & 0xffffffu;
-  if (offset + bytes > memory.size() || offset % bytes != 0)
+  if (offset + bytes > memory.size() - shared_guard || offset % alignment != 0)
     fail("shared memory: out of bounds or unaligned");
   return memory.data() + offset;
 }
+inline unsigned char* shared_at(uint32_t at, size_t bytes) { return shared_range(at, bytes, bytes); }
 inline uint32_t word_at(uint32_t at) {
   uint32_t word;
   std::memcpy(&word, shared_at(at, 4), 4);
@@ -125,11 +159,54 @@ inline uint32_t word_at(uint32_t at) {
 }
 inline unsigned char* shared_memory() { return block().memory.data(); }
 
+// The last thread of a block has ended, and with it its shared memory.
+inline void check_is_idle(Block& ended, int rank) {
+  for (const Flight& flight : cluster->flights)
+    if (flight.from == rank || flight.to == rank) fail("a block ended before its copies");
+  for (auto& [at, known] : ended.barriers) {
+    const State state = state_of(shared_at(at, sizeof(State)));
+    if (known.unseen || state.missing != 0 || state.arrived != 0) fail("a phase that nobody waited for");
+  }
+  for (size_t i = ended.memory.size() - shared_guard; i < ended.memory.size(); ++i)
+    if (ended.memory[i] != 0xff) fail("more shared memory is used than was launched with");
+}
 inline void enter() {
+  block().begun = true;
   cluster->body();
   check_has_waited();
+  if (!now().open_products.empty() || !now().products.empty()) fail("products that nobody waited for");
   now().done = true;
+  ++cluster->events;
+  if (--block().running == 0) check_is_idle(block(), now().rank);
   for (;;) yield();
+}
+
+// Runs each thread of a warp until it waits, with haste until all of them wait for others.
+inline void run_warp(Cluster& all, size_t first) {
+  long events;
+  do {
+    events = all.events;
+    for (size_t lane = first; lane < first + 32; ++lane) {
+      if (all.fibres[lane].done) continue;
+      all.now = &all.fibres[lane];
+      all.scheduler.leave_for(all.now->context);
+    }
+  } while (haste && all.events != events);
+}
+// Runs the first blocks until all of their threads wait for something else. Whether there are any left.
+inline bool run_turn(Cluster& all, int started) {
+  const size_t threads = all.size.x;
+  long events;
+  do {
+    events = all.events;
+    for (size_t i = 0; i < static_cast<size_t>(started) * threads; i += 32) run_warp(all, i);
+  } while (all.events != events);
+  return std::any_of(all.fibres.begin(), all.fibres.end(), [](const Fibre& fibre) { return !fibre.done; });
+}
+inline void land_one(Cluster& all) {
+  const Flight flight = std::move(all.flights.back());
+  all.flights.pop_back();
+  flight.arrive();
 }
 
 inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t shared_bytes, bool early,
@@ -141,7 +218,8 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
   all.blocks.resize(static_cast<size_t>(blocks));
   all.fibres.resize(static_cast<size_t>(blocks * threads));
   for (auto& one : all.blocks) {
-    one.memory.assign(shared_bytes + 1024, 0xff);  // NaN in every format
+    one.memory.assign(shared_bytes + shared_guard, 0xff);  // NaN in every format
+    one.running = threads;
     one.warps.resize(static_cast<size_t>(threads / 32));
   }
   for (size_t i = 0; i < all.fibres.size(); ++i) {
@@ -151,19 +229,14 @@ inline void run_cluster(dim3 first, int blocks, dim3 grid, int threads, size_t s
     fibre.block = dim3(first.x + static_cast<unsigned>(fibre.rank), first.y, first.z);
     fibre.context.begin_at(enter, 128 * 1024);
   }
-  for (size_t left = all.fibres.size(), turns = 0; left != 0; ++turns) {
-    left = 0;
-    for (size_t i = 0; i < all.fibres.size(); i += 32) {
-      for (int turn = 0; turn < (haste ? 100 : 1); ++turn) {
-        for (size_t lane = i; lane < i + 32; ++lane) {
-          if (all.fibres[lane].done) continue;
-          all.now = &all.fibres[lane];
-          all.scheduler.leave_for(all.now->context);
-        }
-      }
-      for (size_t lane = i; lane < i + 32; ++lane) left += !all.fibres[lane].done;
-    }
-    if (turns > 10000000) fail("a barrier is never reached by all");
+  int started = haste ? 1 : blocks;
+  while (run_turn(all, started)) {
+    if (started < blocks)
+      ++started;
+    else if (!all.flights.empty())
+      land_one(all);
+    else
+      fail("a barrier is never reached by all");
   }
   for (auto& fibre : all.fibres) {
     if (!fibre.open.empty()) fail("copies were begun and never committed");

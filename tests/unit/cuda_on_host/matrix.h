@@ -19,6 +19,10 @@ inline float gelu_tanh_approximate(float x) { return gelu_tanh(x); }
 inline float silu(float x) { return x / (1 + std::exp(-x)); }
 inline float silu_approximate(float x) { return silu(x); }
 
+template <typename T>
+void __stcs(T* p, T v) {
+  *p = v;
+}
 enum class Cache { keep, once, first };
 template <Cache>
 uint4 load16(const void* p, bool exists, uint4 otherwise) {
@@ -144,20 +148,31 @@ void round_words(uint32_t (&)[4]) {}
 inline void check_has_cluster() {
   if (host::cluster->blocks.size() < 2) host::fail("an instruction of clusters in a launch without");
 }
+// What others send before a block has begun, or after it has ended, is lost.
+inline void check_runs(int rank) {
+  check_has_cluster();
+  const auto& to = host::cluster->blocks.at(static_cast<size_t>(rank));
+  if (!to.begun || to.running == 0) host::fail("a message to a block that does not run");
+}
 inline void arrive_at_cluster() {
   check_has_cluster();
+  if (host::now().announced) host::fail("a thread arrived at the cluster twice");
   auto& barrier = host::cluster->barrier;
+  host::now().announced = true;
   host::now().cluster_generation = barrier.generation;
+  ++host::cluster->events;
   if (++barrier.arrived == static_cast<int>(host::cluster->fibres.size()))
     barrier.arrived = 0, ++barrier.generation;
 }
 inline void wait_for_cluster() {
+  if (!host::now().announced) host::fail("a thread waits for the cluster that has not arrived");
   while (host::cluster->barrier.generation == host::now().cluster_generation) host::yield();
+  host::now().announced = false;
 }
 template <int CLUSTER, typename... Values>
 void store_in_block(uint32_t at, int rank, Values... values) {
   if (CLUSTER == 1 && rank != 0) host::fail("a store into another block without a cluster");
-  if (CLUSTER > 1) check_has_cluster();
+  if (CLUSTER > 1) check_runs(rank);
   const float all[] = {values...};
   const uint32_t there = CLUSTER == 1 ? at : (at & 0xffffffu) | static_cast<uint32_t>(rank) << 24;
   std::memcpy(host::shared_at(there, sizeof(all)), all, sizeof(all));
@@ -168,6 +183,9 @@ inline void let_later_kernels_start() {}
 template <typename... Parameters>
 int32_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int cluster,
                       bool early, void*, const Parameters&... arguments) {
+  if (threads > 1024 || shared_bytes > 227 * 1024 || grid.y > 65535 ||
+      grid.x % static_cast<unsigned>(cluster) != 0)
+    return cudaErrorInvalidValue;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(cluster))
