@@ -1,0 +1,252 @@
+"""Matrix products of some rows on Hopper's matrix units: right when run on the host, and taken only where TMA can."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, render
+from gemm_on_host import run_check as run_on_host
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot_tune.render import Rendered
+from aot_tune.spec import Config, Kernel, all_of, problem
+
+GEMM = OPERATORS["gemm"]
+KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda_wgmma.cu.j2"]
+Shape = tuple[int, int, int]
+
+
+def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
+    """A config by its WIDTH, SPLIT, EARLY and BLOCKS."""
+    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS"), values, strict=True))
+    return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
+
+
+def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
+    """A source for the host, and behind it as many others with a fault each; FAULT in the environment chooses.
+
+    What needs no instruction of the device stays as the template has it.
+    """
+    own = re.findall(r"^using Sums = .*?;\n|^__device__ \S+ uint64_t describe_chunks\(.*?^}\n", text, re.M | re.S)
+    assert len(own) == 2, own
+    before, start, kernel = text.partition("namespace {\n\nusing T = ")
+    (symbol,) = set(re.findall(r"(aot_tune_gemm_\w+)_launch", kernel))
+    parts = ['#include "wgmma.h"\n', before]
+    right = "".join(own) + start + kernel
+    for i, (old, new) in enumerate((("", ""), *faults)):
+        assert not old or right.count(old) == 1, (old, right.count(old))
+        changed = right.replace(old, new) if old else right
+        parts.append(f"namespace fault_{i} {{\n{changed.replace(symbol, f'{symbol}_{i}')}}}\n")
+    for function in ("workspace", "launch"):
+        names = ", ".join(f"fault_{i}::{symbol}_{i}_{function}" for i in range(len(faults) + 1))
+        parts.append(f"decltype(&fault_0::{symbol}_0_{function}) const {function}s[] = {{{names}}};\n")
+        parts.append(f'const auto {symbol}_{function} = {function}s[std::atoi(std::getenv("FAULT") ?: "0")];\n')
+    return "".join(parts)
+
+
+def run_check(program: Path, shape: Shape, epilogue: bool = True) -> str:
+    """What was wrong with a product of that shape, rows being padded, copies and blocks being late or early."""
+    _, n, k = shape
+    strides = (k + 8, 1, 1, k + 16, n + 8, 1)
+    late, early = (run_on_host(program, 1, shape, strides, epilogue, haste=haste) for haste in (False, True))
+    return late + early
+
+
+def stages_of(source: Rendered) -> int:
+    (found,) = re.findall(r"constexpr int STAGES = (\d+);", source.source)
+    return int(found)
+
+
+# -- right on the host -----------------------------------------------------------------------------------------------
+
+ONE, TWO, FOUR = (72, 1, 1, 2), (48, 2, 1, 2), (40, 4, 4, 1)
+CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
+    ("cuda_wgmma", "bf16", ONE, ((9, 80, 1000), (65, 8, 24), (100, 144, 72))),
+    ("cuda_wgmma", "f16", TWO, ((64, 56, 1000), (16, 40, 8), (65, 48, 136))),
+    ("cuda_wgmma", "bf16", FOUR, ((17, 48, 4616), (9, 120, 136), (200, 8, 320))),
+    ("cuda_wgmma_128", "bf16", (32, 2, 1, 1), ((100, 40, 1416), (200, 64, 64), (9, 8, 8))),
+    ("cuda_wgmma_128", "f16", (88, 4, 1, 1), ((65, 96, 2000), (200, 88, 200))),
+)
+
+
+@pytest.fixture(scope="module")
+def program_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The program of a case, compiled once."""
+
+    @functools.cache
+    def build(case: int) -> Path:
+        return build_for_host(tmp_path_factory.mktemp("case"), rendered(*CASES[case][:3]), for_host)
+
+    return build
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_products_are_right(case: int, program_of: Callable[[int], Path]) -> None:
+    name, dtype, values, shapes = CASES[case]
+    assert max(k for _, _, k in shapes) > 64 * values[1] * stages_of(rendered(name, dtype, values)), "no ring wraps"
+    for shape in shapes:
+        assert run_check(program_of(case), shape) == "", shape
+    assert run_check(program_of(case), shapes[-1], epilogue=False) == ""
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    case=st.sampled_from([1, 4]),
+    m=st.integers(1, 140),
+    n=st.integers(1, 19),
+    k=st.integers(1, 180),
+    epilogue=st.booleans(),
+)
+def test_any_product_is_right(
+    program_of: Callable[[int], Path], case: int, m: int, n: int, k: int, epilogue: bool
+) -> None:
+    assert run_check(program_of(case), (m, 8 * n, 8 * k), epilogue) == ""
+
+
+FAULTS = (
+    # phases
+    ("(s / STAGES) & 1);", "(s / STAGES + 1) & 1);"),
+    ("(s / STAGES - 1) & 1);", "(s / STAGES) & 1);"),
+    ("init_barrier(shared.emptied(slot), 4 * GROUPS)", "init_barrier(shared.emptied(slot), 4 * GROUPS - 1)"),
+    ("COLUMNS_BYTES + maps.rows * 128;", "COLUMNS_BYTES + ROWS * 128;"),
+    ("(SPLIT - 1) * (SUMS_BYTES / SPLIT)", "SPLIT * (SUMS_BYTES / SPLIT)"),
+    ("    publish_barriers();\n", ""),
+    ("  __syncthreads();\n", ""),
+    # products
+    (
+        "    if (s > 0 && threadIdx.x % 32 == 0) arrive_at(shared.emptied((s - 1) % STAGES));\n",
+        "    if (threadIdx.x % 32 == 0) arrive_at(shared.emptied(slot));\n",
+    ),
+    ("    begin_products(sums);\n", ""),
+    ("    wait_for_products<1>(sums);\n", ""),
+    ("wait_for_products<1>(sums);", "wait_for_products<2>(sums);"),
+    ("  wait_for_products<0>(sums);\n", ""),
+    ("columns + 2 * k", "columns + 2 * (k ^ 1)"),
+    ("uint64_t{1024 / 16} << 32", "uint64_t{1152 / 16} << 32"),
+    ("k = (at.begin + s) * CHUNK;", "k = s * CHUNK;"),
+    # sums
+    ("  wait_for_group(THREADS);  // the ring is empty\n", ""),
+    ("  publish_stores();\n", ""),
+    ("  publish_stores();\n  wait_for_group(THREADS);\n", "  publish_stores();\n"),
+    ("  wait_for_cluster();  // all blocks run\n", ""),
+    ("to + 8 * PITCH + 8 * i", "to + 8 * WIDTH + 8 * i"),
+    ("mine + row * PITCH", "mine + row * WIDTH"),
+    ("base + to * part", "base + at.rank * part"),
+    ("shared.parts() + at.rank * part", "shared.parts() + (SPLIT - 1 - at.rank) * part"),
+    ("mine + (at.rank * OWN + row) * PITCH", "mine + row * PITCH"),
+    ("sent + p * OWN * PITCH", "sent + (SPLIT - 1 - p) * OWN * PITCH"),
+    ("      wait_at(shared.told(), 0);\n", ""),
+    (
+        "      wait_at(shared.told(), 0);\n      __syncwarp();\n      arrive_at_cluster();",
+        "      arrive_at_cluster();\n      wait_at(shared.told(), 0);",
+    ),
+    # others' memory and kernels
+    ("exists[u] = row < OWN && i < args.dim_M", "exists[u] = row < OWN && i <= args.dim_M"),
+    ("&& j < args.dim_N;", "&& j <= args.dim_N;"),
+    ("  wait_for_earlier_kernels();\n", ""),
+    ("  wait_for_earlier_kernels();\n", "  if (copies) wait_for_earlier_kernels();\n"),
+)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = rendered("cuda_wgmma", "bf16", TWO)
+    return build_for_host(tmp_path_factory.mktemp("faulty"), source, lambda text: for_host(text, FAULTS))
+
+
+@pytest.mark.parametrize("fault", range(len(FAULTS) + 1))
+def test_the_host_notices_faults(fault: int, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", str(fault))
+    # Stages fill the ring twice over, and fewer than blocks share them.
+    found = run_check(faulty, (48, 56, 2000)) or run_check(faulty, (61, 40, 64), epilogue=False)
+    assert (found != "") == (fault > 0)
+
+
+# -- where TMA can ---------------------------------------------------------------------------------------------------
+
+
+def is_taken(name: str, m: int = 64, n: int = 512, k: int = 512, **given_facts: Any) -> bool:
+    given_facts.setdefault("order", {"b": (1, 0)})
+    call = problem(M=m, N=n, K=k, dtypes={"T": "bf16"}, **given_facts)
+    return all_of(GEMM.kernel(name).requires, GEMM.facts(call))
+
+
+BOTH = ("bias", "residual")
+
+
+@pytest.mark.parametrize(
+    "given_facts",
+    [
+        {},
+        {"m": 1},
+        {"n": 8},
+        {"k": 8},
+        {"m": 2**20 - 1},
+        {"n": 2**27 - 8},
+        {"strides": {"a": (520, 1), "b": (1, 528), "out": (1024, 1)}},
+        {"present": BOTH},
+        {"present": BOTH, "strides": {"residual": (516, 1)}, "alignment": {"bias": 8, "residual": 8}},
+        {"present": BOTH, "strides": {"residual": (0, 1)}},
+    ],
+    ids=str,
+)
+def test_what_tma_can_read_is_taken(given_facts: dict[str, Any]) -> None:
+    assert all(is_taken(kernel.name, **given_facts) for kernel in KERNELS)
+
+
+@pytest.mark.parametrize(
+    "given_facts",
+    [
+        {"n": 508, "strides": {"b": (1, 512), "out": (512, 1)}},
+        {"k": 508, "strides": {"a": (512, 1), "b": (1, 512)}},
+        {"k": 0},
+        {"m": 2**20},
+        {"n": 2**27},
+        {"k": 2**31},
+        {"order": {}},
+        {"order": {"a": (1, 0), "b": (1, 0)}},
+        *({"strides": {t: s}} for t in ("a", "out") for s in ((516, 1), (0, 1), (-512, 1), (1024, 2))),
+        *({"strides": {"b": s}} for s in ((1, 516), (1, 0), (1, -512), (2, 1024), (512, 1))),
+        *({"alignment": {t: 8}} for t in ("a", "b", "out")),
+        *({"present": (t,), "alignment": {t: 4}} for t in ("bias", "residual")),
+        {"present": ("bias",), "strides": {"bias": (2,)}},
+        *({"present": ("residual",), "strides": {"residual": s}} for s in ((514, 1), (1, 64), (1024, 2))),
+    ],
+    ids=str,
+)
+def test_what_tma_cannot_read_is_not_taken(given_facts: dict[str, Any]) -> None:
+    assert not any(is_taken(kernel.name, **given_facts) for kernel in KERNELS)
+
+
+def test_a_matrix_that_the_driver_refuses_is_an_error(program_of: Callable[[int], Path]) -> None:
+    m, n, k = 9, 8, 24
+    for a, b in ((k + 4, k), (k, k + 4), (2**39, k)):
+        assert run_on_host(program_of(0), 1, (1 if a > 2**30 else m, n, k), (a, 1, 1, b, n, 1), True) == "exit 2", (
+            a,
+            b,
+        )
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_every_config_fits(kernel: Kernel) -> None:
+    """Into shared memory, that many blocks at a time; and the largest products that are taken into a grid."""
+    configs = list(kernel.configs(HOPPER.facts))
+    assert len(configs) == len(kernel.order)
+    assert not any(list(kernel.configs(t.facts)) for name, t in TARGET.items() if name != HOPPER.name)
+    for config in configs:
+        width, split, rows = int(config["WIDTH"]), int(config["SPLIT"]), 64 * int(config["GROUPS"])
+        stages = stages_of(render(GEMM, kernel, HOPPER, config, "bf16"))
+        pitch = width + 8 * (width % 16 == 0)
+        shared = stages * (rows + width) * 128 + (split > 1) * rows * pitch * 4 + (2 * stages + 1) * 8
+        assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
+        assert 2 <= stages <= 16, config
+        assert rows * pitch * 4 <= stages * (rows + width) * 128, config
+        assert split <= 8, config
+        assert (2**27 // width + 1) * split < 2**31, config
+        assert 2**20 // rows < 2**16, config
