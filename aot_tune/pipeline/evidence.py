@@ -21,8 +21,8 @@ __all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_
 
 
 _LEFT_OUT = 1.03
-"""What a race left out counts as so much slower than its best at least, which is more than a variant may be that is kept
-in the place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
+"""What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
+place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
 
 
 @dataclass

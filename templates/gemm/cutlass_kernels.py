@@ -118,13 +118,9 @@ CUTLASS = Kernel(
         (128, 64, 64, 1, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1024]
         (256, 128, 64, 1, 2, "cooperative", 1, 1, "along_n"),
         (128, 256, 64, 2, 1, "cooperative", 1, 1, "along_m"),  # [4096 x 4096, 1024 x 4096]
-        (64, 128, 128, 1, 1, "pingpong", 1, 1, "heuristic"),
-        (64, 48, 128, 1, 2, "pingpong", 1, 1, "heuristic"),  # [64 x 6144]
         (128, 128, 64, 1, 1, "cooperative", -1, 1, "heuristic"),  # [few tiles, long K]
         (256, 144, 64, 1, 1, "cooperative", 1, 1, "heuristic"),  # [256 x 18944, 1024 x 4608]
-        (128, 192, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 6144, x 3072, x 4608, x 18944]
         (128, 80, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1280]
-        (128, 144, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [256 x 18944, 1024 x 4608]
         (128, 160, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [4096 x 1280]
     ),
     **_SHARED,
@@ -137,7 +133,6 @@ _FEW = table(
     (64, 16, 128, 1, "pingpong", 1),
     (64, 32, 128, 1, "pingpong", 1),
     (64, 32, 128, 1, "single", 1),
-    (64, 64, 128, 1, "pingpong", 1),
     (64, 16, 128, 2, "single", 1),
 )
 

@@ -199,7 +199,7 @@ TRITON_SPLIT = Kernel(
         (64, 64, 128, 4, 4, 4),
         (128, 128, 64, 4, 8, 4),
     ),
-    constraints=((target("capability") != 90) | (BLOCK_M <= 64),),
+    constraints=((target("capability") != 90) | (BLOCK_M == 64),),
     requires=_rows(0),
     worthwhile=(M > 1, M <= 256, N >= 64, K >= 1024),
     **_SHARED,
