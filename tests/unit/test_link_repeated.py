@@ -187,3 +187,21 @@ def test_a_subclass_whose_flag_resizes_another_one(ops: ModuleType, x: Array, we
     with torch.enable_grad():
         found = ops.rms_norm(tensor, torch.tensor(weight).as_subclass(Resizing), out=torch.empty(4, 6))
     np.testing.assert_allclose(np.asarray(found), rms(x, weight), rtol=1e-5)
+
+
+def test_a_name_that_calls_when_it_is_forgotten(ops: ModuleType, x: Array, weight: Array) -> None:
+    inner, out = np.empty_like(x), np.empty_like(x)
+    given = {"x": x, "out": out}
+    called = []
+
+    class Name(str):
+        def __del__(self) -> None:
+            called.append(str(self))
+            ops.rms_norm(weight=weight, x=x, out=inner, eps=0.5, stream=None)
+
+    for _ in range(3):
+        ops.rms_norm(**{Name("x"): x, "weight": weight})
+        assert ops.rms_norm(weight=weight, **given) is out
+    assert called
+    np.testing.assert_allclose(inner, rms(x, weight, 0.5), rtol=1e-5)
+    np.testing.assert_allclose(out, rms(x, weight), rtol=1e-5)

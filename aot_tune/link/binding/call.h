@@ -49,8 +49,8 @@ bool parse_call(State* state, int index, PyObject* const* arguments, Py_ssize_t 
   for (Py_ssize_t i = 0; i < count; ++i) out->tensors[kPositions.tensors[i]] = arguments[i];
   if (keywords == nullptr) return true;
   const Keywords& known = state->keywords[index];
-  if (known.names != keywords) learn_keywords(state, index, keywords);
-  if (known.count > kMaxKeywords) return parse(state, index, arguments, count, keywords, out);
+  if (known.names != keywords && !learn_keywords(state, index, keywords))
+    return parse(state, index, arguments, count, keywords, out);
   uint64_t rest = 0;  // whose values are to be converted, which may run Python code, and other calls
   for (Py_ssize_t k = 0; k < known.count; ++k) {
     const int place = known.places[k];

@@ -202,23 +202,26 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
                       &out->dtypes[i]);
 }
 
-void learn_keywords(State* state, int index, PyObject* names) {
+bool learn_keywords(State* state, int index, PyObject* names) {
   const Operator& op = kLibrary.operators[index];
   PyObject* const* const tensors = state->names + state->first_name[index];
-  Keywords& known = state->keywords[index];
-  PyObject* const before = known.names;
-  Py_INCREF(names);
-  known.names = names;  // held, so that no other tuple comes to lie where it does
-  known.count = PyTuple_Size(names);
-  for (Py_ssize_t k = 0; k < known.count && k < kMaxKeywords; ++k) {
+  const Py_ssize_t count = PyTuple_Size(names);
+  Keywords found{names, count, {}};
+  if (count > kMaxKeywords) return false;
+  for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* const key = PyTuple_GetItem(names, k);
+    if (!PyUnicode_CheckExact(key)) return false;  // when such a name goes, Python code may run
     const int i = find(tensors, op.tensor_count, key);
-    known.places[k] = static_cast<int8_t>(i >= 0                                ? i
+    found.places[k] = static_cast<int8_t>(i >= 0                                ? i
                                           : key == state->words[kWordStream]    ? kStreamPlace
                                           : key == state->words[kWordWorkspace] ? kWorkspacePlace
                                                                                 : -1);
   }
-  Py_XDECREF(before);
+  Keywords& known = state->keywords[index];
+  Py_INCREF(names);  // held, so that no other tuple comes to lie where it does
+  Py_XDECREF(known.names);
+  known = found;
+  return true;
 }
 
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,

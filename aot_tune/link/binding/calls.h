@@ -109,8 +109,9 @@ bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count
            Parsed* out);
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out);
 
-// Notes where the keywords of a call lead, for the next one from the same line of code.
-__attribute__((cold)) void learn_keywords(State* state, int index, PyObject* names);
+// Notes where the keywords of a call lead, for the next one from the same line of code; false where that is
+// not to be kept.
+__attribute__((cold)) bool learn_keywords(State* state, int index, PyObject* names);
 
 // Whether the scalars without a default were passed; false with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
