@@ -160,14 +160,14 @@ struct Known {
     mine.below = seen.low - data;
     mine.above = seen.high - data;
     mine.row_major = true;
-    int64_t step = 1;
+    uint64_t step = 1;  // of a row-major tensor; that of a broadcast one may not fit 64 bits
     for (int i = Op.tensors[tensor].rank - 1; i >= 0; --i) {
       const size_t axis = at + static_cast<size_t>(i);
       shape[axis] = given->shape[i];
-      strides[axis] = given->strides != nullptr ? given->strides[i] : step;
+      strides[axis] = given->strides != nullptr ? given->strides[i] : static_cast<int64_t>(step);
       views[axis] = seen.strides[i];
-      mine.row_major &= strides[axis] == step;
-      step *= given->shape[i];
+      mine.row_major &= strides[axis] == static_cast<int64_t>(step);
+      step *= static_cast<uint64_t>(given->shape[i]);
     }
   }
 };

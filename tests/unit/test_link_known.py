@@ -201,3 +201,42 @@ def test_a_new_call_takes_the_place_of_old_ones_when_it_comes_again(shim: ctypes
     assert simulate(shim, [*range(1, 8), 9, 9, 9, 9]) == [1] * 7 + [2, 1, 0, 0]
     said = simulate(shim, [*range(1, 8)] + [*range(11, 16)] * 40)
     assert said[-5:] == [0] * 5  # others by and by
+
+
+WIDE = """
+#include "check.cpp"
+#include "known.h"
+namespace aot_tune {
+int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
+constexpr TensorInfo kTensors[] = {{"x", "", "", 2, 32, 4, false, false, -1}, {"out", "", "", 2, 32, 1, true, false, -1}};
+constexpr OperatorInfo kOperator = {"test", kTensors, 2, nullptr, 0};
+const Backend backend = {"test", 1, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+}  // namespace aot_tune
+
+int main() {
+  using namespace aot_tune;
+  alignas(64) static float data[2][16];
+  int64_t shape[] = {1 << 27, 1 << 27, 1 << 27, 16}, broadcast[] = {0, 0, 0, 1};
+  DLTensor x = {data[0], {kDLCPU, 0}, 4, {kDLFloat, 32, 1}, shape, broadcast, 0};
+  DLTensor out = {data[1], {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, shape + 3, nullptr, 0};
+  const DLTensor* given[] = {&x, &out};
+  const uint64_t options[] = {0};
+  View seen[2];
+  static Known<kOperator, 1, int (*)()> known;
+  if (!read_plainly<kOperator>(given, seen, nullptr) || !has_plain_memory<kOperator>(given, seen)) return 1;
+  known.keep(given, options, seen);
+  known.backend = &backend;
+  if (!known.recall(given, options)) return 2;
+  x.strides = nullptr;
+  return known.recall(given, options) ? 3 : 0;
+}
+"""
+
+
+def test_a_broadcast_tensor_of_more_elements_than_64_bits_count(tmp_path: Path) -> None:
+    (tmp_path / "wide.cpp").write_text(WIDE)
+    runtime = runtime_folder()
+    flags = ["-std=c++17", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
+    flags += [f"-I{runtime}", f"-I{runtime / 'include'}", str(tmp_path / "wide.cpp"), "-o", str(tmp_path / "wide")]
+    subprocess.run(["g++", *flags], check=True)
+    subprocess.run([str(tmp_path / "wide")], check=True)
