@@ -8,6 +8,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+import linked
 import numpy as np
 import pytest
 import torch
@@ -205,3 +206,19 @@ def test_a_name_that_calls_when_it_is_forgotten(ops: ModuleType, x: Array, weigh
     assert called
     np.testing.assert_allclose(inner, rms(x, weight, 0.5), rtol=1e-5)
     np.testing.assert_allclose(out, rms(x, weight), rtol=1e-5)
+
+
+def test_the_mode_is_that_of_the_library_whose_function_torch_names(
+    ops: ModuleType, x: Array, weight: Array, monkeypatch: pytest.MonkeyPatch, built: linked.Built
+) -> None:
+    alone = linked.load_module(built.module)  # one that has not asked yet
+    tensor = torch.tensor(x, requires_grad=True)
+    monkeypatch.setattr(torch, "is_grad_enabled", gc.isenabled)  # as little of libc10.so's as that of a static torch
+    gc.disable()
+    try:
+        with torch.enable_grad():
+            alone.rms_norm(tensor, torch.tensor(weight), out=torch.empty(4, 6))
+    finally:
+        gc.enable()
+    with torch.no_grad(), pytest.raises(ValueError, match="requires a gradient"):
+        alone.rms_norm(tensor, torch.tensor(weight), out=torch.empty(4, 6))

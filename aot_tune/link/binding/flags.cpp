@@ -9,13 +9,15 @@ namespace {
 // Calls between two questions to a torch that has recorded gradients so far.
 constexpr uint8_t kCallsWithoutAsking = 15;
 
-// c10::GradMode::is_enabled() of the torch that this process has loaded, or NULL: of all that torch does to
-// answer the question, the answer.
-decltype(State::gradient_mode) find_mode() {
-  void* const library = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+// c10::GradMode::is_enabled() as the library has it that `asked` is of, or NULL: of all that torch does to
+// answer the question, the answer. That of another library in the process may tell another mode.
+decltype(State::gradient_mode) find_mode(PyCFunction asked) {
+  Dl_info from;
+  if (dladdr(reinterpret_cast<void*>(asked), &from) == 0 || from.dli_fname == nullptr) return nullptr;
+  void* const library = dlopen(from.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
-  void* const found = dlsym(library, "_ZN3c108GradMode10is_enabledEv");
-  dlclose(library);  // torch keeps it
+  void* const found = dlsym(library, "_ZN3c108GradMode10is_enabledEv");  // of what it is linked with, too
+  dlclose(library);                                                      // torch keeps it
   return reinterpret_cast<decltype(State::gradient_mode)>(found);
 }
 
@@ -29,7 +31,7 @@ __attribute__((cold)) void learn_gradients(State* state) {
                      PyCFunction_GetFlags(function) == METH_NOARGS;
   state->ask_gradients = plain ? PyCFunction_GetFunction(function) : nullptr;
   state->gradients_self = plain ? PyCFunction_GetSelf(function) : nullptr;
-  state->gradient_mode = plain ? find_mode() : nullptr;
+  state->gradient_mode = plain ? find_mode(state->ask_gradients) : nullptr;
 }
 
 inline bool gradients_enabled(State* state) {
