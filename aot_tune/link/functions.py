@@ -226,13 +226,12 @@ namespace {{
 namespace {scope} {{
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec,
-                                            KnownCalls<Remembered>& calls_, uint64_t number_) {{
+__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec, uint64_t number_) {{
   Call call_;
   int32_t status_ = {scope}::read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
 {enter}{arrays}
-  return {scope}::run(call_, exec, given_, options_, calls_, number_);
+  return {scope}::run(call_, exec, given_, options_, number_);
 }}
 
 }}  // namespace {scope}
@@ -240,12 +239,12 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}({declared}, const aot_tune_exec* exec) {{
   const uint64_t number_ = {scope}::number_of({passed});
-  auto& calls_ = {scope}::thread_calls();
-  {scope}::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
+  auto* const calls_ = {scope}::thread_calls();
+  {scope}::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {{
 {arrays.replace("  const", "    const")}
     if (__builtin_expect(known_->recall(given_, options_), 1)) {{
-      calls_.missed = 0;
+      calls_->missed = 0;
       int32_t status_;
       if (__builtin_expect(known_->is_ready(), 1)) {{
         status_ = known_->launch({again}, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
@@ -255,7 +254,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
       if ({scope}::repeat({passed}, exec, *known_, &status_)) return status_;
     }}
   }}
-  return {scope}::call_anew({passed}, exec, calls_, number_);
+  return {scope}::call_anew({passed}, exec, number_);
 }}
 
 {head}_workspace({declared}, size_t* workspace_size) {{

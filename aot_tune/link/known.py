@@ -27,14 +27,9 @@ def render_known(table: OperatorTable, bound: Mapping[str, tuple[str, int]]) -> 
 constexpr bool kSettled[] = {{{settled}}};
 
 using Remembered = Known<kOperator, {max(len(passed), 1)}, decltype(Functions::launch)>;
-thread_local KnownCalls<Remembered> known_calls;
+thread_local void* known_calls;  // the thread's, from the first that is remembered on
 
-// The thread's; found once, where compilers would look for it at each use.
-KnownCalls<Remembered>& thread_calls() {{
-  KnownCalls<Remembered>* calls = &known_calls;
-  asm("" : "+r"(calls));
-  return *calls;
-}}
+KnownCalls<Remembered>* thread_calls() {{ return static_cast<KnownCalls<Remembered>*>(known_calls); }}
 
 {_number(op, bound)}
 
@@ -69,14 +64,15 @@ __attribute__((noinline)) int32_t repeat_failed({listed}, Remembered& known_, in
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            KnownCalls<Remembered>& calls, uint64_t number) {{
+            uint64_t number) {{
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
   if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
-  Remembered* const known = calls.room(number);
+  void* const calls = thread_memory(sizeof(KnownCalls<Remembered>), &known_calls);
+  Remembered* const known = calls != nullptr ? thread_calls()->room(number) : nullptr;
   if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;

@@ -172,6 +172,11 @@ struct Known {
   }
 };
 
+// Memory of zeros, aligned to 64 bytes, for as long as the thread lives: `place`, which is the thread's too,
+// tells where it is, and NULL after that. NULL where there is none. A thread_local as large as what is
+// remembered would come off the stack of each thread of a program that is linked with the library.
+void* thread_memory(size_t size, void** place) noexcept;
+
 // The calls of an operator that a thread remembers. Each has a number that tells most calls apart, and is
 // never 0.
 template <typename Call>

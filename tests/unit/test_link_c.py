@@ -75,3 +75,40 @@ def test_calls_under_sanitizers(program: Path, level: str) -> None:
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "0 failures\n"
+
+
+SMALL = """
+#include <limits.h>
+#include <pthread.h>
+#include "aot_tune/ops.h"
+
+static void* run(void* failed) {
+  float data[3][4] = {{0}};
+  int64_t shape[2] = {2, 2};
+  DLTensor a = {data[0], {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, 0, 0}, b = a, out = a;
+  b.data = data[1];
+  out.data = data[2];
+  for (int i = 0; i < 3; ++i) *(int*)failed |= aot_tune_gemm(&a, &b, 0, 0, &out, 0, 0);
+  return 0;
+}
+
+int main() {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  int failed = 0;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN);
+  if (pthread_create(&thread, &attributes, run, &failed) != 0) return 1;
+  pthread_join(thread, 0);
+  return failed != 0 ? 2 : 0;
+}
+"""
+
+
+def test_threads_of_small_stacks_call(built: linked.Built, tmp_path: Path) -> None:
+    """What threads remember does not lie on their stacks, as the thread_locals of a program's libraries do."""
+    source, program, folder = tmp_path / "small.c", tmp_path / "small", built.library.parent
+    source.write_text(SMALL)
+    flags = [f"-I{folder}", f"-I{runtime_folder() / 'include'}", "-pthread", f"-Wl,-rpath,{folder}"]
+    subprocess.run(["gcc", *flags, str(source), str(built.library), "-o", str(program)], check=True)
+    assert subprocess.run([str(program)], check=False).returncode == 0

@@ -433,14 +433,9 @@ int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {
 constexpr bool kSettled[] = {false, false, false, false, false, false, false, false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local KnownCalls<Remembered> known_calls;
+thread_local void* known_calls;  // the thread's, from the first that is remembered on
 
-// The thread's; found once, where compilers would look for it at each use.
-KnownCalls<Remembered>& thread_calls() {
-  KnownCalls<Remembered>* calls = &known_calls;
-  asm("" : "+r"(calls));
-  return *calls;
-}
+KnownCalls<Remembered>* thread_calls() { return static_cast<KnownCalls<Remembered>*>(known_calls); }
 
 // A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
 // first ones lie within 64 bytes. 0 where it is no legal call.
@@ -494,14 +489,15 @@ __attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, const DLTenso
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            KnownCalls<Remembered>& calls, uint64_t number) {
+            uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
   if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
-  Remembered* const known = calls.room(number);
+  void* const calls = thread_memory(sizeof(KnownCalls<Remembered>), &known_calls);
+  Remembered* const known = calls != nullptr ? thread_calls()->room(number) : nullptr;
   if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
@@ -557,8 +553,7 @@ namespace {
 namespace operator_scale {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec,
-                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -567,7 +562,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
   if (status_ != AOT_TUNE_OK) return status_;
   const DLTensor* const given_[] = {x, bias, out};
   const uint64_t options_[] = {aot_tune::bits_of(factor)};
-  return operator_scale::run(call_, exec, given_, options_, calls_, number_);
+  return operator_scale::run(call_, exec, given_, options_, number_);
 }
 
 }  // namespace operator_scale
@@ -575,13 +570,13 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec) {
   const uint64_t number_ = operator_scale::number_of(x, bias, out, factor);
-  auto& calls_ = operator_scale::thread_calls();
-  operator_scale::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
+  auto* const calls_ = operator_scale::thread_calls();
+  operator_scale::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, bias, out};
     const uint64_t options_[] = {aot_tune::bits_of(factor)};
     if (__builtin_expect(known_->recall(given_, options_), 1)) {
-      calls_.missed = 0;
+      calls_->missed = 0;
       int32_t status_;
       if (__builtin_expect(known_->is_ready(), 1)) {
         status_ = known_->launch(&known_->tensors[0].tensor, bias ? &known_->tensors[1].tensor : nullptr, &known_->tensors[2].tensor, factor, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
@@ -591,7 +586,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTen
       if (operator_scale::repeat(x, bias, out, factor, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_scale::call_anew(x, bias, out, factor, exec, calls_, number_);
+  return operator_scale::call_anew(x, bias, out, factor, exec, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {

@@ -307,14 +307,9 @@ int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t siz
 constexpr bool kSettled[] = {false, false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local KnownCalls<Remembered> known_calls;
+thread_local void* known_calls;  // the thread's, from the first that is remembered on
 
-// The thread's; found once, where compilers would look for it at each use.
-KnownCalls<Remembered>& thread_calls() {
-  KnownCalls<Remembered>* calls = &known_calls;
-  asm("" : "+r"(calls));
-  return *calls;
-}
+KnownCalls<Remembered>* thread_calls() { return static_cast<KnownCalls<Remembered>*>(known_calls); }
 
 // A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
 // first ones lie within 64 bytes. 0 where it is no legal call.
@@ -373,14 +368,15 @@ __attribute__((noinline)) int32_t repeat_failed(const DLTensor* a, const DLTenso
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            KnownCalls<Remembered>& calls, uint64_t number) {
+            uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
   if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
-  Remembered* const known = calls.room(number);
+  void* const calls = thread_memory(sizeof(KnownCalls<Remembered>), &known_calls);
+  Remembered* const known = calls != nullptr ? thread_calls()->room(number) : nullptr;
   if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
@@ -438,14 +434,13 @@ namespace {
 namespace operator_gemm {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec,
-                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {a, b, bias, residual, out};
   const uint64_t options_[] = {aot_tune::bits_of(activation)};
-  return operator_gemm::run(call_, exec, given_, options_, calls_, number_);
+  return operator_gemm::run(call_, exec, given_, options_, number_);
 }
 
 }  // namespace operator_gemm
@@ -453,13 +448,13 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec) {
   const uint64_t number_ = operator_gemm::number_of(a, b, bias, residual, out, activation);
-  auto& calls_ = operator_gemm::thread_calls();
-  operator_gemm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
+  auto* const calls_ = operator_gemm::thread_calls();
+  operator_gemm::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {a, b, bias, residual, out};
     const uint64_t options_[] = {aot_tune::bits_of(activation)};
     if (__builtin_expect(known_->recall(given_, options_), 1)) {
-      calls_.missed = 0;
+      calls_->missed = 0;
       int32_t status_;
       if (__builtin_expect(known_->is_ready(), 1)) {
         status_ = known_->launch(&known_->tensors[0].tensor, &known_->tensors[1].tensor, bias ? &known_->tensors[2].tensor : nullptr, residual ? &known_->tensors[3].tensor : nullptr, &known_->tensors[4].tensor, activation, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
@@ -469,7 +464,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTens
       if (operator_gemm::repeat(a, b, bias, residual, out, activation, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, calls_, number_);
+  return operator_gemm::call_anew(a, b, bias, residual, out, activation, exec, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t* workspace_size) {
@@ -736,14 +731,9 @@ int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t siz
 constexpr bool kSettled[] = {false};
 
 using Remembered = Known<kOperator, 1, decltype(Functions::launch)>;
-thread_local KnownCalls<Remembered> known_calls;
+thread_local void* known_calls;  // the thread's, from the first that is remembered on
 
-// The thread's; found once, where compilers would look for it at each use.
-KnownCalls<Remembered>& thread_calls() {
-  KnownCalls<Remembered>* calls = &known_calls;
-  asm("" : "+r"(calls));
-  return *calls;
-}
+KnownCalls<Remembered>* thread_calls() { return static_cast<KnownCalls<Remembered>*>(known_calls); }
 
 // A number for a call that most others do not have: of its dims, attributes, optional tensors and where the
 // first ones lie within 64 bytes. 0 where it is no legal call.
@@ -803,14 +793,15 @@ __attribute__((noinline)) int32_t repeat_failed(const DLTensor* x, const DLTenso
 
 // A call that was read, in the time of `Entered`; it may be remembered, if it has a number.
 int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* given, const uint64_t* options,
-            KnownCalls<Remembered>& calls, uint64_t number) {
+            uint64_t number) {
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
   if (int32_t status = launch(c, exec, variant, size)) return status;
   if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
-  Remembered* const known = calls.room(number);
+  void* const calls = thread_memory(sizeof(KnownCalls<Remembered>), &known_calls);
+  Remembered* const known = calls != nullptr ? thread_calls()->room(number) : nullptr;
   if (known == nullptr) return AOT_TUNE_OK;
   known->keep(given, options, c.view);
   known->variant = variant;
@@ -864,14 +855,13 @@ namespace {
 namespace operator_rms_norm {
 
 // A call that is like none before it.
-__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec,
-                                            KnownCalls<Remembered>& calls_, uint64_t number_) {
+__attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
   const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
   const uint64_t options_[] = {aot_tune::bits_of(eps)};
-  return operator_rms_norm::run(call_, exec, given_, options_, calls_, number_);
+  return operator_rms_norm::run(call_, exec, given_, options_, number_);
 }
 
 }  // namespace operator_rms_norm
@@ -879,13 +869,13 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* w
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec) {
   const uint64_t number_ = operator_rms_norm::number_of(x, weight, residual, out, residual_out, eps);
-  auto& calls_ = operator_rms_norm::thread_calls();
-  operator_rms_norm::Remembered* const known_ = number_ != 0 ? calls_.find(number_) : nullptr;
+  auto* const calls_ = operator_rms_norm::thread_calls();
+  operator_rms_norm::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
   if (__builtin_expect(known_ != nullptr, 1)) {
     const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
     const uint64_t options_[] = {aot_tune::bits_of(eps)};
     if (__builtin_expect(known_->recall(given_, options_), 1)) {
-      calls_.missed = 0;
+      calls_->missed = 0;
       int32_t status_;
       if (__builtin_expect(known_->is_ready(), 1)) {
         status_ = known_->launch(&known_->tensors[0].tensor, &known_->tensors[1].tensor, residual ? &known_->tensors[2].tensor : nullptr, &known_->tensors[3].tensor, residual_out ? &known_->tensors[4].tensor : nullptr, eps, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
@@ -895,7 +885,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DL
       if (operator_rms_norm::repeat(x, weight, residual, out, residual_out, eps, exec, *known_, &status_)) return status_;
     }
   }
-  return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, calls_, number_);
+  return operator_rms_norm::call_anew(x, weight, residual, out, residual_out, eps, exec, number_);
 }
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t* workspace_size) {
