@@ -1,5 +1,7 @@
 // Stands in for libcuda.so.1 under a library of Triton kernels: one device of level 90, memory of the host,
 // and a line for each launch: the kernel, its grid, its block, the stream. Images are not run.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,10 @@ char context;
 void* current = nullptr;
 int capture_mode = 0;
 int exchanges = 0;
+int refusal = 0;
+pid_t user = 0;  // that called cuInit
+
+int status() { return user == getpid() ? 0 : 3; }  // as after a fork
 
 struct Config {
   uint32_t grid[3], block[3];
@@ -28,8 +34,12 @@ extern "C" {
 
 const char* stub_log() { return log_text.c_str(); }
 int stub_exchanges() { return exchanges; }
+void stub_refuse(int status) { refusal = status; }
 
-int cuInit(unsigned) { return 0; }
+int cuInit(unsigned) {
+  if (user == 0) user = getpid();
+  return status();
+}
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuGetErrorString(int, const char** text) { return *text = "an error of the stand-in", 0; }
 int cuDeviceGetCount(int* count) { return *count = 1, 0; }
@@ -49,10 +59,11 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   }
 }
 int cuDevicePrimaryCtxRetain(void** made, int) { return *made = &context, 0; }
-int cuCtxGetCurrent(void** found) { return *found = current, 0; }
+int cuCtxGetCurrent(void** found) { return *found = current, status(); }
 int cuCtxSetCurrent(void* wanted) { return current = wanted, 0; }
 int cuCtxGetDevice(int* device) { return *device = 0, current == nullptr ? 201 : 0; }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (status() != 0) return status();
   ++exchanges;
   const int before = capture_mode;
   capture_mode = *mode;
@@ -83,6 +94,7 @@ int cuTensorMapEncodeTiled(void*, int, uint32_t, void*, const uint64_t*, const u
   return 0;
 }
 int cuLaunchKernelEx(const Config* config, void* kernel, void**, void**) {
+  if (status() != 0 || refusal != 0) return refusal != 0 ? refusal : status();
   char line[200];
   std::snprintf(line, sizeof line, "%s %u,%u,%u x %u\n", static_cast<const char*>(kernel), config->grid[0],
                 config->grid[1], config->grid[2], config->block[0]);

@@ -208,7 +208,8 @@ WIDE = """
 #include "known.h"
 namespace aot_tune {
 int32_t fail(int32_t code, const char*, ...) noexcept { return code; }
-constexpr TensorInfo kTensors[] = {{"x", "", "", 2, 32, 4, false, false, -1}, {"out", "", "", 2, 32, 1, true, false, -1}};
+constexpr TensorInfo kTensors[] = {{"x", "", "", 2, 32, 4, false, false, -1},
+                                   {"out", "", "", 2, 32, 1, true, false, -1}};
 constexpr OperatorInfo kOperator = {"test", kTensors, 2, nullptr, 0};
 const Backend backend = {"test", 1, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 }  // namespace aot_tune
