@@ -112,3 +112,52 @@ def test_threads_of_small_stacks_call(built: linked.Built, tmp_path: Path) -> No
     flags = [f"-I{folder}", f"-I{runtime_folder() / 'include'}", "-pthread", f"-Wl,-rpath,{folder}"]
     subprocess.run(["gcc", *flags, str(source), str(built.library), "-o", str(program)], check=True)
     assert subprocess.run([str(program)], check=False).returncode == 0
+
+
+CLOSED = """
+#include <dlfcn.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include "aot_tune/ops.h"
+
+static sem_t called, closed;
+
+static void* run(void* function) {
+  float data[3][4] = {{0}};
+  int64_t shape[2] = {2, 2};
+  DLTensor a = {data[0], {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, 0, 0}, b = a, out = a;
+  b.data = data[1];
+  out.data = data[2];
+  int failed = 0;
+  for (int i = 0; i < 3; ++i) failed |= ((__typeof__(&aot_tune_gemm))function)(&a, &b, 0, 0, &out, 0, 0);
+  sem_post(&called);
+  sem_wait(&closed);
+  return failed != 0 ? function : 0;
+}
+
+int main(int count, char** values) {
+  sem_init(&called, 0, 0);
+  sem_init(&closed, 0, 0);
+  for (int i = 0; i < 3; ++i) {
+    void* library = dlopen(values[count - 1], RTLD_NOW);
+    void* failed = library;
+    pthread_t thread;
+    if (library == 0) return 1;
+    pthread_create(&thread, 0, run, dlsym(library, "aot_tune_gemm"));
+    sem_wait(&called);
+    dlclose(library);
+    sem_post(&closed);
+    pthread_join(thread, &failed);
+    if (failed != 0) return 2;
+  }
+  return 0;
+}
+"""
+
+
+def test_a_thread_ends_after_the_library_was_closed(built: linked.Built, tmp_path: Path) -> None:
+    source, program = tmp_path / "closed.c", tmp_path / "closed"
+    source.write_text(CLOSED)
+    flags = [f"-I{built.library.parent}", f"-I{runtime_folder() / 'include'}", "-pthread"]
+    subprocess.run(["gcc", *flags, str(source), "-o", str(program)], check=True)
+    assert subprocess.run([str(program), str(built.library)], check=False).returncode == 0
