@@ -89,10 +89,9 @@ step() {
       [ "$1" = triton ] || parts=calls,maps,start
       from=$(package)
       if [ "$from" = "$root" ]; then # the example needs an installed package, of whatever kernels
-        from=$work/plain/installed
-        [ -d "$from" ] || targets=cpu wheel "$work/plain" AOT_TUNE_MODE=generic || status=1
+        if [ -d "$work/plain/installed" ] || targets=cpu wheel "$work/plain" AOT_TUNE_MODE=generic; then from=$work/plain/installed; fi
       fi
-      if [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured all the same
+      if [ "$from" != "$root" ] && [ ! -d "$from/triton_package" ]; then # without the example, most parts are measured all the same
         PYTHONPATH=$from python -m pip install -q --no-index --no-deps --no-build-isolation --target "$from" examples/triton_package || status=1
       fi
       PYTHONPATH=$from python benchmarks/triton_kernels.py --parts $parts --objects "$AOT_TUNE_CACHE_DIR/objects" \
