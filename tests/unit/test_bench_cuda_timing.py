@@ -88,6 +88,24 @@ def test_short_calls_are_repeated_and_copies_are_called_equally_often() -> None:
     assert device.closed == 1
 
 
+def test_a_first_call_that_takes_long_does_not_make_the_graph_short() -> None:
+    device = Device([2000.0] * 3)
+    first = iter([90_000.0])
+
+    def call(index: int) -> int:
+        device.now += next(first, 0.0)
+        return device.call(index)
+
+    sampler = Sampler(device, [lambda i=i: call(i) for i in range(3)], POLICY, device.clock)
+    assert sampler.sample() == pytest.approx(2000 + 1000 / 33)
+    assert device.graphs == [3, 33]
+    assert device.closed == 1
+    assert sampler.made == len(device.made)
+    assert len({device.made[1:].count(i) for i in range(3)}) == 1
+    sampler.sample()
+    assert device.graphs == [3, 33]
+
+
 @given(st.floats(100, 1e9), st.integers(1, 512))
 def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
     size = _graph_size(call, copies, 200_000, GpuTiming())

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import triton_bundled
 from triton_bundled import (
@@ -96,6 +97,15 @@ def test_files_of_kernels_import_nothing_but_triton(operator: str) -> None:
     assert "import triton" not in text
 
 
+@pytest.mark.parametrize("operator", NAMES)
+def test_constants_of_kernels_are_numbers_of_float32(operator: str) -> None:
+    """Triton 3.6 takes a larger one for a float64, and with it all that it is compared with."""
+    tree = ast.parse((TEMPLATES / operator / "triton.py").read_text())
+    numbers = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, float)]
+    assert numbers
+    assert all(abs(n) <= float(np.finfo(np.float32).max) for n in numbers)
+
+
 class Program:
     """`triton_bundled.py`, running: an operator, a kernel and perhaps more in, what is found of them out."""
 
@@ -171,6 +181,7 @@ def test_kernels_compile_for_every_target(build: Program, operator: str, name: s
     for build, said in built.items():
         room = {"gfx942": 64, "80": 163}.get(build.partition(" ")[0], 227)
         assert said["shared"] <= room * 1024, build
+        assert "float64" not in said["uses"], build
     for number, config in enumerate(configs):
         said = built[f"90 config {number}"]
         assert said["warps"] == int(config["num_warps"]) * (3 if "specialized" in name else 1)

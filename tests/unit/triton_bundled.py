@@ -312,7 +312,8 @@ def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[s
     where = GPUTarget("hip", number, 64) if number == "gfx942" else GPUTarget("cuda", int(number), 32)
     built = compile_source(ASTSource(function, one.signature, constexprs, divisible), target=where, options=options)
     ptx = built.asm.get("ptx", "")
-    uses = [n for n, text in (("wgmma", "wgmma.mma_async"), ("tensormaps", "cp.async.bulk.tensor")) if text in ptx]
+    marks = {"wgmma": "wgmma.mma_async", "tensormaps": "cp.async.bulk.tensor", "float64": ".f64"}
+    uses = [name for name, text in marks.items() if text in ptx]
     return {"shared": built.metadata.shared, "warps": built.metadata.num_warps, "uses": uses}
 
 

@@ -28,9 +28,9 @@ class Sampler:
         self._engine, self._calls, self._clock = engine, calls, clock
         self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
         self.note, self.made = "", 0
-        once = self._once()
-        self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
-        self._recorded = self._record([calls[i % len(calls)] for i in range(self._size)], framework)
+        self._framework = framework
+        self._size = _graph_size(self._once(), len(calls), self._sample_ns, self._rules)
+        self._recorded = self._record()
         self._plays = 1
         self._sized = False
         self._span = 0.0
@@ -40,11 +40,12 @@ class Sampler:
         """Whether the calls left nothing in the graph: what they do, if anything, is not in the time."""
         return self._recorded.nodes == 0
 
-    def _record(self, batch: Sequence[Call], framework: bool) -> Recorded:
+    def _record(self) -> Recorded:
+        batch = [self._calls[i % len(self._calls)] for i in range(self._size)]
         if self._rules.launch == "stream":
             return self._engine.plain(batch)
         try:
-            recorded = self._engine.record(batch, framework)
+            recorded = self._engine.record(batch, self._framework)
         except CaptureError as error:
             self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
             return self._engine.plain(batch)
@@ -79,10 +80,25 @@ class Sampler:
         call = self._time(1, warm=True)[0]
         if not self._sized:
             self._sized = True
+            if self._grow(call):
+                call = self._time(1, warm=True)[0]
             played = call * self._size
             self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), self._rules.plays)
             self._span = played * self._plays
         return call
+
+    def _grow(self, call_ns: float) -> bool:
+        """Record more calls where they are shorter than the one that was made alone, on a device that had to wake up.
+
+        What starts a graph takes its time too: with few calls in it, that is a share of theirs.
+        """
+        size = _graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
+        if size <= self._size:
+            return False
+        self._recorded.close()
+        self._size = size
+        self._recorded = self._record()
+        return True
 
     def _heat_up(self) -> None:
         """Keep a device that was idle busy until its clock is steady, as far as a probe tells."""
