@@ -15,6 +15,10 @@ Clock = Callable[[], float]
 """Tells a device's clock in MHz; 0 where nothing does."""
 
 
+_AWAKE = 20
+"""A call that was made before is no short one if it takes so many times as long as those, even alone."""
+
+
 class Sampler:
     """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
 
@@ -29,11 +33,14 @@ class Sampler:
         self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
         self.note, self.made = "", 0
         self._framework = framework
-        self._size = _graph_size(self._once(), len(calls), self._sample_ns, self._rules)
-        self._recorded = self._record()
         self._plays = 1
         self._sized = False
         self._span = 0.0
+        once = self._once()
+        self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
+        self._recorded = self._record()
+        if self._rules.short_ns <= once < _AWAKE * self._rules.short_ns:
+            self._grow(self._time(1, warm=True)[0])
 
     @property
     def idle(self) -> bool:
@@ -80,25 +87,21 @@ class Sampler:
         call = self._time(1, warm=True)[0]
         if not self._sized:
             self._sized = True
-            if self._grow(call):
-                call = self._time(1, warm=True)[0]
             played = call * self._size
             self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), self._rules.plays)
             self._span = played * self._plays
         return call
 
-    def _grow(self, call_ns: float) -> bool:
+    def _grow(self, call_ns: float) -> None:
         """Record more calls where they are shorter than the one that was made alone, on a device that had to wake up.
 
         What starts a graph takes its time too: with few calls in it, that is a share of theirs.
         """
         size = _graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
-        if size <= self._size:
-            return False
-        self._recorded.close()
-        self._size = size
-        self._recorded = self._record()
-        return True
+        if size > self._size:
+            self._recorded.close()
+            self._size = size
+            self._recorded = self._record()
 
     def _heat_up(self) -> None:
         """Keep a device that was idle busy until its clock is steady, as far as a probe tells."""
