@@ -32,7 +32,7 @@ def gelu_approximate(x):
 
 @triton.jit
 def quotient(x, y, SHORT: tl.constexpr):
-    """x / y for a y of 1 and more; a division takes care of what divides otherwise, and a root's reciprocal need not."""
+    """x / y for y from 1 on; a division takes care of other divisors too, which takes longer."""
     if SHORT:
         root = tl.rsqrt(y)
         return x * root * root
@@ -70,9 +70,7 @@ def place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.co
 
 
 @triton.jit
-def finish(
-    sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION: tl.constexpr, SHORT: tl.constexpr
-):
+def finish(sums, bias, residual, residual_row, rows, columns, M, N, ACTIVATION: tl.constexpr, SHORT: tl.constexpr):
     """Sums after bias, activation and residual; one that is None is left out."""
     if bias is not None:
         sums += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
