@@ -1,11 +1,13 @@
 """A second tuned library beside the installed package, called through its C functions.
 
-A process takes libraries of one name for one and the same: the second one's Python module would get the first library.
+A process takes libraries of one name for one and the same: the second one's Python module would get the first library,
+and the installed package's module the second one's, were that loaded first.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -34,6 +36,8 @@ class SecondLibrary:
     """
 
     def __init__(self, folder: Path, name: str = "libaot_tune_ops.so") -> None:
+        if importlib.util.find_spec("aot_tune.ops"):
+            importlib.import_module("aot_tune.ops")
         found = sorted(folder.rglob(name))
         if len(found) != 1:
             raise OSError(f"{folder} holds {len(found)} files {name}, wanted one")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import Builder, Built, Compiler, Venv, members, run
+from environments import ROOT, Builder, Built, Compiler, Venv, members, run
 
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 
@@ -89,6 +89,23 @@ def test_the_module_works_with_no_compiler_on_the_path(venv: Venv, tmp_path: Pat
         "print('torch' in __import__('sys').modules, 'jinja2' in __import__('sys').modules)\n"
     )
     assert run([venv.python, "-c", code], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}).split() == ["False"] * 2
+
+
+def test_a_library_that_a_benchmark_compares_with_does_not_take_its_place(venv: Venv, tmp_path: Path) -> None:
+    shutil.copy(venv.packages / "aot_tune" / "lib" / "libaot_tune_ops.so", tmp_path)
+    program = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from gpu_second import SecondLibrary
+second = SecondLibrary(Path(sys.argv[2]))
+from aot_tune import ops
+assert second.manifest() == ops.manifest()
+print(Path("/proc/self/maps").read_text())
+"""
+    said = venv.run("python", "-c", program, ROOT / "benchmarks", tmp_path)
+    for folder in (venv.packages / "aot_tune" / "lib", tmp_path):
+        assert f"{folder}/libaot_tune_ops.so" in said
 
 
 def test_commands(venv: Venv) -> None:
