@@ -102,6 +102,16 @@ def test_an_error_of_the_second_library_is_its_own() -> None:
     assert gpu_tables.Result(TASK, error="lost").seen_from("without") is not None
 
 
+def test_a_copy_that_torch_makes_slowly_is_no_measure() -> None:
+    size = 1 << 30
+    rows = Task("softmax", problem(R=64, D=64), "rows", "bf16", "", size, 1, known=True)
+    fastest = size / 4e12 * 1e6
+    for took, share in ((fastest / 0.94, 0.94), (fastest / 0.6, 1.0)):
+        result = gpu_tables.Result(rows, {"aot_tune": [fastest, fastest], "copy": [took, took]})
+        assert result.of_copy(4e12) == pytest.approx(1 / share)
+    assert math.isnan(gpu_tables.Result(rows, {"aot_tune": [1.0, 1.0]}).of_copy(4e12))
+
+
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """`cuda.py`, under a name that no package has."""
