@@ -62,10 +62,9 @@ class _Worker:
 class Here:
     """A pool without processes: no sandbox, no deadlines."""
 
-    def __init__(self, bench: Bench, scratch: Path) -> None:
+    def __init__(self, bench: Bench) -> None:
         sessions = family(bench.device.family).session
-        self.references = scratch / "references"
-        self.references.mkdir(parents=True, exist_ok=True)
+        bench.findings.folder.mkdir(parents=True, exist_ok=True)
         self.deaths = 0
         self._workers = {r: _Worker(sessions(bench.policy, r, bench.device), r) for r in ("candidate", "framework")}
 
@@ -204,7 +203,7 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
 
     def here() -> Bench:
         bench = workers()
-        bench.pool = Here(bench, folder / str(made))  # type: ignore[assignment]
+        bench.pool = Here(bench)  # type: ignore[assignment]
         return bench
 
     found: dict[str, dict[str, list[float]]] = {w: {"start": [], "measuring": []} for w in ("workers", "here")}

@@ -24,7 +24,7 @@ class CompiledBed:
     def build(self, source: str, symbol: str = "candidate") -> Any:
         """A candidate's shared object."""
         digest = hashlib.sha256(source.encode()).hexdigest()
-        path = self.bench.pool.references.parent / f"{digest[:16]}.so"
+        path = self.bench.findings.folder.parent / f"{digest[:16]}.so"
         if not path.exists():
             path.with_suffix(".cpp").write_text(source)
             flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,12 @@ from aot_tune.bench import messages
 from aot_tune.bench.attempt import Phases, Remarks, Run, failure_of
 from aot_tune.bench.checks import checks_for
 from aot_tune.bench.family import Monitor, family
+from aot_tune.bench.findings import Findings
 from aot_tune.bench.pool import Pool
+from aot_tune.bench.preparation import Preparation
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.race import Entry, Race
 from aot_tune.bench.records import (
-    WORKER_FAULT,
     CandidateLike,
     Check,
     Device,
@@ -25,9 +27,8 @@ from aot_tune.bench.records import (
     Measurement,
     Policy,
     Prepared,
-    digest_of,
 )
-from aot_tune.errors import AotTuneError, WorkerError
+from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = ["Bench"]
@@ -38,15 +39,24 @@ _JUST_NOW = 0.25
 """Seconds within which what the device was like after one candidate's samples is what it is like before another's."""
 
 
+@dataclass(frozen=True)
+class _Odd:
+    """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
+
+    suite: str
+    problems: Sequence[Prepared] = ()
+
+
 class Bench:
     """A device to measure on, for the length of a `with` block.
 
     Args:
         device: as `identify` gives it.
         policy: how to measure.
-        scratch: a folder of this bench alone; reference results and workers' scratch folders go there.
+        scratch: a folder of this bench alone; workers' scratch folders go there.
         threads: of candidates and baselines.
         log: gets a line now and then.
+        findings: those of benches on devices of the same model, to share; without, of this bench alone, in `scratch`.
 
     It belongs to the thread that enters it, which must live until it is left.
     """
@@ -59,19 +69,18 @@ class Bench:
         scratch: Path,
         threads: int,
         log: Callable[[str], None] = lambda _line: None,
+        findings: Findings | None = None,
     ) -> None:
         self.device, self.policy, self.log = device, policy, log
+        self.findings = findings or Findings(scratch.resolve() / "references")
         self.family = family(device.family)
         self.monitor: Monitor = self.family.monitor(device, policy, log)
-        self.pool = Pool(device, policy, scratch.resolve(), threads, log)
+        self.pool = Pool(device, policy, scratch.resolve(), threads, log, references=self.findings.folder)
         self.remarks = Remarks(log)
+        self._preparation = Preparation(device, policy, self.findings, self._refer)
         self.unloads = True  # whether libraries are unloaded once a variant is verified in them
-        self._prepared: dict[str, Prepared] = {}
         self._operators: dict[str, Operator] = {}
-        self._sources: dict[str, str] = {}
-        self._fitted: dict[tuple[str, ...], list[Prepared]] = {}
-        self._checked: dict[tuple[str, str], messages.Checked] = {}
-        self._strikes: dict[str, tuple[int, DiedError]] = {}
+        self._fitted: dict[str, list[Prepared]] = {}
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
     def __enter__(self) -> Bench:
@@ -92,43 +101,12 @@ class Bench:
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
-        folder = str(operator_folder.resolve())
-        if folder not in self._sources:
-            self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
-        key = digest_of([operator.name, self._sources[folder], check, self.policy.seed])[:24]
-        if key in self._prepared:
-            return self._prepared[key]
-        files = self.pool.references / key
-        request = messages.Reference(operator_folder=folder, check=check, folder=str(files))
-        try:
-            reply = self.pool.refer(request, self.policy.deadlines.prepare)
-        except DiedError as death:
-            if death.certain and death.reason.startswith(WORKER_FAULT):
-                raise WorkerError(
-                    f"{self.device.name} cannot be measured on", why=death.reason.removeprefix(WORKER_FAULT)
-                ) from death
-            reply = messages.Failure(kind=death.status, reason=death.reason)
-        if not isinstance(reply, messages.Referred):
-            status, why = failure_of(reply)
-            rest = ", or leave such calls out by `legal`"
-            less = "; have it compute some rows at a time, or leave the problem out of the workload"
-            raise AotTuneError(
-                f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
-                why=f"{why} (out of memory)" if status == "oom" else why,
-                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
-            )
-        prepared = Prepared(
-            key=key,
-            operator=operator.name,
-            operator_folder=folder,
-            check=check,
-            folder=str(files),
-            digests=reply.digests,
-            seconds=reply.seconds,
-        )
-        self._prepared[key] = prepared
+        found = self._preparation.of(operator_folder.resolve(), operator, check)
         self._operators[operator.name] = operator
-        return prepared
+        return found
+
+    def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
+        return self.pool.refer(request, seconds)  # the pool of the time: benchmarks put another one in its place
 
     def screen(
         self,
@@ -213,12 +191,7 @@ class Bench:
 
     def struck(self, digest: str) -> DiedError | None:
         """What an object did that has killed as many workers as it may."""
-        count, death = self._strikes.get(digest, (0, DiedError("ok", "")))
-        return death if count >= self.policy.strikes else None
-
-    def strike(self, digest: str, death: DiedError) -> None:
-        """Count a worker that an object killed."""
-        self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)
+        return self.findings.struck(digest, self.policy.strikes)
 
     def introduce(self, worker: Worker, *problems: Prepared) -> None:
         """Name problems to a worker that does not know them.
@@ -267,21 +240,21 @@ class Bench:
             reason = f"{struck.reason}; not run again, it has killed {self.policy.strikes} workers"
             return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
         run = Run(self, prepared, candidate.id, digest, Phases())
-        checks = self._checks(prepared, requires) if tune_checks else []
+        odd = self._odd(prepared, digest, requires) if tune_checks else None
         load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
-        worker = self._warm_worker(run, checks)
+        worker = self._warm_worker(run, odd)
         blameless = worker.hosted <= {digest}  # else what another candidate left running may have killed it
         try:
-            return self._attempt(run, worker, load, checks, best_ns, timed)
+            return self._attempt(run, worker, load, odd, best_ns, timed)
         except DiedError as death:
             if blameless or death.certain or death.status == "timeout":
-                self.strike(digest, death)
+                self.findings.strike(digest, death)
                 return run.ended(death.status, death.reason)
-        worker = self._warm_worker(run, checks)
+        worker = self._warm_worker(run, odd)
         try:
-            return self._attempt(run, worker, load, checks, best_ns, timed)
+            return self._attempt(run, worker, load, odd, best_ns, timed)
         except DiedError as death:
-            self.strike(digest, death)
+            self.findings.strike(digest, death)
             return run.ended(death.status, death.reason)
 
     def _attempt(
@@ -289,7 +262,7 @@ class Bench:
         run: Run,
         worker: Worker,
         load: messages.Load,
-        checks: Sequence[Prepared],
+        odd: _Odd | None,
         best_ns: float | None,
         timed: bool,
     ) -> Measurement:
@@ -300,7 +273,7 @@ class Bench:
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
             worker.loaded[run.digest] = None
-        measured = self._judge(run, worker, checks, best_ns, timed)
+        measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
             self._unload(worker, 0 if self.family.on_host else _MOST_LOADED)
         return measured
@@ -312,14 +285,14 @@ class Bench:
             del worker.loaded[handle]
             self.pool.request(worker, messages.Unload(handle=handle), self.policy.deadlines.load)
 
-    def _warm_worker(self, run: Run, checks: Sequence[Prepared]) -> Worker:
+    def _warm_worker(self, run: Run, odd: _Odd | None) -> Worker:
         """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
         for last in (False, True):
             worker = self.pool.candidates()
             try:
                 with run.phases("prepare"):
                     new = run.prepared.key not in worker.known
-                    self.introduce(worker, run.prepared, *checks)
+                    self.introduce(worker, run.prepared, *(odd.problems if odd is not None else ()))
                     if new:
                         self.make_buffers(worker, run.prepared)
                 return worker
@@ -332,23 +305,27 @@ class Bench:
                     ) from None
         raise AssertionError
 
+    def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> _Odd | None:
+        suite = self.findings.suite(prepared.operator_folder, digest, requires)
+        if self.findings.verdicts.has(suite):
+            return _Odd(suite)
+        problems = self._checks(prepared, requires)
+        return _Odd(suite, problems) if problems else None
+
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
-        key = (folder, *(r.key() for r in requires))
+        key = "\n".join((folder, *(r.key() for r in requires)))
         if key not in self._fitted:
-            found = checks_for(operator, requires, self.policy, on_host=self.family.on_host)
-            self._fitted[key] = [self.prepare(Path(folder), operator, c) for c in found]
+            found = self.findings.checks.get(
+                key, lambda: checks_for(operator, requires, self.policy, on_host=self.family.on_host)
+            )
+            self._fitted[key] = self._preparation.of_all(Path(folder), operator, found)
         return self._fitted[key]
 
-    def _judge(
-        self, run: Run, worker: Worker, checks: Sequence[Prepared], best_ns: float | None, timed: bool
-    ) -> Measurement:
+    def _judge(self, run: Run, worker: Worker, odd: _Odd | None, best_ns: float | None, timed: bool) -> Measurement:
         limits, key = self.policy.deadlines, run.prepared.key
-        if checks:
-            with run.phases("check"):
-                checked = self._check(worker, run.digest, checks)
-            if checked.status != "ok":
-                return run.ended(checked.status, checked.reason, error=checked.error)
+        if odd is not None and (failed := self._failed(run, worker, odd)) is not None:
+            return failed
         seconds = limits.verify
         if best_ns is not None:
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
@@ -381,16 +358,16 @@ class Bench:
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
 
-    def _check(self, worker: Worker, digest: str, checks: Sequence[Prepared]) -> messages.Checked:
-        keys = tuple(c.key for c in checks)
-        known = self._checked.get((digest, digest_of(keys)))
-        if known is None:
-            reply = self.pool.request(worker, messages.Verify(handle=digest, keys=keys), self.policy.deadlines.check)
-            if not isinstance(reply, messages.Checked):
-                status, reason = failure_of(reply)
-                return messages.Checked(status=status, reason=reason)
-            known = self._checked[digest, digest_of(keys)] = reply
-        return known
+    def _failed(self, run: Run, worker: Worker, odd: _Odd) -> Measurement | None:
+        """The measurement of an object that is not right on its odd problems; None of one that is."""
+        verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems))
+        with run.phases("check"):
+            reply = self.findings.verdicts.get(
+                odd.suite, lambda: self.pool.request(worker, verify, self.policy.deadlines.check)
+            )
+        if not isinstance(reply, messages.Checked):
+            return run.ended(*failure_of(reply))
+        return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)
 
 
 def _expect_done(reply: messages.Reply) -> None:

@@ -31,11 +31,12 @@ class Pool:
         threads: int,
         log: Callable[[str], None],
         interpreter: tuple[str, ...] = (),
+        references: Path | None = None,
     ) -> None:
         self.device, self.policy, self.threads = device, policy, threads
         self._on_host = family(device.family).on_host
         self.token = secrets.token_hex(16)
-        self.references = scratch / "references"
+        self._references = references or scratch / "references"
         self._folder, self._log, self._interpreter = scratch / "workers", log, interpreter
         self._candidates: Worker | None = None
         self._spare: Worker | None = None
@@ -50,7 +51,7 @@ class Pool:
         self._open, self._owner = True, os.getpid()
         atexit.register(self.close)
         try:
-            self.references.mkdir(parents=True, exist_ok=True)
+            self._references.mkdir(parents=True, exist_ok=True)
             self._candidates, self._spare = self._new("candidate"), self._new("candidate")
             self._candidates.start()
             self._spare.start()
@@ -69,7 +70,7 @@ class Pool:
 
     def _new(self, role: Role) -> Worker:
         self._count += 1
-        shared = self.references if role == "framework" else None
+        shared = self._references if role == "framework" else None
         return Worker(
             self.device,
             self.policy,

@@ -194,7 +194,7 @@ class Race:
         runner.out(death.status, death.reason)
         self._loaded_in = None
         if runner.entry is not None:
-            self._bench.strike(runner.digest, death)
+            self._bench.findings.strike(runner.digest, death)
 
     def _qualify(self, runner: _Runner) -> None:
         struck = self._bench.struck(runner.digest)

@@ -7,8 +7,7 @@ import hashlib
 import os
 import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +16,11 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
 from aot_tune.bench import Entry as Entrant
-from aot_tune.compile import Object, toolchain_for
 from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shared import Shared
 from aot_tune.search import Budget
-from aot_tune.storage import check_loadable, scratch_folder
 
 __all__ = ["LazyBench"]
 
@@ -68,18 +66,23 @@ class LazyBench:
     """A bench on one device whose workers start at first use; a context manager.
 
     It is `exclusive` where something is timed, or where the device's memory is not shared: then it waits for a device
-    that another build measures on, no longer than a `budget` lasts where one is given.
+    that another build measures on, no longer than a `budget` lasts where one is given. What it shares with others is
+    `shared`, which outlives it.
     """
 
     def __init__(
-        self, session: Session, device: Device, budget: Budget | None = None, *, exclusive: bool = True
+        self,
+        session: Session,
+        device: Device,
+        budget: Budget | None = None,
+        *,
+        exclusive: bool = True,
+        shared: Shared | None = None,
     ) -> None:
         self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
+        self.shared = shared or self._stack.enter_context(Shared(session))
         self._bench: Bench | None = None
-        self._scratch: str | Path | None = None
-        self._linked: dict[str, Path] = {}
-        self._linking = threading.Lock()
 
     def __enter__(self) -> LazyBench:
         return self
@@ -112,9 +115,10 @@ class LazyBench:
                 Bench(
                     self.device,
                     self.session.policy_of(self.device.family),
-                    scratch=Path(self._folder()),
+                    scratch=self.shared.own_folder(),
                     threads=self.session.threads,
                     log=self.session.progress.line,
+                    findings=self.shared.findings,
                 )
             )
             self._stack.enter_context(stack.pop_all())
@@ -127,6 +131,16 @@ class LazyBench:
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
 
+    def choose(self, folder: Path, entries: Sequence[Entry]) -> int:
+        """Which of an operator's candidates to try next: the first that no other bench has begun to check.
+
+        All devices begin with the same candidates; what one finds of them on odd problems holds for all.
+        """
+        if self.shared.benches == 1:
+            return 0
+        findings, where = self.shared.findings, str(folder.resolve())
+        return findings.choose(findings.suite(where, e.digest, e.requires) for e in entries)
+
     def shared_object(self, entry: Entry) -> Path:
         """The candidate's object linked for the benchmark, made once.
 
@@ -137,25 +151,7 @@ class LazyBench:
             self.session.compile([entry], "again")
         if entry.object is None or not entry.compiled:
             raise ToolchainError(entry.object.error if entry.object is not None else "it was not compiled")
-        return self.link(entry.candidate.backend, entry.object)
-
-    def link(self, backend: str, made: Object) -> Path:
-        """A backend's object linked for the benchmark, made once; several threads may ask at a time.
-
-        Raises:
-            ToolchainError: when the object does not link.
-            WorkerError: when workers could not load it from where it would lie.
-        """
-        with self._linking:
-            known = self._linked.get(made.digest)
-        if known is not None:
-            return known
-        folder = Path(self._folder())
-        check_loadable(folder)  # else every candidate would fail, and that be remembered of it
-        path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
-        toolchain_for(backend, self.session.environment).link_shared([Path(made.path)], path)
-        with self._linking:
-            return self._linked.setdefault(made.digest, path)
+        return self.shared.link(entry.candidate.backend, entry.object)
 
     def entrant(self, entry: Entry) -> Entrant:
         """The candidate as races take it.
@@ -169,10 +165,3 @@ class LazyBench:
             symbol=entry.rendered.symbol,
             object_digest=entry.digest,
         )
-
-    def _folder(self) -> str:
-        """Where this bench's files are, until it ends."""
-        with self._linking:
-            if self._scratch is None:
-                self._scratch = self._stack.enter_context(scratch_folder())
-            return str(self._scratch)

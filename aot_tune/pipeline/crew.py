@@ -14,6 +14,7 @@ from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.shared import Shared
 from aot_tune.spec import Problem
 
 __all__ = ["Crew", "Job"]
@@ -32,7 +33,8 @@ class Crew:
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
-        self.benches = [LazyBench(session, d, session.turn) for d in devices]
+        self.shared = Shared(session, len(devices))
+        self.benches = [LazyBench(session, d, session.turn, shared=self.shared) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
         self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []
@@ -78,9 +80,11 @@ class Crew:
         return self.members[0].knows_race(loaded, problem, entrants)
 
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
-        """Do all jobs; those of one number on one device, now and later, in their order.
+        """Do all jobs; those of one number on one device, in their order.
 
-        A number's device is the first that has nothing else to do. The first job that fails ends the others.
+        It is the device that had the number before, or else the first that has nothing to do. One that has nothing left
+        takes a number from the device that has most: to prepare its problem again takes less than most jobs. The first
+        job that fails ends the others.
         """
         if not self._threads:
             for _, job in jobs:
@@ -130,50 +134,56 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for bench, thread in zip(self.benches, self._threads, strict=False):
-            thread.submit(bench.__exit__, kind, error, trace).result()
-            thread.shutdown()
-        if not self._threads:
-            self.benches[0].__exit__(kind, error, trace)
+        with self.shared:
+            for bench, thread in zip(self.benches, self._threads, strict=False):
+                thread.submit(bench.__exit__, kind, error, trace).result()
+                thread.shutdown()
+            if not self._threads:
+                self.benches[0].__exit__(kind, error, trace)
 
 
 class _Turns:
-    """Jobs that devices take one after the other, from their own and then from those that belong to none yet.
+    """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
 
-    `homes` has the device of a number; a number that gets one keeps it, for what was prepared on it is there.
+    `homes` has the device of a number, on which its problem is prepared.
     """
 
     def __init__(
         self, members: Sequence[Measurer], homes: dict[int, Measurer], jobs: Iterable[tuple[int, Job]]
     ) -> None:
         self._lock, self._homes = threading.Lock(), homes
-        self._own: dict[int, deque[list[Job]]] = {id(m): deque() for m in members}
+        self._own: dict[int, deque[tuple[int, list[Job]]]] = {id(m): deque() for m in members}
         self._free: deque[tuple[int, list[Job]]] = deque()
         together: dict[int, list[Job]] = {}
         for number, job in jobs:
             together.setdefault(number, []).append(job)
         for number, mine in together.items():
-            if number in homes:
-                self._own[id(homes[number])].append(mine)
-            else:
-                self._free.append((number, mine))
+            home = homes.get(number)
+            (self._free if home is None else self._own[id(home)]).append((number, mine))
 
     def work(self, member: Measurer) -> None:
         """Do what there is for a device, until nothing is left or another one has failed."""
         while not member.ended and (turn := self._next(member)):
-            number, jobs = turn
+            number, jobs, before = turn
             done = [job(member) for job in jobs if not member.ended]
-            if number is not None and all(one is False for one in done):
+            if all(one is False for one in done):  # nothing was prepared
                 with self._lock:
-                    del self._homes[number]
+                    if before is None:
+                        del self._homes[number]
+                    else:
+                        self._homes[number] = before
 
-    def _next(self, member: Measurer) -> tuple[int | None, list[Job]] | None:
-        """The next jobs, and their number if it has become this device's just now."""
+    def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
+        """The next number, which is this device's from now on, its jobs, and whose it was."""
         with self._lock:
             if own := self._own[id(member)]:
-                return None, own.popleft()
-            if self._free:
+                number, jobs = own.popleft()
+            elif self._free:
                 number, jobs = self._free.popleft()
-                self._homes[number] = member
-                return number, jobs
-            return None
+            elif most := max(self._own.values(), key=len):
+                number, jobs = most.pop()
+            else:
+                return None
+            before = self._homes.get(number)
+            self._homes[number] = member
+            return number, jobs, before

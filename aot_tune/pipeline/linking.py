@@ -45,6 +45,5 @@ class Linker:
         return not all(self._crew.knows(loaded, p, entry.candidate.id, digest) for p in wanted)
 
     def _link(self, entry: Entry, made: Object) -> None:
-        for bench in self._crew.benches:
-            with contextlib.suppress(ToolchainError):
-                bench.link(entry.candidate.backend, made)
+        with contextlib.suppress(ToolchainError):
+            self._crew.shared.link(entry.candidate.backend, made)

@@ -132,7 +132,9 @@ class Measurer:
         one = self._one(loaded, problem)
         row = evidence.measurements.get(problem.id, {}).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
-        for entry in entries:
+        waiting = list(entries)
+        while waiting:
+            entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             begun, reused = self._session.progress.now(), self.reused
             measurement = None if self._over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self._over and not _counts(measurement)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import resource
@@ -351,10 +352,14 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
 
 def baseline_versions(loaded: LoadedOperator) -> dict[str, str]:
     """Version of each baseline's package, by baseline name; those that are not installed are left out."""
-    found: dict[str, str] = {}
-    for baseline in loaded.operator.baselines:
-        try:
-            found[baseline.name] = importlib.metadata.version(baseline.requires)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    versions = {b.name: _version(b.requires) for b in loaded.operator.baselines}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """A package's version, which takes a file to be read; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

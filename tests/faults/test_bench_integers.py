@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,10 +130,9 @@ def test_what_hides_in_rounding_is_found_only_by_integers(
     measured = with_integers.wholly(with_integers.build(SOURCE.replace("BODY", HIDDEN)))
     assert measured.status == "wrong-result"
     assert "small integers" in measured.reason
-    (tmp_path / "templates/product/operator.py").write_text(PRODUCT.replace("EXACT", "None"))
-    without = CompiledBed(with_integers.bench, with_integers.folder)
-    without.bench._sources.clear()
-    without.bench._fitted.clear()
+    other = shutil.copytree(with_integers.folder, tmp_path / "without" / "product")
+    (other / "operator.py").write_text(PRODUCT.replace("EXACT", "None"))
+    without = CompiledBed(with_integers.bench, other)
     measured = without.wholly(without.build(SOURCE.replace("BODY", HIDDEN) + "// another object"))
     assert measured.status == "ok", measured.reason
 

@@ -11,11 +11,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from isolation import Here
 
 
-def test_a_bench_measures_in_its_own_process(
-    make_bench: Callable[..., Any], make_bed: Callable[[Any], Any], tmp_path: Path
-) -> None:
+def test_a_bench_measures_in_its_own_process(make_bench: Callable[..., Any], make_bed: Callable[[Any], Any]) -> None:
     bench = make_bench()
-    bench.pool = Here(bench, tmp_path / "here")
+    bench.pool = Here(bench)
     with bench:
         bed = make_bed(bench)
         prepared = bed.prepare()

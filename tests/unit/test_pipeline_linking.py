@@ -14,12 +14,12 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 from aot_tune.bench import Device
 from aot_tune.compile import Jobs, Object
 from aot_tune.errors import ToolchainError
-from aot_tune.pipeline import benching
-from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline import shared as shared_module
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.linking import Linker
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.search import Budget
 from aot_tune.spec import Problem
 
 ONE, TWO = OPERATOR.workload
@@ -30,31 +30,34 @@ def compiled(digest: str, status: str = "ok") -> Object:
     return Object(key="", path="x.o", digest=digest, symbol="", source="", target="", status=cast(Any, status))
 
 
-def linker(found: Evidence, known: Sequence[tuple[Problem, str]], *links: Link) -> Linker:
-    """With a bench for each of `links`, and a store that knows the screens of so many objects."""
+def linker(found: Evidence, known: Sequence[tuple[Problem, str]], link: Link) -> Linker:
+    """With a store that knows the screens of so many objects."""
 
     def knows(_loaded: object, where: Problem, _candidate: str, digest: str) -> bool:
         return (where, digest) in known
 
-    crew = SimpleNamespace(benches=[SimpleNamespace(link=link) for link in links], knows=knows)
+    crew = SimpleNamespace(shared=SimpleNamespace(link=link), knows=knows)
     session = SimpleNamespace(jobs_of=lambda _: Jobs(count=2, reason=""))
     loaded = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
     return Linker(cast(Session, session), cast(Crew, crew), [(loaded, found)])
 
 
-def test_an_object_is_linked_for_all_devices_unless_all_its_screens_are_known() -> None:
+def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
     linked: list[str] = []
-    links = [lambda backend, made, i=i: linked.append(f"{i} {backend} {made.digest}") for i in range(2)]
+
+    def link(backend: str, made: Object) -> None:
+        linked.append(f"{backend} {made.digest}")
+
     found = evidence(FAST, SMALL, GENERIC)
     found.add(measured(GENERIC, ONE, (1.0,)))
-    one = linker(found, [(ONE, "f"), (TWO, "f"), (ONE, "s"), (ONE, "old")], *links)
+    one = linker(found, [(ONE, "f"), (TWO, "f"), (ONE, "s"), (ONE, "old")], link)
     assert one.after(FAST, compiled("f")) is None
     assert one.after(SMALL, compiled("s")) is None  # meant for the first problem alone
     assert one.after(FAST, compiled("", "compile-failed")) is None
     for task in (one.after(FAST, compiled("old")), one.after(GENERIC, compiled("g"))):
         assert task is not None
         task()
-    assert linked == ["0 cxx old", "1 cxx old", "0 cxx g", "1 cxx g"]
+    assert linked == ["cxx old", "cxx g"]
 
 
 def test_what_does_not_link_is_told_when_it_is_measured() -> None:
@@ -84,7 +87,7 @@ def test_entrants_of_races_are_linked_several_at_a_time_and_faults_are_not_lost(
             one.object = None
 
 
-def test_a_bench_links_an_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_linked_once_for_all_benches_of_a_crew(monkeypatch: pytest.MonkeyPatch) -> None:
     linked: list[Path] = []
 
     def link_shared(objects: list[Path], out: Path) -> None:
@@ -92,12 +95,16 @@ def test_a_bench_links_an_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
         out.touch()
 
     chain = SimpleNamespace(link_shared=link_shared)
-    monkeypatch.setattr(benching, "toolchain_for", lambda _backend, _environment: chain)
-    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
-    with LazyBench(cast(Session, SimpleNamespace(environment={})), device) as bench:
-        first = bench.link("cxx", compiled("a"))
-        assert bench.link("cxx", compiled("a")) == first
-        assert bench.link("cxx", compiled("b")) != first
+    monkeypatch.setattr(shared_module, "toolchain_for", lambda _backend, _environment: chain)
+    devices = [Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"}, unit=u) for u in "01"]
+    with Crew(cast(Session, SimpleNamespace(environment={}, turn=Budget(None))), devices) as crew:
+        one, other = (bench.shared for bench in crew.benches)
+        first = one.link("cxx", compiled("a"))
+        assert other.link("cxx", compiled("a")) == first
+        assert other.link("cxx", compiled("b")) != first
+        assert first.is_file()
+        assert one.own_folder() != other.own_folder()
+        crew.leave_out(0)
         assert first.is_file()
     assert linked == [Path("x.o"), Path("x.o")]
     assert not first.exists()

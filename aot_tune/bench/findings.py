@@ -1,0 +1,106 @@
+"""What is found out once for all devices of one model: references, and what objects come to on odd problems."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from aot_tune.bench import messages
+from aot_tune.bench.process import DiedError
+from aot_tune.bench.records import Check, Prepared, digest_of
+from aot_tune.spec import Expr
+
+__all__ = ["Findings", "Once"]
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Values by name, each made by the first thread that asks; the others wait for it.
+
+    Where making it fails, or what comes of it is not to be kept, the next one that asks or waits makes it itself.
+    """
+
+    def __init__(self, keep: Callable[[T], bool] = lambda _value: True) -> None:
+        self._lock, self._keep = threading.Lock(), keep
+        self._made: dict[str, T] = {}
+        self._making: dict[str, threading.Event] = {}
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """The value of that name."""
+        while True:
+            with self._lock:
+                if name in self._made:
+                    return self._made[name]
+                other = self._making.get(name)
+                if other is None:
+                    mine = self._making[name] = threading.Event()
+                    break
+            other.wait()
+        try:
+            value = make()
+            if self._keep(value):
+                with self._lock:
+                    self._made[name] = value
+            return value
+        finally:
+            with self._lock:
+                del self._making[name]
+            mine.set()
+
+    def has(self, name: str) -> bool:
+        """Whether it is made."""
+        with self._lock:
+            return name in self._made
+
+    def making(self, name: str) -> bool:
+        """Whether somebody makes it now."""
+        with self._lock:
+            return name in self._making
+
+
+class Findings:
+    """What benches on devices of one model, each in a thread of its own, need not find out for themselves.
+
+    Args:
+        folder: where references go; workers of all benches can read it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checks = Once[list[Check]]()
+        self.references = Once[Prepared]()
+        self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked))
+        self._lock = threading.Lock()
+        self._strikes: dict[str, tuple[int, DiedError]] = {}
+        self._begun: dict[str, int] = {}
+
+    @staticmethod
+    def suite(operator_folder: str, digest: str, requires: Sequence[Expr]) -> str:
+        """The name of what an object comes to on the odd problems that its guards let through."""
+        return digest_of([operator_folder, digest, [r.key() for r in requires]])
+
+    def choose(self, suites: Iterable[str]) -> int:
+        """Which of an asking thread's objects to try next, by what they come to on odd problems.
+
+        The first for which that is known, or which no other thread has begun; from now on this one has. Else the first.
+        """
+        me = threading.get_ident()
+        with self._lock:
+            for position, suite in enumerate(suites):
+                if self.verdicts.has(suite) or self._begun.setdefault(suite, me) == me:
+                    return position
+        return 0
+
+    def struck(self, digest: str, most: int) -> DiedError | None:
+        """What an object did that has killed as many workers as it may."""
+        with self._lock:
+            count, death = self._strikes.get(digest, (0, DiedError("ok", "")))
+        return death if count >= most else None
+
+    def strike(self, digest: str, death: DiedError) -> None:
+        """Count a worker that an object killed."""
+        with self._lock:
+            self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)

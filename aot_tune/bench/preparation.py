@@ -1,0 +1,82 @@
+"""References of problems and of odd ones, as a bench asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from aot_tune.bench import messages
+from aot_tune.bench.attempt import failure_of
+from aot_tune.bench.findings import Findings
+from aot_tune.bench.process import DiedError
+from aot_tune.bench.records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
+from aot_tune.errors import AotTuneError, WorkerError
+from aot_tune.spec import Operator
+
+__all__ = ["Preparation"]
+
+Refer = Callable[[messages.Reference, float], messages.Reply]
+
+
+class Preparation:
+    """Has references computed that `findings` lack; `refer` asks the worker for it, within so many seconds."""
+
+    def __init__(self, device: Device, policy: Policy, findings: Findings, refer: Refer) -> None:
+        self._device, self._policy, self._findings, self._refer = device, policy, findings, refer
+        self._sources: dict[str, str] = {}
+
+    def of(self, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+        """The reference of one problem, or check.
+
+        Raises:
+            WorkerError, AotTuneError: as `Bench.prepare` does.
+        """
+        key = self._key(operator_folder, operator, check)
+        return self._findings.references.get(key, lambda: self._made(key, operator_folder, operator, check))
+
+    def of_all(self, operator_folder: Path, operator: Operator, checks: Sequence[Check]) -> list[Prepared]:
+        """Those of several; first what no other bench is at.
+
+        Raises:
+            WorkerError, AotTuneError: as `Bench.prepare` does.
+        """
+        for check in checks:
+            if not self._findings.references.making(self._key(operator_folder, operator, check)):
+                self.of(operator_folder, operator, check)
+        return [self.of(operator_folder, operator, check) for check in checks]
+
+    def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
+        folder = str(operator_folder)
+        if folder not in self._sources:
+            self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
+        return digest_of([operator.name, self._sources[folder], check, self._policy.seed])[:24]
+
+    def _made(self, key: str, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+        files = str(self._findings.folder / key)
+        request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=files)
+        try:
+            reply = self._refer(request, self._policy.deadlines.prepare)
+        except DiedError as death:
+            if death.certain and death.reason.startswith(WORKER_FAULT):
+                raise WorkerError(
+                    f"{self._device.name} cannot be measured on", why=death.reason.removeprefix(WORKER_FAULT)
+                ) from death
+            reply = messages.Failure(kind=death.status, reason=death.reason)
+        if not isinstance(reply, messages.Referred):
+            status, why = failure_of(reply)
+            rest = ", or leave such calls out by `legal`"
+            less = "; have it compute some rows at a time, or leave the problem out of the workload"
+            raise AotTuneError(
+                f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
+                why=f"{why} (out of memory)" if status == "oom" else why,
+                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
+            )
+        return Prepared(
+            key=key,
+            operator=operator.name,
+            operator_folder=str(operator_folder),
+            check=check,
+            folder=files,
+            digests=reply.digests,
+            seconds=reply.seconds,
+        )

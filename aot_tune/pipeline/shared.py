@@ -1,0 +1,74 @@
+"""What the benches of a crew share: their files, the candidates that are linked, and what is found out once for all."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from aot_tune.bench.findings import Findings
+from aot_tune.compile import Object, toolchain_for
+from aot_tune.pipeline.session import Session
+from aot_tune.storage import check_loadable, scratch_folder
+
+__all__ = ["Shared"]
+
+
+class Shared:
+    """A context manager, whose files are gone after it; any thread may use it. So many `benches` do."""
+
+    def __init__(self, session: Session, benches: int = 1) -> None:
+        self.benches = benches
+        self._session, self._stack, self._lock = session, ExitStack(), threading.Lock()
+        self._folder: Path | None = None
+        self._findings: Findings | None = None
+        self._linked: dict[str, Path] = {}
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def findings(self) -> Findings:
+        """What is found out on one device for all."""
+        folder = self.folder()
+        with self._lock:
+            if self._findings is None:
+                self._findings = Findings(folder / "references")
+            return self._findings
+
+    def folder(self) -> Path:
+        """Where files go that all can read, until it ends."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = Path(self._stack.enter_context(scratch_folder())).resolve()
+            return self._folder
+
+    def own_folder(self) -> Path:
+        """A new one in it for one bench."""
+        return self.folder() / f"bench-{next(self._numbers)}"
+
+    def link(self, backend: str, made: Object) -> Path:
+        """A backend's object linked for the benchmark, made once; several threads may ask at a time.
+
+        Raises:
+            ToolchainError: when the object does not link.
+            WorkerError: when workers could not load it from where it would lie.
+        """
+        with self._lock:
+            known = self._linked.get(made.digest)
+        if known is not None:
+            return known
+        folder = self.folder()
+        check_loadable(folder)  # else every candidate would fail, and that be remembered of it
+        path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
+        toolchain_for(backend, self._session.environment).link_shared([Path(made.path)], path)
+        with self._lock:
+            return self._linked.setdefault(made.digest, path)

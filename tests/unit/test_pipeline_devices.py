@@ -1,0 +1,182 @@
+"""Several devices of one model: whether they agree on a probe, and how they share a backlog."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from test_pipeline_crew import crew_of
+
+from aot_tune.bench import Measurement, Status
+from aot_tune.compile import Object
+from aot_tune.database import Code
+from aot_tune.errors import AotTuneError
+from aot_tune.pipeline.backlog import Backlog
+from aot_tune.pipeline.crew import Crew
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.probe import check_agreement, deviations
+from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, problem
+
+
+def timed(times: tuple[float, ...], status: Status = "ok") -> Measurement:
+    return Measurement(
+        candidate="generic",
+        object="o",
+        problem=problem(N=1 << 22),
+        device="d",
+        policy="p",
+        status=status,
+        reason="" if status == "ok" else "illegal address",
+        screen=times if status == "ok" else (),
+    )
+
+
+def steady(time: float) -> Measurement:
+    return timed((time, 1.001 * time, 0.999 * time, time) * 8)
+
+
+def test_a_device_that_is_off_by_more_than_the_noise_is_told_from_the_others() -> None:
+    found = deviations({0: steady(100.0), 1: steady(101.0), 2: steady(112.0), 3: steady(90.0)})
+    off = {i for i, (ratio, noise) in found.items() if abs(ratio - 1) > noise}
+    assert off == {2, 3}
+    assert found[2][0] == pytest.approx(1.12)
+
+
+def test_of_two_devices_the_slower_one_is_off() -> None:
+    found = deviations({0: steady(120.0), 1: steady(100.0)})
+    assert found[1][0] == 1.0
+    assert found[0][0] == pytest.approx(1.2)
+
+
+def test_noisy_times_say_less() -> None:
+    noisy = timed((100.0, 160.0, 60.0, 120.0, 150.0, 70.0))
+    ratio, noise = deviations({0: steady(100.0), 1: noisy})[1]
+    assert abs(ratio - 1) <= noise
+
+
+class Probed:
+    """What `check_agreement` needs of a session: it compiles at once, and keeps what is printed."""
+
+    def __init__(self, compiles: bool = True) -> None:
+        self.lines: list[str] = []
+        self.compiled: list[str] = []
+        self.compiles = compiles
+        self.progress = SimpleNamespace(line=self.lines.append)
+
+    def compile(self, entries: list[Entry], what: str) -> None:
+        for entry in entries:
+            self.compiled.append(entry.candidate.kernel)
+            assert what == "probe"
+            entry.object = cast(Object, SimpleNamespace(status="ok" if self.compiles else "compile-failed"))
+
+
+OPERATOR = Operator(
+    name="scale",
+    dims=("N",),
+    tensors=(Tensor("x", (dims("N")[0],)), Tensor("out", (dims("N")[0],), output=True)),
+    reference=lambda xp, call: {"out": call.x},
+    flops=dims("N")[0],
+    workload=(problem(N=8), problem(N=1 << 22)),
+    kernels=(Kernel("generic", "g.j2", backend="nvcc", generic=True), Kernel("fast", "f.j2", backend="nvcc")),
+)
+
+
+def pairs() -> list[tuple[LoadedOperator, Evidence]]:
+    found = {}
+    for kernel in ("fast", "generic"):
+        candidate = Candidate(
+            operator="scale", kernel=kernel, backend="nvcc", target="cuda-sm_80", generic=kernel == "generic"
+        )
+        rendered = Rendered(candidate=candidate, source="", digest="", symbol=kernel, lines=[])
+        found[candidate.id] = Entry(candidate=candidate, rendered=rendered, requires=())
+    target = Target(name="cuda-sm_80", family="cuda", level=80)
+    return [(LoadedOperator(Path(), OPERATOR), Evidence(OPERATOR, target, found))]
+
+
+def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[Crew, list[str]]:
+    """A crew of so many devices after the check; its members say what the probe was."""
+    asked: list[str] = []
+    with crew_of(len(times)) as crew:
+        for member, told in zip(crew.members, times, strict=True):
+
+            def probe(_loaded: object, where: Problem, entry: Entry, told: Any = told) -> Measurement:
+                asked.append(f"{entry.candidate.kernel} {where.id}")
+                if isinstance(told, AotTuneError):
+                    raise told
+                return cast(Measurement, told)
+
+            member.probe = probe  # type: ignore[method-assign]
+        check_agreement(cast(Session, session), crew, pairs())
+    return crew, asked
+
+
+def units(crew: Crew) -> list[str]:
+    return [b.device.unit for b in crew.benches]
+
+
+def test_devices_that_agree_on_the_probe_all_stay() -> None:
+    session = Probed()
+    crew, asked = probed([steady(100.0), steady(100.5), steady(99.5)], session)
+    assert units(crew) == ["GPU-0", "GPU-1", "GPU-2"]
+    assert len(crew.members) == 3
+    assert set(asked) == {f"generic N={1 << 22}"}  # what moves most of a short read
+    assert session.lines == ["3 devices agree on a probe: 1.000, 1.005, 0.995 x its median time"]
+
+
+def test_a_device_that_is_off_measures_nothing_and_a_line_says_so() -> None:
+    session = Probed()
+    crew, _ = probed([steady(100.0), steady(130.0), steady(100.5)], session)
+    assert units(crew) == ["GPU-0", "GPU-2"]
+    assert session.lines[0].startswith("LEFT OUT GPU GPU-1: it takes 1.294 x the others' time")
+
+
+@pytest.mark.parametrize("told", [timed((), "crashed"), AotTuneError("no worker")])
+def test_a_device_that_cannot_run_the_probe_is_left_out(told: Measurement | AotTuneError) -> None:
+    session = Probed()
+    crew, _ = probed([told, steady(100.0), steady(100.5)], session)
+    assert units(crew) == ["GPU-1", "GPU-2"]
+    assert "LEFT OUT GPU GPU-0: the probe failed on it" in session.lines[0]
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -> None:
+    session = Probed(compiles)
+    crew, asked = probed([timed((), "wrong-result"), timed((), "wrong-result")], session)
+    assert len(crew.members) == 2
+    assert bool(asked) == compiles
+    assert session.lines == ["NOTE 2 devices are taken for equal: no probe ran on any of them"]
+
+
+def test_one_device_needs_no_probe() -> None:
+    session = Probed()
+    probed([steady(1.0)], session)
+    assert (session.compiled, session.lines) == ([], [])
+
+
+def test_devices_share_a_backlog_by_problems() -> None:
+    """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
+    ((loaded, evidence),) = pairs()
+    for name, entry in evidence.entries.items():
+        entry.recorded = Code(name, "device")
+    backlog, screened = Backlog([(loaded, evidence)]), list[tuple[int, str, int]]()
+    meet = threading.Barrier(2, timeout=10)
+    backlog.add(evidence.entries.values())
+    with crew_of(2) as crew:
+        for i, member in enumerate(crew.members):
+
+            def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
+                meet.wait()
+                screened.append((i, where.id, len(tried)))
+
+            member.screen = screen  # type: ignore[method-assign, assignment]
+        backlog.screen(crew, lambda _: True)
+        assert screened == []
+        backlog.screen(crew, lambda _: False)
+    assert {i for i, *_ in screened} == {0, 1}
+    assert sorted(row[1:] for row in screened) == sorted((p.id, 2) for p in OPERATOR.workload)
+    assert not backlog
