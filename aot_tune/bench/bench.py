@@ -108,6 +108,11 @@ class Bench:
     def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
         return self.pool.refer(request, seconds)  # the pool of the time: benchmarks put another one in its place
 
+    @property
+    def referring(self) -> float:
+        """Seconds that went into references so far."""
+        return self._preparation.seconds
+
     def screen(
         self,
         prepared: Prepared,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,11 +20,15 @@ Refer = Callable[[messages.Reference, float], messages.Reply]
 
 
 class Preparation:
-    """Has references computed that `findings` lack; `refer` asks the worker for it, within so many seconds."""
+    """Has references computed that `findings` lack; `refer` asks the worker for it, within so many seconds.
+
+    `seconds` is what it took so far, to wait for another bench's included.
+    """
 
     def __init__(self, device: Device, policy: Policy, findings: Findings, refer: Refer) -> None:
         self._device, self._policy, self._findings, self._refer = device, policy, findings, refer
         self._sources: dict[str, str] = {}
+        self.seconds = 0.0
 
     def of(self, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
         """The reference of one problem, or check.
@@ -31,8 +36,11 @@ class Preparation:
         Raises:
             WorkerError, AotTuneError: as `Bench.prepare` does.
         """
-        key = self._key(operator_folder, operator, check)
-        return self._findings.references.get(key, lambda: self._made(key, operator_folder, operator, check))
+        key, begin = self._key(operator_folder, operator, check), time.monotonic()
+        try:
+            return self._findings.references.get(key, lambda: self._made(key, operator_folder, operator, check))
+        finally:
+            self.seconds += time.monotonic() - begin
 
     def of_all(self, operator_folder: Path, operator: Operator, checks: Sequence[Check]) -> list[Prepared]:
         """Those of several; first what no other bench is at.

@@ -125,6 +125,11 @@ class LazyBench:
         self._bench = bench
         return bench
 
+    @property
+    def referring(self) -> float:
+        """Seconds that its bench has spent on references."""
+        return 0.0 if self._bench is None else self._bench.referring
+
     def interrupt(self) -> None:
         """Kill the workers, from another thread: what they were asked for ends with them."""
         for worker in self._bench.pool.workers() if self._bench is not None else ():

@@ -77,7 +77,7 @@ def _counts(measurement: Measurement) -> bool:
 class Measurer:
     """Measures on the device of a bench.
 
-    `spent` are its seconds by what they went into: the phases of screens, references and bookkeeping beside them, and
+    `spent` are its seconds by what they went into: references and the phases of screens, bookkeeping beside them, and
     races. Once it is `ended`, nothing is begun any more.
     """
 
@@ -135,7 +135,7 @@ class Measurer:
         waiting = list(entries)
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
-            begun, reused = self._session.progress.now(), self.reused
+            begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
             measurement = None if self._over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self._over and not _counts(measurement)):
                 return
@@ -144,7 +144,7 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             whole = 0.0 if self.reused > reused else self._session.progress.now() - begun
-            self._spend(measurement, whole)
+            self._spend(measurement, whole, self._lazy.referring - referring)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
             outlook = self._session.outlook
             outlook.screened(one.task, own, whole - own, f"best so far {shown}")
@@ -224,12 +224,13 @@ class Measurer:
         evidence.add(as_recorded(measurement))
         evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
 
-    def _spend(self, measurement: Measurement, whole: float) -> None:
-        """Count a screen that took so many seconds; 0 for what was known."""
+    def _spend(self, measurement: Measurement, whole: float, referring: float) -> None:
+        """Count a screen that took so many seconds, those of references among them; 0 for what was known."""
         if whole > 0:
-            for phase, seconds in measurement.phases.items():
-                self.spent[phase] += seconds
-            self.spent["beside"] += max(whole - sum(measurement.phases.values()), 0.0)
+            parts = {"references": referring, **measurement.phases}
+            for part, seconds in parts.items():
+                self.spent[part] += seconds
+            self.spent["beside"] += max(whole - sum(parts.values()), 0.0)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)

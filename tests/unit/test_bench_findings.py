@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from aot_tune.bench import Bench, Device, Policy, messages
+from aot_tune.bench import Bench, Device, Policy, messages, preparation
 from aot_tune.bench import bench as bench_module
 from aot_tune.bench.findings import Findings, Once
 from aot_tune.bench.process import DiedError
@@ -170,6 +171,15 @@ def test_an_object_is_checked_once_for_all_devices_and_verified_on_each(
     references = [n for k, n in Workers.asked.items() if k.startswith("reference")]
     assert len(references) > 10
     assert set(references) == {times}
+
+
+def test_seconds_of_references_are_counted(crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch) -> None:
+    (bench,) = crew(1, common=False)
+    clock = itertools.count()
+    monkeypatch.setattr(preparation, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    for problem in OPERATOR.workload_for("cpu")[:3]:
+        bench.prepare(FOLDER, OPERATOR, problem)
+    assert bench.referring == 3.0
 
 
 def test_a_device_waits_for_what_another_one_checks(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from test_pipeline import FAST, GENERIC, evidence
 from test_pipeline_deadline import LOADED, ONE, measurer
@@ -174,6 +175,17 @@ def test_a_device_screens_first_what_no_other_one_has_begun_to_check(monkeypatch
         one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
     first, second = FAST.candidate.kernel, GENERIC.candidate.kernel
     assert seen == [first, second, second, first]
+
+
+def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Referring(StillBench):
+        def screen(self, *given: Any) -> Measurement:
+            self.referring += 0.25
+            return msgspec.structs.replace(super().screen(*given), phases={"verify": 0.5})  # of a second
+
+    one, _ = measurer(monkeypatch, Referring(), seconds=None)
+    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
+    assert one.spent == {"references": 0.5, "verify": 1.0, "beside": 0.5}
 
 
 def test_every_device_is_started() -> None:

@@ -165,6 +165,7 @@ class Bench:
 
     def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
         self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
+        self.referring = 0.0
 
     def prepare(self, *_: object) -> None:
         if self.fault is not None:
