@@ -7,8 +7,8 @@
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
 # steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
 # that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, STARTS, BUDGET, ISOLATION_SECONDS and DEVICE_ROUNDS cut steps
-# short. cards.sh does it all on a machine with two GPUs.
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, STARTS, BUDGET, ISOLATION_SECONDS, DEVICE_ROUNDS, DEVICE_PROBLEMS
+# and DEVICE_COUNTS cut steps short. cards.sh does it all on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -112,7 +112,8 @@ step() {
       ;;
     devices)
       objects "$work/devices"
-      PYTHONPATH=$(package) python benchmarks/devices.py --cache "$work/devices" --rounds "${DEVICE_ROUNDS:-3}" --json "$out/devices.json"
+      PYTHONPATH=$(package) python benchmarks/devices.py --cache "$work/devices" --rounds "${DEVICE_ROUNDS:-3}" \
+        --problems "${DEVICE_PROBLEMS:-96}" --counts ${DEVICE_COUNTS:-} --json "$out/devices.json"
       ;;
     *) echo "no step $1" && return 2 ;;
   esac

@@ -4,7 +4,8 @@
 
 The same library of the bundled operators is tuned from no measurement on the first GPU alone, on the first two, four
 and so on up to all, in rounds of changing order. What counts is the time in which the devices were at work, as the
-build prints it: objects are in the cache, so that nothing waits for compilers.
+build prints it: objects are in the cache, so that nothing waits for compilers. Each device has its workers start, and
+the last jobs leave some idle: the more problems, the less that counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from aot_tune.bench.cpu import usable_cores
 __all__ = ["main", "rate"]
 
 _MADE = re.compile(r"^aot_tune: cuda-\S+: (\d+) measurements made", re.MULTILINE)
+_WHERE = re.compile(r"^aot_tune: cuda-\S+: (where the measuring went: .*)", re.MULTILINE)
 _TOOK = re.compile(r"^aot_tune: cuda-\S+: compiling took \S+ s, measuring (\S+) s", re.MULTILINE)
 
 
@@ -61,12 +63,14 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[int,
     def once(count: int) -> float:
         forget_measurements(cache)
         shown = {"CUDA_VISIBLE_DEVICES": ",".join(units[:count])}
-        found = rate(tune(folder / "plan", folder / "templates", "cuda", cache, env=shown).log)
-        print(f"{count} GPUs: {found:.0f} measurements a minute", file=say)
+        log = tune(folder / "plan", folder / "templates", "cuda", cache, env=shown).log
+        found = rate(log)
+        print(f"{count} GPUs: {found:.0f} measurements a minute; {', '.join(_WHERE.findall(log))}", file=say)
         return found
 
     once(len(units))  # compiles
-    order, found = random.Random(0), {count: list[float]() for count in _counts(len(units))}
+    counts = sorted({min(c, len(units)) for c in options.counts} | {1}) if options.counts else _counts(len(units))
+    order, found = random.Random(0), {count: list[float]() for count in counts}
     for _ in range(options.rounds):
         for count in order.sample(list(found), len(found)):
             found[count].append(once(count))
@@ -75,7 +79,8 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[int,
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=48, help="problems in all; default 48")
+    parser.add_argument("--problems", type=int, default=96, help="problems in all; default 96")
+    parser.add_argument("--counts", type=int, nargs="*", help="numbers of GPUs beside one; default 2, 4, 8 ... and all")
     parser.add_argument("--rounds", type=int, default=3, help="rounds; default 3")
     parser.add_argument("--operators", type=lambda text: text.split(","), default=[], help="names; default all")
     parser.add_argument("--cache", type=Path, help="a cache folder with compiled objects; ITS MEASUREMENTS ARE DELETED")
