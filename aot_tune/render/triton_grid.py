@@ -85,7 +85,7 @@ def trace_grid(
             raise RenderError(
                 f"{what}: the grid raised {type(error).__name__}: {error}",
                 why="it is run with expressions in place of sizes",
-                fix="use + - * // %, comparisons, min, max, ceildiv and next_power_of_2 of aot_tune.spec",
+                fix="use + - * / // % << >>, comparisons, min, max, math.ceil, and ceildiv or next_power_of_2 of the spec",
             ) from error
     if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3:
         raise RenderError(
@@ -96,7 +96,9 @@ def trace_grid(
     try:
         return tuple(as_expr(extent, f"{what}: an extent of the grid") for extent in given)
     except AotTuneError as error:
-        raise RenderError(error.what, why=error.why, fix="give integers and expressions of the call") from error
+        raise RenderError(
+            error.what, why=error.why, fix="give integers and expressions of the call, quotients rounded"
+        ) from error
 
 
 class _Meta(Mapping[str, Any]):

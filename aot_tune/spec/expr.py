@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Union
 
 from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.arithmetic import Arithmetic
 from aot_tune.spec.compiled import compiled
 
 __all__ = [
@@ -68,7 +69,7 @@ deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", def
 """What takes an expression that is used as a Python condition while a function is traced; see `spec.trace`."""
 
 
-class Expr:
+class Expr(Arithmetic):
     """A node: a fact (`kind` "fact"), a constant, or an operation on other nodes.
 
     Use `&`, `|` and `~` for and, or and not; `and`, `or` and chained comparisons raise: Python would evaluate them.
@@ -104,13 +105,15 @@ class Expr:
         return _binary("*", other, self)
 
     def __floordiv__(self, other: ExprLike) -> Expr:
-        return _binary("//", self, other)
+        above = self.rounded_up(other)
+        return _binary("//", self, other) if above is None else -above
 
     def __rfloordiv__(self, other: ExprLike) -> Expr:
         return _binary("//", other, self)
 
     def __mod__(self, other: ExprLike) -> Expr:
-        return _binary("%", self, other)
+        above = self.rounded_up(other)
+        return _binary("%", self, other) if above is None else above * other + self
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
         return _binary("==", self, _comparable(other))
@@ -298,7 +301,8 @@ def as_expr(value: ExprLike, where: str = "") -> Expr:
         return Expr("const", value=op.index(value))
     except TypeError:
         raise SpecError(
-            f"{where or 'an expression'} cannot be {value!r}", fix="give an integer or an expression of dims"
+            f"{where or 'an expression'} cannot be {value!r}",
+            fix="give an integer or an expression of dims; // and math.ceil round a quotient",
         ) from None
 
 

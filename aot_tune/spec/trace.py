@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,16 +39,21 @@ class _Tracer:
         """The value on all paths that begin with `decisions`."""
         met: list[Expr] = []
         known: dict[str, bool] = {}
+        ranges = _Ranges()
 
         def decide(condition: Expr) -> bool:
             if not condition.facts():
                 return bool(condition.evaluate({}))
             key = condition.key()
+            implied = ranges.implied(condition)
+            if implied is not None:
+                return implied
             if key not in known:
                 if len(met) == _MOST:  # as many paths at least; and a loop may never end
                     raise self._too_many()
                 known[key] = decisions[len(met)] if len(met) < len(decisions) else True
                 met.append(condition)
+                ranges.learn(condition, known[key])
             return known[key]
 
         token = deciding.set(decide)
@@ -110,6 +116,63 @@ class _Tracer:
             why="only integers may depend on a call",
             fix="map the choice to an integer or a boolean",
         )
+
+
+class _Ranges:
+    """What comparisons with constants say of a path's expressions: after `n <= 64`, `n > 128` is no question.
+
+    A loop of a heuristic that doubles a block until it covers a row ends by that.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def learn(self, condition: Expr, holds: bool) -> None:
+        """Take the outcome of a condition."""
+        found = _against_constant(condition)
+        if found is not None:
+            name, kind, constant = found
+            (low, high), (least, most) = self._range(name), _admitted(kind if holds else _OPPOSITE[kind], constant)
+            self._known[name] = max(low, least), min(high, most)
+
+    def implied(self, condition: Expr) -> bool | None:
+        """The outcome of a condition that follows from those before it."""
+        found = _against_constant(condition)
+        if found is None:
+            return None
+        name, kind, constant = found
+        for outcome, admits in ((True, _OPPOSITE[kind]), (False, kind)):
+            if admits == "!=":  # leaves something but where the range is that one number
+                empty = self._range(name) == (constant, constant)
+            else:
+                (low, high), (least, most) = self._range(name), _admitted(admits, constant)
+                empty = max(low, least) > min(high, most)
+            if empty:
+                return outcome
+        return None
+
+    def _range(self, name: str) -> tuple[float, float]:
+        return self._known.get(name, (-math.inf, math.inf))
+
+
+_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+
+
+def _against_constant(condition: Expr) -> tuple[str, str, int] | None:
+    """An expression's key, how it is compared, and the constant that it is compared with."""
+    if condition.kind not in _OPPOSITE:
+        return None
+    left, right = condition.args
+    if right.kind == "const":
+        return left.key(), condition.kind, int(right.value)
+    return (right.key(), _TURNED[condition.kind], int(left.value)) if left.kind == "const" else None
+
+
+def _admitted(kind: str, constant: int) -> tuple[float, float]:
+    """The integers that compare so, from the least to the largest."""
+    low = {"==": constant, ">": constant + 1, ">=": constant}.get(kind, -math.inf)
+    return low, {"==": constant, "<": constant - 1, "<=": constant}.get(kind, math.inf)
 
 
 def _is_number(expr: Expr) -> bool:

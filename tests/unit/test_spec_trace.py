@@ -51,9 +51,25 @@ def test_values_that_are_no_integers_must_not_depend_on_the_path() -> None:
         trace(lambda: "a" if M > 1 else "b", "heuristic X")
 
 
+@pytest.mark.parametrize("n", [0, 3, 5, 7, 9])
+def test_a_comparison_that_follows_from_those_before_it_is_decided_at_once(n: int) -> None:
+    asked = []
+
+    def function(m: Any) -> int:
+        asked.append(1)
+        if m == 5 or not 3 <= m <= 7:
+            return 1 if m == 5 and m > 4 and m != 6 else 2 if m < 8 else 4
+        return 8 if m > 2 and m != 9 and not (8 <= m) else 16  # noqa: SIM300
+
+    traced = trace(lambda: function(M), "it")
+    paths = ("5", "below 3", "above 7", "else")
+    assert len(asked) == 2 * len(paths) - 1, "a run for each of them, and for each of the three decisions"
+    assert traced.evaluate({"M": n}) == function(n)
+
+
 def test_too_many_paths_are_an_error() -> None:
     def function() -> int:
-        return sum(1 for i in range(7) if i < M)
+        return sum(1 for i in range(2, 9) if M % i == 0)
 
     with pytest.raises(SpecError, match="more than 64 paths"):
         trace(function, "it")

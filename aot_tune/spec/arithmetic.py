@@ -1,0 +1,182 @@
+"""What expressions take of Python's integers beside the operations that they are made of, for grids and heuristics.
+
+All of it becomes sums, products and quotients of non-negative numbers, where Python and C++ agree: `-(-n // 64)` and
+`math.ceil(n / 64)` are the same quotient.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+__all__ = ["Arithmetic", "Power", "Ratio"]
+
+
+class Arithmetic:
+    """The part of `Expr` that is made of its other operations."""
+
+    __slots__ = ()
+
+    def __neg__(self: Any) -> Any:
+        negated = self.negated()
+        return 0 - self if negated is None else negated
+
+    def __pos__(self: Any) -> Any:
+        return self
+
+    __ceil__ = __floor__ = __trunc__ = __pos__
+
+    def __truediv__(self: Any, other: Any) -> Any:
+        return Ratio(self, 1) / other
+
+    def __rtruediv__(self: Any, other: Any) -> Any:
+        return Ratio(other, 1) / self
+
+    def __lshift__(self: Any, bits: Any) -> Any:
+        return self * (1 << bits) if isinstance(bits, (int, Power)) else NotImplemented
+
+    def __rshift__(self: Any, bits: Any) -> Any:
+        return self // (1 << bits) if isinstance(bits, (int, Power)) else NotImplemented
+
+    def bit_length(self: Any) -> Power:
+        """The exponent of the least power of two above a number that is not negative, for `1 << n.bit_length()`."""
+        return Power(type(self)("next_power_of_2", (self + 1,)))
+
+    def negated(self: Any) -> Any:
+        """What this is the negative of, where it was made by `-`; else None."""
+        first, second = self.args if self.kind == "-" else (None, None)
+        return second if first is not None and (first.kind, first.value) == ("const", 0) else None
+
+    def rounded_up(self: Any, divisor: Any) -> Any:
+        """For `-n // divisor`: the quotient of n, rounded up; None for what is no negative, or of a stride."""
+        negated = self.negated()
+        signed = not isinstance(divisor, int) and any(f.startswith("stride.") for f in divisor.facts())
+        return None if negated is None or signed else (negated + divisor - 1) // divisor
+
+
+class Power:
+    """An exponent of two: `power`, shifted by `shift` bits, is 2 to it."""
+
+    def __init__(self, power: Any, shift: int = 0) -> None:
+        self._power, self._shift = power, shift
+
+    def __add__(self, other: Any) -> Power:
+        return Power(self._power, self._shift + operator.index(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Power:
+        return self + -operator.index(other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        shift = self._shift
+        return other * self._power * (1 << shift) if shift > 0 else other * self._power // (1 << -shift)
+
+    def __rpow__(self, other: Any) -> Any:
+        return 1 << self if other == 2 else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"the exponent of {self._power!r}" + (f" {self._shift:+d}" if self._shift else "")
+
+
+class Ratio:
+    """A quotient that is not rounded: it is compared exactly, and is rounded by `math.ceil`, `math.floor` and `//`.
+
+    What is below is taken to be positive, as extents and blocks are.
+    """
+
+    def __init__(self, above: Any, below: Any) -> None:
+        self._above, self._below = above, below
+
+    def __mul__(self, other: Any) -> Any:
+        parts = _parts(other)
+        return NotImplemented if parts is None else Ratio(_times(self._above, parts[0]), _times(self._below, parts[1]))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        parts = _parts(other)
+        return NotImplemented if parts is None else Ratio(_times(self._above, parts[1]), _times(self._below, parts[0]))
+
+    def __rtruediv__(self, other: Any) -> Any:
+        parts = _parts(other)
+        return NotImplemented if parts is None else Ratio(_times(parts[0], self._below), _times(parts[1], self._above))
+
+    def __add__(self, other: Any) -> Any:
+        return self._joined(other, operator.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._joined(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> Any:
+        return Ratio(0, 1) - self + other
+
+    def __floordiv__(self, other: Any) -> Any:
+        return (self / other).__floor__()
+
+    def __floor__(self) -> Any:
+        return self._above // self._below
+
+    __trunc__ = __floor__
+
+    def __ceil__(self) -> Any:
+        return (self._above + self._below - 1) // self._below
+
+    def __bool__(self) -> bool:
+        return bool(self._above != 0)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(other, operator.eq)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(other, operator.ne)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compared(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compared(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compared(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compared(other, operator.ge)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"({self._above!r} / {self._below!r})"
+
+    def _joined(self, other: Any, join: Callable[[Any, Any], Any]) -> Any:
+        parts = _parts(other)
+        if parts is None:
+            return NotImplemented
+        return Ratio(join(*self._over_one(parts)), _times(self._below, parts[1]))
+
+    def _compared(self, other: Any, compare: Callable[[Any, Any], Any]) -> Any:
+        parts = _parts(other)
+        return NotImplemented if parts is None else compare(*self._over_one(parts))
+
+    def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The dividends of this and of another quotient, when they have one divisor."""
+        return _times(self._above, parts[1]), _times(parts[0], self._below)
+
+
+def _times(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and left == 1:
+        return right
+    return left if isinstance(right, int) and right == 1 else left * right
+
+
+def _parts(value: Any) -> tuple[Any, Any] | None:
+    """Dividend and divisor of a number; None for what is none."""
+    if isinstance(value, Ratio):
+        return value._above, value._below
+    if isinstance(value, float):
+        return Fraction(value).as_integer_ratio()
+    return (value, 1) if isinstance(value, (int, Arithmetic)) else None
