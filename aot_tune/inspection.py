@@ -176,6 +176,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
         operands=operands,
         parameters=[p.name for p in kernel.parameters],
         problems=problems,
+        pruners=function.pruners,
     )
 
 

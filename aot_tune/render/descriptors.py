@@ -1,4 +1,4 @@
-"""What calls must meet where a kernel takes a tensor as a descriptor."""
+"""What calls must meet where a kernel takes a tensor as a descriptor, and whether all legal ones do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aot_tune.spec import Descriptor, Expr, Operator, alignment, all_of, stride
 
-__all__ = ["conditions", "unmet"]
+__all__ = ["conditions", "exceeds", "unmet"]
 
 
 def conditions(operator: Operator, given: Descriptor) -> Iterator[Expr]:
@@ -34,3 +34,10 @@ def unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
             if not condition.evaluate(call) and all_of(operator.legal, call):
                 return condition
     return None
+
+
+def exceeds(operator: Operator, value: Expr, most: int, family: str) -> bool:
+    """Whether a legal call can have a larger value: a call of the workload with one extent or stride that is huge."""
+    facts = next(map(operator.facts, operator.workload_for(family)), {})
+    calls = [{**facts, fact: most + 1} for fact in value.facts() if fact in facts]
+    return any(value.evaluate(call) > most and all_of(operator.legal, call) for call in calls)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.errors import SpecError, did_you_mean
-from aot_tune.render.descriptors import conditions, unmet
+from aot_tune.render.descriptors import conditions, exceeds, unmet
 from aot_tune.render.recipe import of_data
 from aot_tune.spec import (
     OPTIONS,
@@ -122,7 +122,7 @@ def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...
     """
     function, inspection = inspection_of(kernel, target)
     names = [p.name for p in inspection.parameters]
-    for name in function.arguments:
+    for name in (*function.arguments, *function.narrow):
         if name not in names:
             raise SpecError(
                 f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r} has no argument {name!r}",
@@ -237,12 +237,7 @@ def plain_pins(
 ) -> dict[str, int]:
     """What code for a problem assumes that is right wherever its constexprs are: integers have 64 bits."""
     pins = _values(operator, kernel, config, operator.facts(problem), target)
-    for a in bind(operator, kernel, target):
-        if a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation:
-            assert a.expr is not None
-            if depends(a.expr, config) and not of_device(a.expr):
-                pins[f"{a.name}.bits"] = 64
-    return pins
+    return pins | {f"{a.name}.bits": 64 for a in bind(operator, kernel, target) if _is_wide(kernel, a, config)}
 
 
 def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, int]:
@@ -270,10 +265,28 @@ def generic_pins(operator: Operator, kernel: Kernel, config: Mapping[str, Config
                 why="a generic variant is one code for every legal call",
                 fix="pass the tensor, let another kernel be the generic one, or add the condition to `legal`",
             )
-        wide = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
-        if wide and depends(a.expr, config) and not of_device(a.expr):
+        if _is_wide(kernel, a, config):
             pins[f"{a.name}.bits"] = 64
+        elif a.name in function.narrow and a.expr is not None:
+            _check_fits(operator, kernel, a, a.expr.substitute(config_facts(config)), target)
     return pins
+
+
+def _check_fits(operator: Operator, kernel: Kernel, a: Argument, value: Expr, target: str) -> None:
+    if exceeds(operator, value, _INT32[1], target.partition("-")[0]):
+        raise SpecError(
+            f"operator {operator.name!r}: kernel {kernel.name!r} for every call: argument {a.name!r} is narrow, "
+            "and legal calls have larger ones",
+            why="a generic variant is one code for every legal call, and this argument has 32 bits",
+            fix=f"add {value.key()} < 2**31 to `legal`, or let another kernel be the generic one",
+        )
+
+
+def _is_wide(kernel: Kernel, a: Argument, config: Mapping[str, ConfigValue]) -> bool:
+    """Whether an argument is an integer that has 64 bits where nothing is assumed of it."""
+    free = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
+    narrow = kernel.triton is not None and a.name in kernel.triton.narrow
+    return free and not narrow and depends(a.expr, config) and not of_device(a.expr)
 
 
 def is_pruned(kernel: Kernel, target: str, config: Mapping[str, ConfigValue], problem: Problem) -> bool:

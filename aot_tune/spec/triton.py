@@ -16,7 +16,7 @@ import msgspec
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.expr import Expr
-from aot_tune.spec.names import check_identifier
+from aot_tune.spec.names import check_identifier, check_several
 
 __all__ = [
     "AMD_OPTIONS",
@@ -134,6 +134,9 @@ class TritonFunction:
         launch_pdl: the kernel calls `gdc_wait`: it may begin before the kernel in front of it has ended.
         cooperative: all blocks must run at a time.
         reset_to_zero: outputs and buffers, as kernel arguments, that are set to 0 before each launch.
+        narrow: integer arguments of 32 bits in all code, as offsets of block pointers and descriptors must be. Calls in
+            which they do not fit go to another kernel.
+        pruners: whether the autotuner's own are asked; without them, all configs are tried on all problems.
         hooks_declared: what hooks of configs do is declared here (`Descriptor.block`); they are left out.
         inspections: what the function declares, by target; filled in by the build.
     """
@@ -145,10 +148,14 @@ class TritonFunction:
     launch_pdl: bool = False
     cooperative: bool = False
     reset_to_zero: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
+    pruners: bool = True
     hooks_declared: bool = False
     inspections: Mapping[str, Inspection] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        for several in ("reset_to_zero", "narrow"):
+            check_several(getattr(self, several), f"Triton function {self.function!r}: {several}")
         if not _REFERENCE.match(self.function) or ".." in self.function:
             raise SpecError(
                 f"{self.function[:80]!r} is no reference to a Triton function",

@@ -96,7 +96,8 @@ def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> E
     except Exception as error:
         raise SpecError(
             f"{what} cannot be followed: {type(error).__name__}: {error}",
-            why="integers of a call are expressions: comparisons, + - * // % and min, max, cdiv, next_power_of_2",
+            why="integers of a call are expressions: comparisons, + - * / // % << >> and min, max, math.ceil, cdiv, "
+            "next_power_of_2, bit_length",
             fix=_REMEDY,
         ) from error
     if not isinstance(value, (Expr, int)):
@@ -193,7 +194,7 @@ def prune(
         SpecError: when one fails, or gives configs of its own.
     """
     tuner = function.autotuner
-    if tuner is None or (tuner.early_config_prune is None and tuner.perf_model is None):
+    if tuner is None or not request.pruners or (tuner.early_config_prune is None and tuner.perf_model is None):
         return {}
     outer = {name for name, _, inner in function.heuristics() if not inner}
     found, before = {}, function.configs()
@@ -231,7 +232,7 @@ def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str)
     raise SpecError(
         f"{what} fails: {type(problem).__name__}: {problem}",
         why="pruners are called with shapes, strides, dtypes and integers of the workload's problems",
-        fix="declare `parameters` and `constraints` of the kernel instead",
+        fix="say pruners=False of TritonFunction, which tries all configs, or declare `parameters` and `constraints`",
     ) from problem
 
 

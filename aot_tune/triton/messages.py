@@ -73,6 +73,7 @@ class FunctionRequest(msgspec.Struct, frozen=True, kw_only=True):
         operands: tensors, scalars and dims of the operator, which a parameter of their name is passed.
         parameters: names of the kernel's own parameters.
         problems: of the workload.
+        pruners: whether they are asked.
     """
 
     name: str
@@ -81,6 +82,7 @@ class FunctionRequest(msgspec.Struct, frozen=True, kw_only=True):
     operands: dict[str, Given] = {}
     parameters: list[str] = []
     problems: list[ProblemFacts] = []
+    pruners: bool = True
 
 
 class InspectRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 
 from aot_tune.compile.cuda_object import kernel_resources
 from aot_tune.errors import AotTuneError
+from aot_tune.render.recipe import Recipe
 from aot_tune.triton.devices import DeviceFacts, device_of, target_of
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.load import load
@@ -26,6 +27,8 @@ __all__ = ["main"]
 _KEPT = 32 << 10
 _VARIABLES = ("TRITON_", "AMDGCN_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_")
 _DIAGNOSTIC = re.compile(r"^(?:loc\(.*?\)|[^\s:]+:\d+:\d+|<unknown>:0): (error: .*)$", re.MULTILINE)
+
+_WIDTH = re.compile(r"\b(?:32|64)[ -]bit\b|\bu?int64\b|\bi64\b")
 
 
 class _StaleError(Exception):
@@ -63,7 +66,7 @@ class _Worker:
         except _StaleError as error:
             return CompileReply(error=f"error: {error}", lasting=False, stale=True)
         except self._interface.CompileError as error:
-            return CompileReply(error=str(error), lasting=error.lasting)
+            return CompileReply(error=_with_hint(str(error), recipe), lasting=error.lasting)
         except AotTuneError as error:
             return CompileReply(error=f"error: {error.what}", log=str(error))
         except (MemoryError, OSError) as error:
@@ -142,6 +145,14 @@ def _resources(made: Any) -> tuple[int, int]:
         key: int(n) for key, n in re.findall(r"^\s*\.(vgpr_count|vgpr_spill_count):\s*(\d+)", made.assembly, re.M)
     }
     return counts.get("vgpr_count", -1), 4 * counts.get("vgpr_spill_count", 0)
+
+
+def _with_hint(error: str, recipe: Recipe) -> str:
+    """The error with what to do where code is refused for the 64 bits of integers, which the JIT passes with 32."""
+    wide = [name for name, kind in recipe.signature.items() if kind == "i64"]
+    if not wide or not _WIDTH.search(error):
+        return error
+    return f"{error} (64 bits wide here: {', '.join(wide)}; `narrow` of TritonFunction lists arguments of 32)"
 
 
 def _with_diagnostic(reply: CompileReply, printed: str) -> CompileReply:

@@ -288,6 +288,48 @@ def test_a_generic_kernel_takes_no_descriptor_unless_every_call_can_have_one() -
     assert candidate_for(strict, strict.kernel("rows"), {}, SM90).pins == {}
 
 
+def narrow(op: Operator, *names: str) -> Operator:
+    """With these integers of the Triton kernels at 32 bits."""
+    return replace(
+        op,
+        kernels=tuple(
+            k if k.triton is None else replace(k, triton=replace(k.triton, narrow=names)) for k in op.kernels
+        ),
+    )
+
+
+def test_a_narrow_integer_has_32_bits_and_a_guard() -> None:
+    """As offsets of block pointers and descriptors must."""
+    op = narrow(operator(), "n_cols", "rows")
+    special, plain = pins(op, problem(R=4, D=1000))
+    assert plain == {"bias_ptr.none": 1, "BLOCK": 1024, "x_row.bits": 64}
+    assert special == pins(operator(), problem(R=4, D=1000))[0]
+    one = next(c for c in candidates_for(op, resolved(op.kernel("rows"), SM90.name), {"num_warps": 4}, SM90))
+    plain_one = candidate_for(op, op.kernel("rows"), {"num_warps": 4}, SM90, op.workload[0])
+    assert [r.key() for r in requirements(op, plain_one) if "2147483647" in r.key()] == [
+        "(R <= 2147483647)", "(D <= 2147483647)"
+    ]  # fmt: skip
+    signature = read_recipe(Renderer([]).render(op, plain_one, SM90).source).signature
+    assert [signature[n] for n in ("x_row", "rows", "n_cols")] == ["i64", "i32", "i32"]
+    assert one.pins != plain_one.pins
+    with pytest.raises(SpecError, match=r"'rows\.py:rows' has no argument 'n_col'(.|\n)*'n_cols'"):
+        bind(narrow(op, "n_col"), narrow(op, "n_col").kernel("rows"), SM90.name)
+
+
+def test_a_generic_kernel_has_narrow_integers_only_where_every_call_has() -> None:
+    given = {**ARGUMENTS, "BLOCK": 1024, "bias_ptr": None}
+    op = operator(given)
+    for legal, right in (((), False), ((D <= 65536,), True), ((R <= 65536,), False)):
+        limited = narrow(replace(op, legal=legal), "n_cols")
+        kernel = replace(limited.kernel("rows"), generic=True, requires=())
+        if right:
+            candidate = candidate_for(limited, kernel, {"num_warps": 4}, SM90)
+            assert candidate.pins == {"rows.bits": 64, "x_row.bits": 64}
+        else:
+            with pytest.raises(SpecError, match=r"'n_cols' is narrow(.|\n)*add D < 2\*\*31 to `legal`"):
+                candidate_for(limited, kernel, {"num_warps": 4}, SM90)
+
+
 def test_a_launch_option_of_a_heuristic_is_that_of_the_call() -> None:
     warps = where(D > 1000, 8, 4)
     inspection = Inspection(

@@ -66,6 +66,20 @@ def test_a_config_that_does_not_fit_says_how_much_is_there(search: list[str], tm
 
 
 @EACH_TRITON
+def test_code_that_must_have_integers_of_32_bits_says_how(search: list[str], tmp_path: Path) -> None:
+    """What is compiled without assumptions has 64, which offsets of descriptors may not have."""
+    for kind, name in (("i64", "n"), ("i32", "")):
+        signature = {"x": "*fp32", "n": kind, "BLOCK": "constexpr"}
+        one = wrong(search, "offset_of_64_bits", signature, BLOCK=64)
+        if name:
+            line, outcome = broken(search, one, "cuda-sm_90a", tmp_path)
+            assert "in `rows.store([n], rows.load([n]) + 1)` (64 bits wide here: n; `narrow` of TritonFunction" in line
+            assert outcome.lasting
+        else:
+            assert compiled(search, one, "cuda-sm_90a", tmp_path)[0].status == "ok"
+
+
+@EACH_TRITON
 def test_a_crash_is_a_failure_and_the_next_compile_works(search: list[str], tmp_path: Path) -> None:
     line, outcome = broken(search, wrong(search, "crashes", BLOCKED, BLOCK=64), "cuda-sm_90a", tmp_path)
     assert outcome.status == "compile-failed"

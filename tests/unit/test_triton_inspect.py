@@ -93,6 +93,16 @@ def test_pruning_by_a_model_of_performance(search: list[str]) -> None:
 
 
 @EACH_TRITON
+def test_pruners_that_cannot_be_asked_are_left_out_where_the_author_says_so(search: list[str]) -> None:
+    asked = request("wrong.py:fails_to_prune", ARGUMENTS, problems=[problem(64)])
+    failed, answer = ask(search, "cuda-sm_90a", asked, msgspec.structs.replace(asked, pruners=False))
+    assert failed.fault is not None
+    assert "pruners=False" in failed.fault.fix
+    assert answer.inspection is not None, answer.fault
+    assert (answer.inspection.pruned, len(answer.inspection.configs)) == ({}, 2)
+
+
+@EACH_TRITON
 def test_what_the_author_passes_stands_above_heuristics_and_configs(search: list[str]) -> None:
     given = {**ARGUMENTS, "BLOCK": integer(N * 2)}
     (answer,) = ask(search, "cuda-sm_90a", request("rows.py:with_heuristics", given))
