@@ -85,7 +85,7 @@ def trace_grid(
             raise RenderError(
                 f"{what}: the grid raised {type(error).__name__}: {error}",
                 why="it is run with expressions in place of sizes",
-                fix="use + - * / // % << >>, comparisons, min, max, math.ceil, and ceildiv or next_power_of_2 of the spec",
+                fix="use + - * / // % << >>, comparisons, min, max, math.ceil, ceildiv and next_power_of_2",
             ) from error
     if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3:
         raise RenderError(

@@ -50,10 +50,9 @@ class Arithmetic:
         return second if first is not None and (first.kind, first.value) == ("const", 0) else None
 
     def rounded_up(self: Any, divisor: Any) -> Any:
-        """For `-n // divisor`: the quotient of n, rounded up; None for what is no negative, or of a stride."""
+        """For `-n // divisor`: the quotient of n, rounded up; None for what is no negative, or not divided by a size."""
         negated = self.negated()
-        signed = not isinstance(divisor, int) and any(f.startswith("stride.") for f in divisor.facts())
-        return None if negated is None or signed else (negated + divisor - 1) // divisor
+        return None if negated is None or not _is_size(divisor) else (negated + divisor - 1) // divisor
 
 
 class Power:
@@ -165,6 +164,14 @@ class Ratio:
     def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """The dividends of this and of another quotient, when they have one divisor."""
         return _times(self._above, parts[1]), _times(parts[0], self._below)
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a number is positive in every call in which it divides: no stride, which may be negative."""
+    if isinstance(value, Arithmetic):
+        found: Any = value
+        return not any(f.startswith("stride.") for f in found.facts()) and (found.kind != "const" or found.value > 0)
+    return isinstance(value, int) and value > 0
 
 
 def _times(left: Any, right: Any) -> Any:

@@ -43,6 +43,8 @@ def test_nothing_negative_is_divided() -> None:
     assert (-(0 - N)).key() == "N"
     step = stride("x", 0)
     assert (-N // step).key() == "((0 - N) // stride.x.0)", "a stride may be negative itself"
+    assert (-N // -4).evaluate({"N": 9}) == -9 // -4
+    assert (-N % -4).evaluate({"N": 9}) == -9 % -4
 
 
 def test_a_doubling_loop_ends() -> None:
