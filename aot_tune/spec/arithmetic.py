@@ -50,7 +50,7 @@ class Arithmetic:
         return second if first is not None and (first.kind, first.value) == ("const", 0) else None
 
     def rounded_up(self: Any, divisor: Any) -> Any:
-        """For `-n // divisor`: the quotient of n, rounded up; None for what is no negative, or not divided by a size."""
+        """For `-n // divisor`: the quotient of n, rounded up; None where this is no negative or that no size."""
         negated = self.negated()
         return None if negated is None or not _is_size(divisor) else (negated + divisor - 1) // divisor
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.spec.arithmetic import Ratio
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.expr import Expr
 from aot_tune.spec.names import check_identifier, check_several
@@ -178,7 +179,9 @@ class TritonFunction:
                     f"a {type(given).__name__}",
                     why="arguments are names, expressions, numbers, booleans, None, Descriptor, Buffer, DTypeOf, and "
                     "tuples of constants",
-                    fix="convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
+                    fix="have the caller pass it, as a Scalar, or round it by // or math.ceil"
+                    if isinstance(given, Ratio)
+                    else "convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
                 )
 
     @property

@@ -19,9 +19,10 @@ MISSING = [text for name, text in PACKAGES.items() if importlib.util.find_spec(n
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"for examples/from_packages: pip install {' '.join(MISSING)}")
 
 TUNED = {
+    "causal_conv/fla",
     "chunk_cumsum/fla",
     "chunk_output/fla",
-    *(f"{name}/liger" for name in ("cross_entropy", "layer_norm", "rms_norm", "rope", "swiglu")),
+    *(f"{name}/liger" for name in ("cross_entropy", "layer_norm", "rms_norm", "rope", "swiglu", "swiglu_mlp")),
 }
 GENERIC = {name.partition("/")[0] + "/generic" for name in TUNED} - {"chunk_output/generic"}
 """All kernels that are Triton functions."""

@@ -24,6 +24,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from aot_tune.bench.inputs import draw
 from aot_tune.bench.records import Check
@@ -31,7 +32,7 @@ from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.toolchain import generic_targets
 from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operator, operator_folders
-from aot_tune.render import Renderer, candidate_for, candidates_for
+from aot_tune.render import Renderer, candidate_for, candidates_for, requirements
 from aot_tune.render.specialize import bind, resolved
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, all_of, problem
 from aot_tune.triton.client import ROOTS
@@ -56,6 +57,16 @@ PROBLEMS: dict[str, list[Problem]] = {
         problem(**HEADS, strides={"q": (2000, 600, 100, 3), "k_out": (97, 31, 20, 1), "sin": (50, 2)}),
     ],
     "cross_entropy": [problem(R=r, V=v) for r, v in ((1, 8), (3, 100), (2, 5000))],
+    "causal_conv": [
+        problem(B=2, T=100, D=40, W=4),
+        problem(B=1, T=5, D=17, W=3, strides={"x": (500, 40, 2)}),
+        problem(B=2, T=3, D=20, W=4, strides={"y": (97, 31, 1), "weight": (1, 20), "bias": (3,)}),
+    ],
+    "swiglu_mlp": [
+        problem(B=2, S=40, D=64, H=96),
+        problem(B=1, S=3, D=72, H=40),
+        problem(B=2, S=5, D=36, H=33, strides={"out": (400, 35, 1), "gate": (1, 33)}),
+    ],
     "chunk_cumsum": [
         problem(B=1, T=64, H=1, S=16),
         problem(B=2, T=100, H=3, S=40),
@@ -95,10 +106,12 @@ class Interpreted:
         for a in bind(self.op, self.kernel, self.target):
             if a.kind == "pointer":
                 found[a.name] = self.tensors.get(a.tensor)
+            elif a.descriptor is not None:
+                block = [self.value(extent) for extent in a.descriptor.block]
+                found[a.name] = TensorDescriptor.from_tensor(self.tensors[a.tensor], block)
             elif a.kind == "integer":
                 found[a.name] = self.value(a.expr)
-            elif a.kind == "buffer":
-                assert a.buffer is not None
+            elif a.buffer is not None:
                 found[a.name] = torch.full((self.value(a.buffer.count),), math.nan, dtype=torch.float32)
             elif a.kind == "scalar":
                 found[a.name] = next(s.default for s in self.op.scalars if s.name == a.value)
@@ -214,7 +227,8 @@ def interpret() -> dict[str, Any]:
                 for one in PROBLEMS[op.name]:
                     strides = {t: s for t, s in one.strides.items() if t in {u.name for u in op.tensors}}
                     given = Problem(dims=one.dims, strides=strides, present=one.present, dtypes=dtypes)
-                    if all_of((*op.legal, *kernel.requires), op.facts(given)):
+                    candidate = candidate_for(op, kernel, config, target, None if kernel.generic else given, dtypes)
+                    if all_of((*op.legal, *requirements(op, candidate)), op.facts(given)):
                         told["calls"] += 1
                         fault = Interpreted(op, kernel, config, given, target.name).run(function)
                         told["faults"] += [fault] if fault else []
