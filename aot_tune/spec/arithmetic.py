@@ -9,7 +9,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
+
+from aot_tune.errors import SpecError
 
 __all__ = ["Arithmetic", "Power", "Ratio"]
 
@@ -26,7 +28,10 @@ class Arithmetic:
     def __pos__(self: Any) -> Any:
         return self
 
-    __ceil__ = __floor__ = __trunc__ = __pos__
+    __ceil__ = __floor__ = __pos__
+
+    def __int__(self) -> NoReturn:
+        raise _no_number(self)
 
     def __truediv__(self: Any, other: Any) -> Any:
         return Ratio(self, 1) / other
@@ -120,7 +125,8 @@ class Ratio:
     def __floor__(self) -> Any:
         return self._above // self._below
 
-    __trunc__ = __floor__
+    def __int__(self) -> NoReturn:
+        raise _no_number(self)
 
     def __ceil__(self) -> Any:
         return (self._above + self._below - 1) // self._below
@@ -164,6 +170,14 @@ class Ratio:
     def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """The dividends of this and of another quotient, when they have one divisor."""
         return _times(self._above, parts[1]), _times(parts[0], self._below)
+
+
+def _no_number(value: object) -> SpecError:
+    return SpecError(
+        f"int({value!r}) is no number here",
+        why="its value is known only for a concrete call",
+        fix="leave int() away, and round quotients by // or math.ceil",
+    )
 
 
 def _is_size(value: Any) -> bool:

@@ -31,7 +31,9 @@ __all__ = [
     "TritonFunction",
 ]
 
-_REFERENCE = re.compile(r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za-z_][A-Za-z0-9_]*)\Z")
+_REFERENCE = re.compile(
+    r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)\Z"
+)
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 """Launch options that a config may set beside the function's constexprs."""
@@ -126,7 +128,8 @@ class TritonFunction:
     """The reference to a function and how it is called.
 
     Args:
-        function: `package.module:name`, or `file.py:name` with the file below a template root.
+        function: `package.module:name`, or `file.py:name` with the file below a template root; `Class.name` for one of a
+            class.
         arguments: kernel argument to what is passed. One that is not listed is a tensor, scalar or dim of its own name,
             a parameter or heuristic, or its default.
         grid: one to three expressions, or a function of a mapping that gives the kernel's arguments and parameters by

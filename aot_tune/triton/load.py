@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 import traceback
 import types
@@ -39,7 +40,7 @@ def load(reference: str, roots: Sequence[str]) -> object:
             "templates can set one, and import the function",
         ) from error
     try:
-        return getattr(module, name)
+        return operator.attrgetter(name)(module)
     except AttributeError:
         fix = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
         raise SpecError(f"{reference}: {place} has no {name!r}", fix=fix) from None

@@ -66,7 +66,7 @@ class _Worker:
         except _StaleError as error:
             return CompileReply(error=f"error: {error}", lasting=False, stale=True)
         except self._interface.CompileError as error:
-            return CompileReply(error=_with_hint(str(error), recipe), lasting=error.lasting)
+            return CompileReply(error=_with_hint(str(error), recipe, jit), lasting=error.lasting)
         except AotTuneError as error:
             return CompileReply(error=f"error: {error.what}", log=str(error))
         except (MemoryError, OSError) as error:
@@ -147,10 +147,10 @@ def _resources(made: Any) -> tuple[int, int]:
     return counts.get("vgpr_count", -1), 4 * counts.get("vgpr_spill_count", 0)
 
 
-def _with_hint(error: str, recipe: Recipe) -> str:
+def _with_hint(error: str, recipe: Recipe, jit: Any) -> str:
     """The error with what to do where code is refused for the 64 bits of integers, which the JIT passes with 32."""
-    wide = [name for name, kind in recipe.signature.items() if kind == "i64"]
-    if not wide or not _WIDTH.search(error):
+    wide = [p.name for p in jit.params if recipe.signature.get(p.name) == "i64" and not p.annotation_type]
+    if not wide or not _WIDTH.search(error.partition(" in `")[0]):
         return error
     return f"{error} (64 bits wide here: {', '.join(wide)}; `narrow` of TritonFunction lists arguments of 32)"
 

@@ -67,6 +67,9 @@ def test_a_doubling_loop_ends() -> None:
 def test_what_is_no_integer_says_so() -> None:
     with pytest.raises(SpecError, match=r"an extent cannot be \(N / 2\)(.|\n)*math\.ceil"):
         as_extent(N / 2)
+    for value in (N, N / 2):
+        with pytest.raises(SpecError, match=r"int\(.*N.*\) is no number here(.|\n)*// or math\.ceil"):
+            int(value)
     with pytest.raises(TypeError, match="unsupported operand"):
         N / "2"
     with pytest.raises(TypeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triton_installed import EACH_TRITON, ask, integer, pointer, request
 
-from aot_tune.spec import Expr, Inspection, device, dims, parameter
+from aot_tune.spec import Expr, Inspection, TritonFunction, device, dims, parameter
 from aot_tune.triton.messages import FunctionRequest, Given, ProblemFacts
 
 N = dims("N")[0]
@@ -46,6 +46,22 @@ def test_a_heuristic_sees_what_the_author_passes_in_place_of_a_configs_value(sea
 def test_booleans_are_told_from_integers(search: list[str]) -> None:
     (found,) = read(search, request("odd.py:flagged", ARGUMENTS))
     assert (list(found.heuristics), found.booleans) == (["EVEN", "PARTS"], ("EVEN",))
+
+
+@EACH_TRITON
+def test_a_loop_over_quotients_is_followed(search: list[str]) -> None:
+    (found,) = read(search, request("odd.py:by_waves", ARGUMENTS))
+    block, even = (Expr.of(found.heuristics[n]) for n in ("BLOCK", "EVEN"))
+    wanted = {1: 1, 132: 1, 133: 2, 1000: 8, 100_000: 1024, 10_000_000: 2048}
+    assert {n: block.evaluate({"N": n}) for n in wanted} == wanted
+    assert [even.evaluate({"N": n}) for n in (64, 65)] == [1, 0]
+
+
+@EACH_TRITON
+def test_a_function_of_a_class_is_found_and_compiled_from(search: list[str]) -> None:
+    (found,) = read(search, request("odd.py:Holder.held", ARGUMENTS))
+    assert [p.name for p in found.parameters] == ["x", "n", "BLOCK"]
+    assert TritonFunction("odd.py:Holder.held", {}, (1,)).name == "Holder.held"
 
 
 REFUSED = {

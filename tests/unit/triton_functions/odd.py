@@ -166,3 +166,31 @@ def none_for_default(x, n, BLOCK: tl.constexpr = 64):
 @triton.jit
 def waits_for_all(x, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), n)
+
+
+class Holder:
+    """Packages keep functions in classes."""
+
+    @staticmethod
+    @triton.jit
+    def held(x, n, BLOCK: tl.constexpr):
+        rows = tl.arange(0, BLOCK)
+        tl.store(x + rows, n, mask=rows < n)
+
+
+@triton.heuristics({"BLOCK": lambda args: doubled(args["n"]), "EVEN": lambda args: -args["n"] % 64 == 0})
+@triton.jit
+def by_waves(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    rows = tl.arange(0, BLOCK)
+    tl.store(x + rows, n, mask=rows < n)
+
+
+def doubled(n):
+    """The largest block of at most 2048 that leaves more than one wave of 132 programs."""
+    block, most = 1, min(n, 2048)
+    while block <= most:
+        if triton.cdiv(n, block) / 132 > 1 and block * 2 <= most:
+            block *= 2
+        else:
+            break
+    return block
