@@ -24,6 +24,7 @@ from aot_tune.spec import (
     dim,
     stride,
 )
+from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.triton.messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
 __all__ = ["Inspections", "inspect_functions", "with_inspections"]
@@ -183,8 +184,8 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
 def _given(operator: Operator, value: KernelArgument) -> Given:
     if isinstance(value, Expr):
         return Given(kind="integer", expr=value.data())
-    if isinstance(value, Buffer):
-        return Given(kind="buffer")
+    if isinstance(value, (Buffer, Ratio, Root)):
+        return Given(kind="buffer" if isinstance(value, Buffer) else "quotient")
     if isinstance(value, (Descriptor, DTypeOf)):
         known = next((t for t in operator.tensors if t.name == value.tensor), None)
         facts = _facts(operator, known) if known is not None else None

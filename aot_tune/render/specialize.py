@@ -38,6 +38,7 @@ from aot_tune.spec import (
     present,
     stride,
 )
+from aot_tune.spec.arithmetic import Ratio, Root
 
 __all__ = [
     "Argument",
@@ -59,7 +60,7 @@ _INT32 = _RANGES["i32"]
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """What a parameter of a function is in a candidate.
 
-    `kind` is pointer, integer, scalar, constant, descriptor, buffer, dtype or parameter (a value of the config). `expr`
+    `kind` is pointer, integer, quotient, scalar, constant, descriptor, buffer, dtype or parameter (a config's). `expr`
     is there for integers and for constexprs that depend on the call, `value` for constants, `tensor` also for dtypes;
     `boolean` says that the expression of a constexpr gives True and False.
     """
@@ -186,7 +187,7 @@ def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: Kernel
         return Argument(parameter=p, kind="integer", expr=given)
     if isinstance(given, int) and not isinstance(given, bool) and not p.constexpr:
         return Argument(parameter=p, kind="integer", expr=Expr("const", value=given))
-    return Argument(parameter=p, kind="constant", value=given)
+    return Argument(parameter=p, kind="quotient" if isinstance(given, (Ratio, Root)) else "constant", value=given)
 
 
 def _declared(where: str, tensors: list[str], p: KernelParameter, given: Buffer | Descriptor | DTypeOf) -> Argument:

@@ -11,6 +11,7 @@ from aot_tune.render.recipe import Recipe, as_data, of_data, with_recipe
 from aot_tune.render.specialize import Argument, bind, inspection_of
 from aot_tune.render.triton_grid import grid_values
 from aot_tune.render.triton_launcher import Launch, Passed, render_launcher
+from aot_tune.render.triton_numbers import FLOATS
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Expr, Inspection, Kernel, Operator, Target, TritonFunction
 
 __all__ = ["render_triton"]
@@ -108,6 +109,7 @@ class _Scene:
             "pointer": self._pointer,
             "integer": self._integer,
             "scalar": self._scalar,
+            "quotient": self._quotient,
             "descriptor": self._descriptor,
             "buffer": self._buffer,
             "dtype": self._dtype,
@@ -177,6 +179,16 @@ class _Scene:
     def _scalar(self, a: Argument) -> Passed:
         scalar = next(s for s in self.operator.scalars if s.name == a.value)
         return Passed(argument=a, type=self._number(a, a.parameter.annotation or _SCALARS[scalar.dtype_name]))
+
+    def _quotient(self, a: Argument) -> Passed:
+        kind = "constexpr" if a.parameter.constexpr else a.parameter.annotation or "fp32"
+        if kind not in FLOATS:
+            raise RenderError(
+                f"{self.what}: argument {a.name!r} is {a.value!r}, and {kind}",
+                why="a quotient of a call is passed as a float",
+                fix="round it by // or math.ceil, or pass a constant",
+            )
+        return Passed(argument=a, type=kind)
 
     def _descriptor(self, a: Argument) -> Passed:
         assert a.descriptor is not None

@@ -13,6 +13,8 @@ from aot_tune.render.specialize import Argument
 from aot_tune.render.triton_grid import print_expr, trace_grid
 from aot_tune.render.triton_numbers import FLOATS, INTEGERS, constant, passed_number
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
+from aot_tune.spec.arithmetic import Root
+from aot_tune.spec.expr import as_expr
 
 __all__ = ["Launch", "Passed", "render_launcher"]
 
@@ -273,10 +275,11 @@ class _Writer:
 
     def _fill(self) -> list[str]:
         lines = []
-        if any(p.expr is not None or p.argument.kind == "scalar" for p in self.launch.parameters):
+        if any(p.expr is not None or p.argument.kind in ("scalar", "quotient") for p in self.launch.parameters):
             lines.append("  [[maybe_unused]] bool aot_fits = true, aot_undefined = false;")
         for p in self.launch.parameters:
-            lines += [f"  {line}" for line in self._value(p, f"aot_arguments.p_{p.name}")]
+            value = self._quotient if p.argument.kind == "quotient" else self._value
+            lines += [f"  {line}" for line in value(p, f"aot_arguments.p_{p.name}")]
         if lines and "aot_fits" in lines[0]:
             lines.append("  if (!aot_fits || aot_undefined) return launcher::kInvalidValue;")
         return lines
@@ -300,6 +303,15 @@ class _Writer:
         if p.expr is not None:
             return [passed_number(self._print(p.expr, f"argument {p.name!r}"), p.type, to)]
         return [f"{to} = {constant(p.value, p.type, f'{self.launch.what}: argument {p.name!r}')};"]
+
+    def _quotient(self, p: Passed, to: str) -> list[str]:
+        """As Python divides, in double precision."""
+        given = p.argument.value
+        parts = given.of.parts if isinstance(given, Root) else given.parts
+        above, below = (self._print(as_expr(part), f"argument {p.name!r}") for part in parts)
+        quotient = f"static_cast<double>({above}) / static_cast<double>({below})"
+        value = f"__builtin_sqrt({quotient})" if isinstance(given, Root) else quotient
+        return [f"aot_undefined |= {below} == 0;", passed_number(value, p.type, to)]
 
     def _data(self, tensor: Tensor) -> str:
         there = self.cxx.present(tensor.name)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from aot_tune.errors import SpecError
 
-__all__ = ["Arithmetic", "Power", "Ratio"]
+__all__ = ["Arithmetic", "Power", "Ratio", "Root"]
 
 
 class Arithmetic:
@@ -38,6 +38,11 @@ class Arithmetic:
 
     def __rtruediv__(self: Any, other: Any) -> Any:
         return Ratio(other, 1) / self
+
+    def __pow__(self: Any, power: Any) -> Any:
+        if power in (0.5, -0.5):
+            return Root(Ratio(self, 1) if power > 0 else Ratio(1, self))
+        return self * self if power == 2 else NotImplemented
 
     def __lshift__(self: Any, bits: Any) -> Any:
         return self * (1 << bits) if isinstance(bits, (int, Power)) else NotImplemented
@@ -93,6 +98,11 @@ class Ratio:
 
     def __init__(self, above: Any, below: Any) -> None:
         self._above, self._below = above, below
+
+    @property
+    def parts(self) -> tuple[Any, Any]:
+        """Dividend and divisor."""
+        return self._above, self._below
 
     def __mul__(self, other: Any) -> Any:
         parts = _parts(other)
@@ -170,6 +180,19 @@ class Ratio:
     def _over_one(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """The dividends of this and of another quotient, when they have one divisor."""
         return _times(self._above, parts[1]), _times(parts[0], self._below)
+
+
+class Root:
+    """The square root of a quotient, which a kernel can be passed: `D ** -0.5`."""
+
+    def __init__(self, of: Ratio) -> None:
+        self.of = of
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return Root(1 / self.of) if other == 1 else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{self.of!r} ** 0.5"
 
 
 def _no_number(value: object) -> SpecError:

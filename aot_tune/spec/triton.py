@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.errors import SpecError, did_you_mean
-from aot_tune.spec.arithmetic import Ratio
+from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.expr import Expr
 from aot_tune.spec.names import check_identifier, check_several
@@ -73,8 +73,8 @@ class DTypeOf:
     tensor: str
 
 
-KernelArgument = str | Expr | int | float | bool | None | Descriptor | Buffer | DTypeOf
-"""What a Triton argument is: the name of a tensor or scalar, an expression of the call, or a constant."""
+KernelArgument = str | Expr | Ratio | Root | int | float | bool | None | Descriptor | Buffer | DTypeOf
+"""What a Triton argument is: the name of a tensor or scalar, an expression of the call or a quotient, or a constant."""
 
 Grid = Sequence[Expr | int] | Callable[[Mapping[str, Any]], Sequence[Expr | int]]
 
@@ -128,8 +128,8 @@ class TritonFunction:
     """The reference to a function and how it is called.
 
     Args:
-        function: `package.module:name`, or `file.py:name` with the file below a template root; `Class.name` for one of a
-            class.
+        function: `package.module:name`, or `file.py:name` with the file below a template root; the name may be
+            `Class.name`.
         arguments: kernel argument to what is passed. One that is not listed is a tensor, scalar or dim of its own name,
             a parameter or heuristic, or its default.
         grid: one to three expressions, or a function of a mapping that gives the kernel's arguments and parameters by
@@ -182,9 +182,7 @@ class TritonFunction:
                     f"a {type(given).__name__}",
                     why="arguments are names, expressions, numbers, booleans, None, Descriptor, Buffer, DTypeOf, and "
                     "tuples of constants",
-                    fix="have the caller pass it, as a Scalar, or round it by // or math.ceil"
-                    if isinstance(given, Ratio)
-                    else "convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
+                    fix="convert it: int(...) of a number of another package, DTypeOf(...) for an element type",
                 )
 
     @property
@@ -204,5 +202,5 @@ class TritonFunction:
 
 def _can_be_passed(given: object) -> bool:
     if isinstance(given, (tuple, list)):
-        return all(_can_be_passed(g) and not isinstance(g, (Expr, Descriptor, DTypeOf)) for g in given)
-    return given is None or isinstance(given, (str, int, float, Expr, Descriptor, DTypeOf))
+        return all(_can_be_passed(g) and not isinstance(g, (Expr, Ratio, Root, Descriptor, DTypeOf)) for g in given)
+    return given is None or isinstance(given, (str, int, float, Expr, Ratio, Root, Descriptor, DTypeOf))

@@ -24,7 +24,7 @@ __all__ = [
     "TensorFacts",
 ]
 
-GivenKind = Literal["pointer", "integer", "scalar", "constant", "descriptor", "buffer", "dtype"]
+GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype"]
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):

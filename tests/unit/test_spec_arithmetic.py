@@ -64,6 +64,14 @@ def test_a_doubling_loop_ends() -> None:
         assert traced.evaluate({"B": rows, "N": n}) == block(rows, n)
 
 
+def test_roots_are_passed_and_nothing_else() -> None:
+    assert [repr(r) for r in (N**-0.5, 1 / N**0.5)] == ["(1 / N) ** 0.5"] * 2
+    assert (N**2).evaluate({"N": 7}) == 49
+    for refused in (lambda: N**1.5, lambda: N**0.5 + 1, lambda: 2 / N**0.5, lambda: N**0.5 > 3):
+        with pytest.raises(TypeError):
+            refused()
+
+
 def test_what_is_no_integer_says_so() -> None:
     with pytest.raises(SpecError, match=r"an extent cannot be \(N / 2\)(.|\n)*math\.ceil"):
         as_extent(N / 2)

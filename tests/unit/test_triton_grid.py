@@ -228,7 +228,7 @@ def _refused(extent: Any) -> Any:
         (lambda meta: (meta["scale"],), r"the grid uses the scalar argument 'scale'(.|\n)*fix: use a dim"),
         (lambda meta: (meta["locks"],), r"the grid uses the buffer argument 'locks'"),
         (lambda meta: (meta["seqq"],), r"the grid uses 'seqq', which is no argument or parameter(.|\n)*'seq'"),
-        (lambda meta: (meta["seq"] ** 0.5,), r"the grid raised TypeError: unsupported operand(.|\n)*math\.ceil"),
+        (lambda meta: (meta["seq"] ** 1.5,), r"the grid raised TypeError: unsupported operand(.|\n)*math\.ceil"),
         (lambda meta: (meta["seq"] / 4,), r"an extent of the grid cannot be \(S / 4\)(.|\n)*quotients rounded"),
         (lambda meta: (math.sqrt(meta["seq"]),), r"the grid raised TypeError"),
         (lambda meta: meta["seq"], r"the grid is 'S'(.|\n)*one to three extents"),

@@ -11,6 +11,7 @@ import pytest
 import triton_launch as tl
 from numpy.lib.stride_tricks import as_strided
 
+from aot_tune.errors import RenderError
 from aot_tune.spec import (
     Attribute,
     Buffer,
@@ -25,6 +26,7 @@ from aot_tune.spec import (
     alignment,
     attribute,
     dims,
+    parameter,
     present,
     stride,
     where,
@@ -120,6 +122,37 @@ def test_every_kind_of_argument_has_its_type_its_size_and_its_value(tmp_path: Pa
     assert got[23] == 0x4049  # 3.14159 is 0x40490fd0 in fp32
     assert got[24] == answer["address"]
     assert got[25:] == [6, 0, 0]
+
+
+def test_quotients_of_a_call_are_passed_as_python_divides(tmp_path: Path, cuda: Path) -> None:
+    """In double precision, then as the type of the signature; one by 0 is an error, as it is there."""
+    arguments = {
+        "scale": tl.N**-0.5,
+        "share": tl.M / (3 * tl.N),
+        "exact": tl.M / tl.N,
+        "half": parameter("BLOCK") / tl.N,
+        "gap": 1 / (tl.M - 3),
+    }
+    declared = tl.parameters("x out scale share exact:fp64 half:fp16 gap BLOCK!")
+    kernel = {"parameters": (Parameter("BLOCK", (16, 32)),)}
+    op = tl.operator(TritonFunction("scale.py:scale_kernel", arguments, grid=(1,)), declared, kernel=kernel)
+    source = tl.rendered(op, config={"BLOCK": 16})
+    library = tl.compiled(tmp_path, source, (8, 8, 4, 4, 8, 2, 4, 8, 8))
+    calls = [{"arguments": [{"shape": s}, {"shape": s}]} for s in ((7, 96), (3, 96))]
+    right, undefined = tl.call(library, source.symbol, calls, cuda)
+    passed = tl.passed(right)
+    got = [struct.unpack(c, p)[0] for c, p in zip("ffdef", passed[2:7], strict=True)]
+    assert got == [np.float32(96**-0.5), np.float32(7 / 288), 7 / 96, np.float16(16 / 96), 0.25]
+    assert undefined["launch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("x out BLOCK!", "constexpr"), ("x out BLOCK:i32", "i32"), ("x out BLOCK:i1", "i1")]
+)
+def test_a_quotient_is_passed_as_nothing_but_a_float(text: str, kind: str) -> None:
+    op = tl.operator(TritonFunction("scale.py:scale_kernel", {"BLOCK": tl.M / 2}, grid=(1,)), tl.parameters(text))
+    with pytest.raises(RenderError, match=rf"argument 'BLOCK' is \(M / 2\), and {kind}(.|\n)*math\.ceil"):
+        tl.rendered(op)
 
 
 def test_values_that_a_parameter_cannot_hold_are_errors(tmp_path: Path, cuda: Path) -> None:
