@@ -92,7 +92,8 @@ def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> E
         ) from error
     except SpecError as error:
         placed = error.what if error.what.startswith(what) else f"{what}: {error.what}"
-        raise SpecError(placed, why=error.why, fix=error.fix or _REMEDY) from error
+        # the function may be a package's, which its author here does not change
+        raise SpecError(placed, why=error.why, fix=f"{error.fix}; or {_REMEDY}" if error.fix else _REMEDY) from error
     except Exception as error:
         raise SpecError(
             f"{what} cannot be followed: {type(error).__name__}: {error}",
