@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"for examples/from_packag
 
 TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
 FUNCTIONS = {
+    "causal_conv": "fla",
     "chunk_cumsum": "fla",
     "chunk_output": "fla",
     "cross_entropy": "liger",
@@ -24,6 +25,7 @@ FUNCTIONS = {
     "rms_norm": "liger",
     "rope": "liger",
     "swiglu": "liger",
+    "swiglu_mlp": "liger",
 }
 
 WRONG = {"wrong-result", "crashed", "no-result", "timeout", "suspicious"}
