@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -77,10 +78,11 @@ class Bench:
         self.monitor: Monitor = self.family.monitor(device, policy, log)
         self.pool = Pool(device, policy, scratch.resolve(), threads, log, references=self.findings.folder)
         self.remarks = Remarks(log)
-        self._preparation = Preparation(device, policy, self.findings, self._refer)
+        self._preparation = Preparation(device, policy, self._refer)
+        self._own = Findings(self.findings.folder / scratch.resolve().name, "alone-")
         self.unloads = True  # whether libraries are unloaded once a variant is verified in them
         self._operators: dict[str, Operator] = {}
-        self._fitted: dict[str, list[Prepared]] = {}
+        self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
     def __enter__(self) -> Bench:
@@ -101,9 +103,18 @@ class Bench:
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
-        found = self._preparation.of(operator_folder.resolve(), operator, check)
+        found = self._preparation.of(self.findings, operator_folder.resolve(), operator, check)
         self._operators[operator.name] = operator
         return found
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """In the block this device finds out everything for itself, and others learn nothing of it."""
+        shared, self.findings = self.findings, self._own
+        try:
+            yield
+        finally:
+            self.findings = shared
 
     def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
         return self.pool.refer(request, seconds)  # the pool of the time: benchmarks put another one in its place
@@ -319,13 +330,13 @@ class Bench:
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
-        key = "\n".join((folder, *(r.key() for r in requires)))
-        if key not in self._fitted:
-            found = self.findings.checks.get(
+        findings, key = self.findings, "\n".join((folder, *(r.key() for r in requires)))
+        if (findings, key) not in self._fitted:
+            found = findings.checks.get(
                 key, lambda: checks_for(operator, requires, self.policy, on_host=self.family.on_host)
             )
-            self._fitted[key] = self._preparation.of_all(Path(folder), operator, found)
-        return self._fitted[key]
+            self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
+        return self._fitted[findings, key]
 
     def _judge(self, run: Run, worker: Worker, odd: _Odd | None, best_ns: float | None, timed: bool) -> Measurement:
         limits, key = self.policy.deadlines, run.prepared.key

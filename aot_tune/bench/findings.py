@@ -66,10 +66,11 @@ class Findings:
 
     Args:
         folder: where references go; workers of all benches can read it.
+        prefix: of their names, which tell them from those of others in a worker.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        self.folder, self.prefix = folder, prefix
         self.checks = Once[list[Check]]()
         self.references = Once[Prepared]()
         self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked))

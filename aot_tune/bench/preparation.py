@@ -20,38 +20,41 @@ Refer = Callable[[messages.Reference, float], messages.Reply]
 
 
 class Preparation:
-    """Has references computed that `findings` lack; `refer` asks the worker for it, within so many seconds.
+    """Has references computed that findings lack; `refer` asks the worker for it, within so many seconds.
 
     `seconds` is what it took so far, to wait for another bench's included.
     """
 
-    def __init__(self, device: Device, policy: Policy, findings: Findings, refer: Refer) -> None:
-        self._device, self._policy, self._findings, self._refer = device, policy, findings, refer
+    def __init__(self, device: Device, policy: Policy, refer: Refer) -> None:
+        self._device, self._policy, self._refer = device, policy, refer
         self._sources: dict[str, str] = {}
         self.seconds = 0.0
 
-    def of(self, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+    def of(self, findings: Findings, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
         """The reference of one problem, or check.
 
         Raises:
             WorkerError, AotTuneError: as `Bench.prepare` does.
         """
-        key, begin = self._key(operator_folder, operator, check), time.monotonic()
+        key, begin = findings.prefix + self._key(operator_folder, operator, check), time.monotonic()
+        files = findings.folder / key
         try:
-            return self._findings.references.get(key, lambda: self._made(key, operator_folder, operator, check))
+            return findings.references.get(key, lambda: self._made(key, files, operator_folder, operator, check))
         finally:
             self.seconds += time.monotonic() - begin
 
-    def of_all(self, operator_folder: Path, operator: Operator, checks: Sequence[Check]) -> list[Prepared]:
+    def of_all(
+        self, findings: Findings, operator_folder: Path, operator: Operator, checks: Sequence[Check]
+    ) -> list[Prepared]:
         """Those of several; first what no other bench is at.
 
         Raises:
             WorkerError, AotTuneError: as `Bench.prepare` does.
         """
         for check in checks:
-            if not self._findings.references.making(self._key(operator_folder, operator, check)):
-                self.of(operator_folder, operator, check)
-        return [self.of(operator_folder, operator, check) for check in checks]
+            if not findings.references.making(findings.prefix + self._key(operator_folder, operator, check)):
+                self.of(findings, operator_folder, operator, check)
+        return [self.of(findings, operator_folder, operator, check) for check in checks]
 
     def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
         folder = str(operator_folder)
@@ -59,9 +62,8 @@ class Preparation:
             self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
         return digest_of([operator.name, self._sources[folder], check, self._policy.seed])[:24]
 
-    def _made(self, key: str, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
-        files = str(self._findings.folder / key)
-        request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=files)
+    def _made(self, key: str, files: Path, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+        request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=str(files))
         try:
             reply = self._refer(request, self._policy.deadlines.prepare)
         except DiedError as death:
@@ -84,7 +86,7 @@ class Preparation:
             operator=operator.name,
             operator_folder=str(operator_folder),
             check=check,
-            folder=files,
+            folder=str(files),
             digests=reply.digests,
             seconds=reply.seconds,
         )

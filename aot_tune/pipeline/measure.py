@@ -150,15 +150,15 @@ class Measurer:
             outlook.screened(one.task, own, whole - own, f"best so far {shown}")
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
-        """Screen a candidate on this device now, whatever is known of it.
+        """Screen a candidate on this device now, whatever is known of it, here or from other devices.
 
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
         """
-        path = self._lazy.shared_object(entry)
-        prepared = self._one(loaded, problem).prepared()
-        bench = self._lazy.get()
-        return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
+        path, bench = self._lazy.shared_object(entry), self._lazy.get()
+        with bench.alone():
+            prepared = bench.prepare(loaded.folder, loaded.operator, problem)
+            return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
         """Take over what the store knows of a candidate on a problem; whether it knew anything."""

@@ -102,7 +102,7 @@ class Workers:
     """A pool without workers that counts what they are asked for."""
 
     asked: Counter[str]
-    on_check: Callable[[], None] = staticmethod(lambda: None)
+    on_check: Callable[[], messages.Reply | None] = staticmethod(lambda: None)
 
     def __init__(self, *_given: object, references: Path) -> None:
         self._references, self.deaths = references, 0
@@ -124,7 +124,7 @@ class Workers:
         pass
 
     def refer(self, request: messages.Reference, _seconds: float) -> messages.Reply:
-        assert Path(request.folder).parent == self._references
+        assert self._references in Path(request.folder).parents  # else the worker may not write there
         self.asked[f"reference of {request.check.problem.id} {request.check.scalars} {request.check.special}"] += 1
         return messages.Referred(digests={}, seconds=0.0)
 
@@ -132,8 +132,8 @@ class Workers:
         if isinstance(request, messages.Verify):
             what = "check" if len(request.keys) > 1 else "verify"
             self.asked[f"{what} {request.handle}"] += 1
-            if what == "check":
-                self.on_check()
+            if what == "check" and (reply := self.on_check()) is not None:
+                return reply
             return messages.Checked(status="ok", runs=(1e6,) * 3)
         return messages.Timed(samples=(1e6,) * 4) if isinstance(request, messages.Bench) else messages.Done()
 
@@ -180,6 +180,23 @@ def test_seconds_of_references_are_counted(crew: Callable[..., list[Bench]], mon
     for problem in OPERATOR.workload_for("cpu")[:3]:
         bench.prepare(FOLDER, OPERATOR, problem)
     assert bench.referring == 3.0
+
+
+def test_a_device_that_is_tried_alone_takes_nothing_from_others_and_gives_them_nothing(
+    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that computes wrongly finds an object wrong on it; that must not be said of the others."""
+    benches = crew(3, common=True)
+    for bench, broken in zip(benches, (True, False, False), strict=True):
+        reply = messages.Checked(status="wrong-result", reason="broken") if broken else None
+        monkeypatch.setattr(Workers, "on_check", staticmethod(lambda reply=reply: reply))
+        with bench.alone():
+            assert [screen(bench, "a") for _ in range(2)] == ["wrong-result" if broken else "ok"] * 2
+    assert Workers.asked["check a"] == 3
+    references = [n for k, n in Workers.asked.items() if k.startswith("reference")]
+    assert set(references) == {3}
+    assert [screen(bench, "a") for bench in benches] == ["ok"] * 3
+    assert Workers.asked["check a"] == 4
 
 
 def test_a_device_waits_for_what_another_one_checks(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from test_pipeline import GENERIC
 from test_pipeline_crew import crew_of
+from test_pipeline_deadline import LOADED, ONE, measurer
+from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.compile import Object
@@ -150,6 +155,30 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     assert len(crew.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE 2 devices are taken for equal: no probe ran on any of them"]
+
+
+def test_a_probe_takes_nothing_from_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Alone(StillBench):
+        inside = False
+
+        @contextmanager
+        def alone(self) -> Iterator[None]:
+            self.inside = True
+            yield
+            self.inside = False
+
+        def prepare(self, *given: object) -> None:
+            assert self.inside
+            super().prepare(*given)
+
+        def screen(self, *arguments: Any) -> Measurement:
+            assert self.inside
+            return super().screen(*arguments)
+
+    bench = Alone()
+    one, _ = measurer(monkeypatch, bench, seconds=None)
+    assert one.probe(LOADED, ONE, GENERIC).status == "ok"
+    assert (bench.calls, bench.inside) == (1, False)
 
 
 def test_one_device_needs_no_probe() -> None:
