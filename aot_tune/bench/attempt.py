@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aot_tune.bench import messages
+from aot_tune.bench.process import DiedError
 from aot_tune.bench.records import WORKER_FAULT, Measurement, Prepared, Status
 
 if TYPE_CHECKING:
@@ -62,11 +63,21 @@ class Phases(dict[str, float]):
 
 
 class Run:
-    """A measurement in the making."""
+    """A measurement in the making.
+
+    `sure` says that only its object can have killed the worker it is in, `spared` that another one was killed before
+    where that was not sure.
+    """
+
+    sure = spared = False
 
     def __init__(self, bench: Bench, prepared: Prepared, candidate: str, digest: str, phases: Phases) -> None:
         self.bench, self.prepared, self.candidate, self.digest = bench, prepared, candidate, digest
         self.phases = phases
+
+    def to_blame(self, death: DiedError) -> bool:
+        """Whether its object killed the worker, as far as can be told or is worth another try."""
+        return self.sure or death.certain or death.status == "timeout"
 
     def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
         """A measurement with this status."""

@@ -251,27 +251,37 @@ class Bench:
         *,
         timed: bool,
     ) -> Measurement:
-        struck = self.struck(digest)
-        if struck is not None:
-            reason = f"{struck.reason}; not run again, it has killed {self.policy.strikes} workers"
-            return self.measurement(prepared, candidate.id, digest, status=struck.status, reason=reason)
         run = Run(self, prepared, candidate.id, digest, Phases())
+        if (refusal := self._refusal(digest)) is not None:
+            return run.ended(refusal.status, refusal.reason)
         odd = self._odd(prepared, digest, requires) if tune_checks else None
         load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
-        worker = self._warm_worker(run, odd)
-        blameless = worker.hosted <= {digest}  # else what another candidate left running may have killed it
+        while True:
+            worker = self._warm_worker(run, odd)
+            run.sure = run.spared or worker.hosted <= {digest}  # else what another one left running may have killed it
+            try:
+                return self._attempt(run, worker, load, odd, best_ns, timed)
+            except DiedError as death:
+                if run.to_blame(death):
+                    return run.ended(death.status, death.reason)
+                run.spared = True
+
+    def _refusal(self, digest: str) -> messages.Failure | None:
+        """What is said of an object that is not run again."""
+        struck = self.struck(digest)
+        if struck is None:
+            return None
+        reason = f"{struck.reason}; not run again, it has killed {self.policy.strikes} workers"
+        return messages.Failure(kind="struck", status=struck.status, reason=reason)
+
+    def _ask(self, run: Run, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask a worker; its death counts against the object at once, before another device tries what killed it."""
         try:
-            return self._attempt(run, worker, load, odd, best_ns, timed)
+            return self.pool.request(worker, request, seconds)
         except DiedError as death:
-            if blameless or death.certain or death.status == "timeout":
-                self.findings.strike(digest, death)
-                return run.ended(death.status, death.reason)
-        worker = self._warm_worker(run, odd)
-        try:
-            return self._attempt(run, worker, load, odd, best_ns, timed)
-        except DiedError as death:
-            self.findings.strike(digest, death)
-            return run.ended(death.status, death.reason)
+            if run.to_blame(death):
+                self.findings.strike(run.digest, death)
+            raise
 
     def _attempt(
         self,
@@ -285,21 +295,21 @@ class Bench:
         worker.hosted.add(run.digest)
         if run.digest not in worker.loaded:
             with run.phases("load"):
-                reply = self.pool.request(worker, load, self.policy.deadlines.load)
+                reply = self._ask(run, worker, load, self.policy.deadlines.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
             worker.loaded[run.digest] = None
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
-            self._unload(worker, 0 if self.family.on_host else _MOST_LOADED)
+            self._unload(run, worker, 0 if self.family.on_host else _MOST_LOADED)
         return measured
 
-    def _unload(self, worker: Worker, most: int) -> None:
+    def _unload(self, run: Run, worker: Worker, most: int) -> None:
         """Unload what was loaded longest ago, until no more than `most` are left."""
         while len(worker.loaded) > most:
             handle = next(iter(worker.loaded))
             del worker.loaded[handle]
-            self.pool.request(worker, messages.Unload(handle=handle), self.policy.deadlines.load)
+            self._ask(run, worker, messages.Unload(handle=handle), self.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: _Odd | None) -> Worker:
         """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
@@ -346,7 +356,7 @@ class Bench:
         if best_ns is not None:
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
         with run.phases("verify"):
-            reply = self.pool.request(worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
+            reply = self._ask(run, worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
         facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
@@ -364,7 +374,7 @@ class Bench:
         for tries in range(1, most + 1):
             before = self.conditions(_JUST_NOW if tries == 1 else 0.0)
             with run.phases("bench"):
-                timing = self.pool.request(worker, bench, limits.bench)
+                timing = self._ask(run, worker, bench, limits.bench)
             after = self.conditions()
             facts["conditions"] = tuple(s for s in (before, after) if s is not None)
             if tries == most or not self.monitor.spoiled(after):
@@ -377,10 +387,12 @@ class Bench:
     def _failed(self, run: Run, worker: Worker, odd: _Odd) -> Measurement | None:
         """The measurement of an object that is not right on its odd problems; None of one that is."""
         verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems))
+
+        def check() -> messages.Reply:  # unless it killed others' workers while this device waited for what they find
+            return self._refusal(run.digest) or self._ask(run, worker, verify, self.policy.deadlines.check)
+
         with run.phases("check"):
-            reply = self.findings.verdicts.get(
-                odd.suite, lambda: self.pool.request(worker, verify, self.policy.deadlines.check)
-            )
+            reply = self.findings.verdicts.get(odd.suite, check)
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
         return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)

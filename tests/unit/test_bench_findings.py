@@ -232,3 +232,29 @@ def test_what_has_killed_workers_of_one_device_is_not_run_on_another(
     assert Workers.asked["check a"] == Policy().strikes == 2
     assert screen(one, "a") == screen(other, "a") == "crashed"
     assert Workers.asked["check a"] == 2
+
+
+def test_devices_that_wait_for_a_check_do_not_all_lose_a_worker_to_it(
+    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benches, go = crew(4, common=True), threading.Event()
+    findings, asked = benches[0].findings, threading.Semaphore(0)
+    struck = findings.struck
+
+    def count(digest: str, most: int) -> DiedError | None:
+        found = struck(digest, most)
+        asked.release()
+        return found
+
+    def die() -> None:
+        assert go.wait(10)
+        raise DiedError("timeout", "no answer within 10 s")
+
+    monkeypatch.setattr(findings, "struck", count)
+    monkeypatch.setattr(Workers, "on_check", staticmethod(die))
+    with ThreadPoolExecutor(4) as threads:
+        screens = [threads.submit(screen, bench, "a") for bench in benches]
+        assert all(asked.acquire(timeout=10) for _ in benches)  # for each, it has not killed too many yet
+        go.set()
+        assert [f.result(10) for f in screens] == ["timeout"] * 4
+    assert Workers.asked["check a"] == Policy().strikes == 2
