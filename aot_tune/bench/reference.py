@@ -36,6 +36,7 @@ __all__ = [
     "by_output",
     "logical_inputs",
     "new_partial",
+    "publish",
     "read_truth",
     "refuse_inexact",
     "write_truth",
@@ -181,7 +182,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
     for file in partial.iterdir():
         file.chmod(0o444)
-    partial.rename(folder)
+    publish(partial, folder)
 
 
 def new_partial(folder: Path) -> Path:
@@ -190,6 +191,16 @@ def new_partial(folder: Path) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
+
+
+def publish(partial: Path, folder: Path) -> None:
+    """Let a folder that is whole appear; a worker that was killed before it could say so may have done that before."""
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(partial)
 
 
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:

@@ -83,3 +83,10 @@ def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -
         assert tf32.judge(split(rounded(a), rounded(b), parts))[1] < 0.9
         assert plain.judge(split(c, d, parts))[1] < 0.9
         assert plain.judge(split(rounded(c), rounded(d), parts))[1] > 1
+
+
+def test_limits_that_a_worker_wrote_before_it_died_do_no_harm(tmp_path: Path) -> None:
+    """The next one computes them again."""
+    found = [product(tmp_path, problem(M=4, N=4, K=8))[0] for _ in range(2)]
+    assert found[0].bytes == found[1].bytes
+    assert [f.name for f in tmp_path.iterdir()] == ["limits"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.bench import Check
-from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, read_truth, write_truth
+from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, publish, read_truth, write_truth
 from aot_tune.bench.verify import FAR_OFF, compare
 from aot_tune.library import bundled_templates, load_operator
 from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
@@ -223,3 +223,14 @@ def test_integers_of_64_bits_are_compared_to_the_last_one(tmp_path: Path) -> Non
     want, y[7] = int(y[7]), y[7] - 1
     fault, _ = compare(operator.tensor("y"), y, values, found.bounds)
     assert fault == f"y[7]: got {want - 1}, want {want}, tolerance 0; 1 of 64 elements are wrong"
+
+
+def test_what_a_worker_wrote_before_it_died_does_no_harm(tmp_path: Path) -> None:
+    """The next one computes it again."""
+    first, again = (truth(tmp_path, "softmax", R=2, D=8)[2] for _ in range(2))
+    assert {n: t for n, (t, _) in first.items()} == {n: t for n, (t, _) in again.items()}
+    assert [f.name for f in tmp_path.iterdir()] == ["truth"]
+    partial = tmp_path / "other.partial"
+    partial.mkdir()
+    with pytest.raises(OSError, match="No such file"):
+        publish(partial, tmp_path / "nowhere" / "truth")

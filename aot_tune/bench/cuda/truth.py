@@ -23,7 +23,7 @@ import torch
 from aot_tune.bench.cuda.memory import Strided
 from aot_tune.bench.inputs import call_of, draw
 from aot_tune.bench.records import Check
-from aot_tune.bench.reference import EXACT, Bounds, by_output, new_partial, refuse_inexact
+from aot_tune.bench.reference import EXACT, Bounds, by_output, new_partial, publish, refuse_inexact
 from aot_tune.spec import Operator, Tensor
 
 __all__ = [
@@ -253,7 +253,7 @@ def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
     partial = new_partial(folder)
     (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
     (partial / "limits.json").chmod(0o444)
-    partial.rename(folder)
+    publish(partial, folder)
 
 
 def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
