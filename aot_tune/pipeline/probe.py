@@ -33,7 +33,8 @@ Probe = tuple[LoadedOperator, Problem, Entry]
 def check_agreement(session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
     """Leave out, and say so, the devices of a crew on which a generic variant takes another time than on the others.
 
-    One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared.
+    One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared. What
+    the end of the budget broke off says nothing, and nothing is measured after it.
     """
     if len(crew.members) < 2:
         return
@@ -43,6 +44,8 @@ def check_agreement(session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOp
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
         crew.each_member(partial(_time, found, crew.members.index, probe))
+    if not session.turn.allows(1e-9):
+        return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
         session.progress.line(f"NOTE {len(crew.members)} devices are taken for equal: no probe ran on any of them")

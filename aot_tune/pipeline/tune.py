@@ -91,14 +91,14 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
             session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host, least_race=race)
-            if session.outlook.anything and session.turn.allows(1e-9):
-                check_agreement(session, crew, pairs)
             if within is not None:
                 within.run(entries)
             elif on_host:
                 _one_after_the_other(session, crew.members[0], pairs, entries, target)
             else:
                 with ended_with(session.turn, crew.interrupt):
+                    if session.outlook.anything and session.turn.allows(1e-9):
+                        check_agreement(session, crew, pairs)
                     timings = measure_overlapped(session, crew, pairs, entries)
                 session.progress.line(
                     f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "

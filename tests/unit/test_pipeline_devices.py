@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +26,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.probe import check_agreement, deviations
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
+from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, problem
 
 
@@ -67,7 +69,8 @@ def test_noisy_times_say_less() -> None:
 class Probed:
     """What `check_agreement` needs of a session: it compiles at once, and keeps what is printed."""
 
-    def __init__(self, compiles: bool = True) -> None:
+    def __init__(self, compiles: bool = True, seconds: float | None = None) -> None:
+        self.turn = Budget(seconds)
         self.lines: list[str] = []
         self.compiled: list[str] = []
         self.compiles = compiles
@@ -155,6 +158,38 @@ def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -
     assert len(crew.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE 2 devices are taken for equal: no probe ran on any of them"]
+
+
+def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
+    session = Probed(seconds=0.0)
+    crew, asked = probed([AotTuneError("killed by SIGKILL"), steady(100.0)], session)
+    assert (len(crew.members), len(asked), session.lines) == (2, 4, [])
+
+
+def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, done, asked = importlib.import_module("aot_tune.pipeline.tune"), list[str](), iter([[object()], []])
+    crew = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
+    progress = SimpleNamespace(line=lambda _: None, now=lambda: 0.0)
+    session = SimpleNamespace(operators={}, step=1, turn=Budget(60), options=SimpleNamespace(mode="tune"), tell=id)
+    session.outlook = SimpleNamespace(expect=lambda *_, **__: None, anything=True)
+    session.policy_of, session.progress = lambda _: SimpleNamespace(race_ns=1e9), progress
+
+    @contextmanager
+    def ended_with(*_: object) -> Iterator[None]:
+        done.append("begin")
+        yield
+        done.append("end")
+
+    def measure(*_: object) -> SimpleNamespace:
+        done.append("measure")
+        return SimpleNamespace(compiling=0.0, measuring=0.0, wall=0.0)
+
+    fakes = {"Crew": lambda *_: nullcontext(crew), "ended_with": ended_with, "measure_overlapped": measure}
+    fakes |= {"check_agreement": lambda *_: done.append("probe"), "_ask": lambda *_: next(asked)}
+    for name, fake in {**fakes, "_nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
+        monkeypatch.setattr(module, name, fake)
+    module._on_device(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
+    assert done == ["begin", "probe", "measure", "end"]
 
 
 def test_a_probe_takes_nothing_from_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
