@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from aot_tune.bench import messages
 from aot_tune.bench.process import DiedError
 from aot_tune.bench.records import Check, Prepared, digest_of
+from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr
 
 __all__ = ["Findings", "Once"]
@@ -17,23 +18,35 @@ __all__ = ["Findings", "Once"]
 T = TypeVar("T")
 
 
+def _never() -> bool:
+    return False
+
+
 class Once(Generic[T]):
     """Values by name, each made by the first thread that asks; the others wait for it.
 
-    Where making it fails, or what comes of it is not to be kept, the next one that asks or waits makes it itself.
+    Where making it fails, or what comes of it is not to be kept, the next one that asks or waits makes it itself. But
+    once it is `over`, those that wait do not, one after the other, what was ended before.
     """
 
-    def __init__(self, keep: Callable[[T], bool] = lambda _value: True) -> None:
-        self._lock, self._keep = threading.Lock(), keep
+    def __init__(self, keep: Callable[[T], bool] = lambda _value: True, over: Callable[[], bool] = _never) -> None:
+        self._lock, self._keep, self._over = threading.Lock(), keep, over
         self._made: dict[str, T] = {}
         self._making: dict[str, threading.Event] = {}
 
     def get(self, name: str, make: Callable[[], T]) -> T:
-        """The value of that name."""
+        """The value of that name.
+
+        Raises:
+            WorkerError: when it is over, and what was waited for was not made.
+        """
+        other: threading.Event | None = None
         while True:
             with self._lock:
                 if name in self._made:
                     return self._made[name]
+                if other is not None and self._over():
+                    raise WorkerError("what another device had begun was ended", why="the build or its budget ended")
                 other = self._making.get(name)
                 if other is None:
                     mine = self._making[name] = threading.Event()
@@ -67,13 +80,14 @@ class Findings:
     Args:
         folder: where references go; workers of all benches can read it.
         prefix: of their names, which tell them from those of others in a worker.
+        over: whether what the benches do is being ended.
     """
 
-    def __init__(self, folder: Path, prefix: str = "") -> None:
-        self.folder, self.prefix = folder, prefix
+    def __init__(self, folder: Path, prefix: str = "", over: Callable[[], bool] = _never) -> None:
+        self.folder, self.prefix, self.over = folder, prefix, over
         self.checks = Once[list[Check]]()
-        self.references = Once[Prepared]()
-        self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked))
+        self.references = Once[Prepared](over=over)
+        self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked), over)
         self._lock = threading.Lock()
         self._strikes: dict[str, tuple[int, DiedError]] = {}
         self._begun: dict[str, int] = {}

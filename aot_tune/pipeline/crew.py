@@ -33,7 +33,7 @@ class Crew:
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
-        self.shared = Shared(session, len(devices))
+        self.shared = Shared(session, len(devices), lambda: any(m.over for m in self.members))
         self.benches = [LazyBench(session, d, session.turn, shared=self.shared) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.

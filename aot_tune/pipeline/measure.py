@@ -100,7 +100,7 @@ class Measurer:
         new = [e for e in entries if e.candidate.id not in self._verified]
         self._verified.update(e.candidate.id for e in new)
         if self._verifies:
-            self._verifies = verify_early(self._session, self._lazy, new, lambda: self._over)
+            self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
     def measure(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Screen and race what is not known of one problem of a workload."""
@@ -136,8 +136,8 @@ class Measurer:
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
-            measurement = None if self._over else self._within(partial(self._screen, one, entry, best))
-            if measurement is None or (self._over and not _counts(measurement)):
+            measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
+            if measurement is None or (self.over and not _counts(measurement)):
                 return
             self._take(evidence, problem, entry, measurement)
             if measurement.ns is not None and (best is None or measurement.ns < best):
@@ -191,10 +191,10 @@ class Measurer:
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
         begun, reused = self._session.progress.now(), self.reused
-        raced = None if self._over else self._within(partial(self._race, self._one(loaded, problem), entrants))
+        raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
-        if self._over and any(m.status != "ok" for m in raced):
+        if self.over and any(m.status != "ok" for m in raced):
             for measurement in raced:
                 if measurement.status != "ok" and _counts(measurement):
                     evidence.add(as_recorded(measurement))
@@ -207,7 +207,7 @@ class Measurer:
         self._session.outlook.raced(task_of(loaded.operator, problem), seconds)
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
         """Whether the budget has ended, or the build, and whatever still ran was killed."""
         return self.ended or not self._session.turn.allows(1e-9)
 
@@ -216,7 +216,7 @@ class Measurer:
         try:
             return do()
         except AotTuneError:
-            if self._over:
+            if self.over:
                 return None
             raise
 

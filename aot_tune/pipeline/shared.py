@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +18,13 @@ __all__ = ["Shared"]
 
 
 class Shared:
-    """A context manager, whose files are gone after it; any thread may use it. So many `benches` do."""
+    """A context manager, whose files are gone after it; any thread may use it.
 
-    def __init__(self, session: Session, benches: int = 1) -> None:
-        self.benches = benches
+    So many `benches` do; what one of them has begun for others ends once it is `over`.
+    """
+
+    def __init__(self, session: Session, benches: int = 1, over: Callable[[], bool] = lambda: False) -> None:
+        self.benches, self._over = benches, over
         self._session, self._stack, self._lock = session, ExitStack(), threading.Lock()
         self._folder: Path | None = None
         self._findings: Findings | None = None
@@ -41,7 +45,7 @@ class Shared:
         folder = self.folder()
         with self._lock:
             if self._findings is None:
-                self._findings = Findings(folder / "references")
+                self._findings = Findings(folder / "references", over=self._over)
             return self._findings
 
     def folder(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from aot_tune.bench import Bench, Device, Policy, messages, preparation
 from aot_tune.bench import bench as bench_module
 from aot_tune.bench.findings import Findings, Once
 from aot_tune.bench.process import DiedError
+from aot_tune.errors import WorkerError
 from aot_tune.library import bundled_templates, load_operator
 
 FOLDER = bundled_templates() / "softmax"
@@ -63,6 +65,34 @@ def test_what_could_not_be_made_is_made_by_the_next_one() -> None:
         with pytest.raises(DiedError):
             first.result(10)
         assert second.result(10) == 7
+
+
+def test_what_was_ended_is_not_begun_again_by_all_that_waited_for_it() -> None:
+    """At a budget's end each of them would start a worker, one after the other, and that be killed."""
+    over, begun, go, made = threading.Event(), threading.Event(), threading.Event(), list[int]()
+    once = Once[int](over=over.is_set)
+
+    def fail() -> int:
+        begun.set()
+        assert go.wait(10)
+        over.set()
+        raise DiedError("oom", "killed by SIGKILL")
+
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(once.get, "name", fail)
+        assert begun.wait(10)
+        event = once._making["name"]
+        others = [threads.submit(once.get, "name", lambda: made.append(1) or 7) for _ in range(2)]
+        while len(event._cond._waiters) < 2:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        go.set()
+        with pytest.raises(DiedError):
+            first.result(10)
+        for other in others:
+            with pytest.raises(WorkerError, match="was ended"):
+                other.result(10)
+    assert made == []
+    assert once.get("name", lambda: 7) == 7  # what nobody had begun is the asking device's own affair
 
 
 def test_what_is_not_to_be_kept_is_made_again() -> None:

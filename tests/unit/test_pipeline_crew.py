@@ -105,7 +105,7 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
 
     def screens(measurer: Measurer) -> None:
         busy.set()
-        while not measurer._over:  # as screens and verifications ask before each candidate
+        while not measurer.over:  # as screens and verifications ask before each candidate
             assert time.monotonic() - began < 20
             time.sleep(0.01)
         assert killed.wait(20)
@@ -186,6 +186,18 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
     one, _ = measurer(monkeypatch, Referring(), seconds=None)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
     assert one.spent == {"references": 0.5, "verify": 1.0, "beside": 0.5}
+
+
+@pytest.mark.parametrize("ended", ["the budget", "a device"])
+def test_what_a_device_waits_for_from_another_ends_with_the_crew(ended: str) -> None:
+    with crew_of(2) as crew:
+        assert not crew.shared.findings.over()
+        if ended == "the budget":
+            crew.members[0]._session.turn.seconds = 0.0
+        else:
+            with pytest.raises(RuntimeError):
+                crew.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
+        assert crew.shared.findings.over()
 
 
 def test_every_device_is_started() -> None:
