@@ -12,6 +12,7 @@ import math
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -95,20 +96,23 @@ def set_subreaper(value: bool) -> bool:
 
 
 _holders: list[bool] = []  # what was set before each of the holders
+_holding = threading.Lock()
 
 
 def hold_subreaper() -> None:
     """Have orphaned descendants come to this process until every holder has released it, for benches side by side."""
-    _holders.append(set_subreaper(True))
+    with _holding:
+        _holders.append(set_subreaper(True))
 
 
 def release_subreaper() -> None:
     """Undo one `hold_subreaper`; the last one sets what was set before the first."""
-    before = _holders.pop(0)
-    if _holders:
-        _holders[0] = before
-    else:
-        set_subreaper(before)
+    with _holding:
+        before = _holders.pop(0)
+        if _holders:
+            _holders[0] = before
+        else:
+            set_subreaper(before)
 
 
 def limit(output_bytes: int) -> None:

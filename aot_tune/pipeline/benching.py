@@ -132,7 +132,8 @@ class LazyBench:
 
     def interrupt(self) -> None:
         """Kill the workers, from another thread: what they were asked for ends with them."""
-        for worker in self._bench.pool.workers() if self._bench is not None else ():
+        bench = self._bench  # which may end meanwhile
+        for worker in bench.pool.workers() if bench is not None else ():
             with contextlib.suppress(OSError):
                 os.killpg(worker.pid, signal.SIGKILL)
 

@@ -135,11 +135,18 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.shared:
-            for bench, thread in zip(self.benches, self._threads, strict=False):
-                thread.submit(bench.__exit__, kind, error, trace).result()
-                thread.shutdown()
             if not self._threads:
                 self.benches[0].__exit__(kind, error, trace)
+                return
+            for member in self.members if error is not None else ():
+                member.ended = True
+            both = zip(self.benches, self._threads, strict=True)
+            ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
+            while error is not None and wait(ends, timeout=_AGAIN).not_done:  # a second Ctrl-C left a thread busy
+                self.interrupt()
+            for end, thread in zip(ends, self._threads, strict=True):
+                end.result()
+                thread.shutdown()
 
 
 class _Turns:

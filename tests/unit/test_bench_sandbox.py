@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,3 +126,23 @@ def test_features_are_numbers_that_a_report_can_print() -> None:
     assert found["landlock"] == sandbox.landlock_abi()
     assert all(isinstance(v, int) for v in found.values())
     assert found["pidfd"] == hasattr(os, "pidfd_open")
+
+
+def test_benches_that_begin_and_end_together_restore_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, inside = [False], threading.Semaphore(1)
+
+    def set_subreaper(value: bool) -> bool:
+        assert inside.acquire(blocking=False)
+        before, state[0] = state[0], value
+        time.sleep(0.005)
+        inside.release()
+        return before
+
+    def bench(_: int) -> None:
+        sandbox.hold_subreaper()
+        sandbox.release_subreaper()
+
+    monkeypatch.setattr(sandbox, "set_subreaper", set_subreaper)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(bench, range(16)))
+    assert state == [False]

@@ -122,6 +122,34 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
     assert no_thread_left()
 
 
+def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
+    monkeypatch: pytest.MonkeyPatch, no_thread_left: Callable[[], bool]
+) -> None:
+    """As Ctrl-C comes once from the terminal, and once as the build tool above dies of it."""
+    busy, killed, interrupts = threading.Event(), threading.Event(), list[int]()
+
+    def interrupt() -> None:
+        interrupts.append(1)
+        if len(interrupts) == 1:
+            raise KeyboardInterrupt("the second")
+        killed.set()
+
+    def screens(_measurer: Measurer) -> None:
+        busy.set()
+        assert killed.wait(10)
+
+    def fails(_measurer: Measurer) -> None:
+        assert busy.wait(10)
+        raise KeyboardInterrupt("the first")
+
+    crew = crew_of(2)
+    monkeypatch.setattr(crew, "interrupt", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="second"), crew:
+        crew.each([(1, fails), (0, screens)])
+    assert killed.is_set()
+    assert no_thread_left()
+
+
 def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun() -> None:
     """One long job costs no other device its time, whether the rest belongs to none yet or to the busy one."""
     done, begun, rest = dict[int, list[int]](), threading.Event(), threading.Event()

@@ -76,6 +76,17 @@ def test_interrupting_a_bench_kills_its_workers() -> None:
     bench.interrupt()  # the worker is gone
 
 
+def test_a_bench_may_end_while_it_is_interrupted() -> None:
+    """The thread that ends what runs at the end of a budget must outlive that a device is left out."""
+    reads = [SimpleNamespace(pool=SimpleNamespace(workers=list)), None]
+
+    class Ending(LazyBench):
+        _bench = cast(Any, property(lambda _: reads.pop(0), lambda *_: None))
+
+    Ending(cast(Session, SimpleNamespace()), Device(family="cpu", name="CPU", slug="cpu", identity={})).interrupt()
+    assert reads == [None]
+
+
 def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this test alone"})
     lines: list[str] = []
