@@ -182,7 +182,9 @@ class _Tuning:
         if self._session.turn.seconds is None:
             return set()
         races = {t: s for t, s in self._session.outlook.races().items() if t not in self._granted}
-        return set(races) if self._session.turn.left <= sum(races.values()) / len(self._crew.members) else set()
+        each = 1 / len(self._crew.members)  # the longest may come last, and no device helps another with it
+        seconds = each * sum(races.values()) + (1 - each) * max(races.values(), default=0.0)
+        return set(races) if self._session.turn.left <= seconds else set()
 
     def race_all(self) -> None:
         """Race on every problem where that is due; entrants that only a record knew are compiled together before.

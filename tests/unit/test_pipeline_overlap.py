@@ -17,8 +17,10 @@ from aot_tune.pipeline import background
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.session import LoadedOperator
+from aot_tune.pipeline.overlap import _Tuning
+from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.tune import _unknown
+from aot_tune.search import Task
 from aot_tune.spec import Problem
 
 
@@ -174,6 +176,20 @@ def test_a_device_that_waits_for_a_long_compile_has_its_races_in_time(monkeypatc
     world.run(everyone())
     assert killed.is_set()
     assert {"N=8", "N=64"} <= set(world.raced)
+
+
+@pytest.mark.parametrize(
+    ("devices", "races", "least"), [(1, (30.0, 20.0), 50.0), (4, (30.0,), 30.0), (4, (20.0,) * 4, 35.0)]
+)
+def test_races_are_left_as_long_as_the_longest_takes_however_many_devices_there_are(
+    devices: int, races: tuple[float, ...], least: float
+) -> None:
+    for left, wait in ((least, True), (least + 0.1, False)):
+        world = World(budget=left, clock=lambda: 0.0)
+        world.members = [world] * devices
+        world.outlook.races = lambda: {Task("scale", f"N={i}", 1): s for i, s in enumerate(races)}
+        tuning = _Tuning(cast(Session, world), cast(Crew, world), [], [])
+        assert bool(tuning._races_wait()) == wait
 
 
 TRIED = ["generic_bf16_0", "generic_f16_0", "quick_bf16_0", *(f"slow_bf16_{w}" for w in TIMES)]
