@@ -326,7 +326,7 @@ class Bench:
                 if last:
                     raise WorkerError(
                         f"no worker can hold problem '{run.prepared.problem.id}'",
-                        why=death.reason,
+                        why=death.reason + (self.device.unit and f", on {self.device.unit}"),
                         fix="free memory, or leave the problem out of the workload",
                     ) from None
         raise AssertionError

@@ -68,8 +68,11 @@ class Preparation:
             reply = self._refer(request, self._policy.deadlines.prepare)
         except DiedError as death:
             if death.certain and death.reason.startswith(WORKER_FAULT):
+                unit = self._device.unit
                 raise WorkerError(
-                    f"{self._device.name} cannot be measured on", why=death.reason.removeprefix(WORKER_FAULT)
+                    f"{self._device.name}{unit and f' ({unit})'} cannot be measured on",
+                    why=death.reason.removeprefix(WORKER_FAULT),
+                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what is measured by now is kept",
                 ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Referred):

@@ -8,16 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from aot_tune.bench import Bench, Device, Policy, messages, preparation
 from aot_tune.bench import bench as bench_module
+from aot_tune.bench.attempt import Phases, Run
 from aot_tune.bench.findings import Findings, Once
+from aot_tune.bench.preparation import Preparation
 from aot_tune.bench.process import DiedError
+from aot_tune.bench.records import WORKER_FAULT
 from aot_tune.errors import WorkerError
 from aot_tune.library import bundled_templates, load_operator
 
@@ -288,3 +293,23 @@ def test_devices_that_wait_for_a_check_do_not_all_lose_a_worker_to_it(
         go.set()
         assert [f.result(10) for f in screens] == ["timeout"] * 4
     assert Workers.asked["check a"] == Policy().strikes == 2
+
+
+@pytest.mark.parametrize("asked", ["refer", "candidates"])
+def test_which_of_several_devices_is_lost_is_told(
+    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    (bench,) = crew(1, common=True)
+    bench.device = msgspec.structs.replace(bench.device, unit="GPU-7")
+    bench._preparation = Preparation(bench.device, bench.policy, bench._refer)
+    prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
+
+    def lost(*_: object) -> messages.Reply:
+        raise DiedError("failed", f"{WORKER_FAULT}the GPU is lost", certain=True)
+
+    monkeypatch.setattr(Workers, "refer" if asked == "refer" else "request", lost)
+    run = Run(bench, prepared, "a", "a", Phases())
+    ask = partial(screen, bench, "a") if asked == "refer" else partial(bench._warm_worker, run, None)
+    with pytest.raises(WorkerError) as caught:
+        ask()
+    assert "GPU-7" in str(caught.value)
