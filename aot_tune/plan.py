@@ -27,7 +27,7 @@ from aot_tune.compile import (
     toolchains,
 )
 from aot_tune.database import OperatorDatabase, load_databases
-from aot_tune.errors import BuildError, OptionError, did_you_mean
+from aot_tune.errors import BuildError, OptionError, SpecError, did_you_mean
 from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
@@ -132,6 +132,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
             why=f"no <operator>/operator.py below {', '.join(map(str, roots))}",
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
+    _check_kernels(operators)
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
     wanted = _targets(options, databases)
@@ -217,6 +218,17 @@ def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
 
 
+def _check_kernels(operators: Mapping[str, Operator]) -> None:
+    """Raise for a kernel of a backend that there is not."""
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            if kernel.backend not in toolchains():
+                raise BuildError(
+                    f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
+                    fix=did_you_mean(kernel.backend, toolchains()),
+                )
+
+
 def _check_backends(exclude: Sequence[str]) -> None:
     known = sorted(toolchains())
     for name in exclude:
@@ -291,7 +303,11 @@ def _check_spaces(
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
                     continue  # its constraints say that it is not for the target
                 one = resolved(kernel, target.name)
-                config = next(one.configs(target.facts), None)
+                try:
+                    config = next(one.configs(target.facts), None)
+                except SpecError as error:  # of a constraint
+                    what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
+                    raise SpecError(what, why=error.why, fix=error.fix) from error
                 if config is None:
                     continue
                 candidate = _any_candidate(operator, one, config, target)

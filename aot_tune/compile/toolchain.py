@@ -156,17 +156,19 @@ def target_by_name(name: str) -> Target:
     try:
         return known[name]
     except KeyError:
-        fix = did_you_mean(_spelled(name), [*known, "native"])
+        fix = did_you_mean(_spelled(name), [*known, *{t.family for t in known.values()}, "native"])
         raise ToolchainError(f"unknown target {name!r}", why="targets are separated by ; or ,", fix=fix) from None
 
 
 def _spelled(name: str) -> str:
     """The name of a GPU target as we write it, where `name` is another tool's.
 
-    That is sm_90, compute_90, 90a or 9.0+PTX; gfx942 or gfx942:sramecc+:xnack-.
+    That is sm_90, compute_90, 90a or 9.0+PTX; gfx942 or gfx942:sramecc+:xnack-; gpu.
     """
     if name.strip().lower().startswith("gfx"):
         return f"hip-{name.strip().lower().partition(':')[0]}"
+    if name.strip().lower() in ("gpu", "nvidia"):
+        return "cuda"
     match = _FOREIGN.fullmatch(name.strip().lower())
     return name if match is None else f"cuda-sm_{match[1]}{match[2]}{match[3]}"
 

@@ -125,7 +125,7 @@ def try_candidate(
         prefix="once",
         header="once.h",
         operators=(operator,),
-        templates=tuple(templates) or ("bundled",),
+        templates=_roots(templates, bundled),
         options=options,
     )
     plan, paths, _ = make_plan(request, environment)
@@ -138,6 +138,17 @@ def try_candidate(
         return _run(session, loaded, wanted, device, entry, problem)
     finally:
         session.close()
+
+
+def _roots(templates: Sequence[str], bundled: Sequence[str]) -> tuple[str, ...]:
+    """A project's template roots, and behind them the bundled one, whose `common/` its templates may include.
+
+    Not where both have an operator of one name, which no library may.
+    """
+    if not templates:
+        return ("bundled",)
+    own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
+    return tuple(templates) if "bundled" in templates or own & set(bundled) else (*templates, "bundled")
 
 
 def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device, Entry]:

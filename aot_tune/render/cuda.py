@@ -142,7 +142,7 @@ class CudaFunctions(CxxFunctions):
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
         if not declared.output:
-            raise RenderError(f"store({tensor!r}): it is an input")
+            raise self._is_input(tensor)
         return f"*({self.address(tensor, indices)}) = from_float<{declared.dtype.cuda}>({value});"
 
     def apply_epilogue(self, tensor: str, indices: Sequence[str], variable: str) -> str:

@@ -155,7 +155,7 @@ class CxxFunctions:
         """A pointer to the element at `indices` (leading axes only, or all)."""
         declared = self._tensor(tensor)
         if len(indices) > declared.rank:
-            raise RenderError(f"{tensor!r} has {declared.rank} axes, {len(indices)} indices were given")
+            raise _wrong_indices(tensor, declared.rank, indices, "that many or fewer")
         terms = []
         for axis, index in enumerate(indices):
             known = self._stride_constant(tensor, axis)
@@ -179,7 +179,7 @@ class CxxFunctions:
         self._all_indices(tensor, indices)
         declared = self._tensor(tensor)
         if not declared.output:
-            raise RenderError(f"store({tensor!r}): it is an input")
+            raise self._is_input(tensor)
         if lanes == 1:
             return f"*({self.address(tensor, indices)}) = static_cast<{declared.dtype.c}>({value});"
         self._unit_last(tensor)
@@ -288,7 +288,11 @@ class CxxFunctions:
 
     def _all_indices(self, tensor: str, indices: Sequence[str]) -> None:
         if len(indices) != self._tensor(tensor).rank:
-            raise RenderError(f"{tensor!r} has {self._tensor(tensor).rank} axes, {len(indices)} indices were given")
+            raise _wrong_indices(tensor, self._tensor(tensor).rank, indices, "one for each axis")
+
+    def _is_input(self, tensor: str) -> RenderError:
+        outputs = ", ".join(t.name for t in self._op.outputs)
+        return RenderError(f"store({tensor!r}): it is an input", fix=f"store to an output: {outputs}")
 
     def _unit_last(self, tensor: str) -> None:
         last = self._tensor(tensor).rank - 1
@@ -309,6 +313,11 @@ class CxxFunctions:
             f"operator {self._op.name!r} has no attribute {name!r}",
             fix=did_you_mean(str(name), [a.name for a in self._op.attributes]),
         )
+
+
+def _wrong_indices(tensor: str, rank: int, indices: Sequence[str], wanted: str) -> RenderError:
+    given = f"{len(indices)} {'index was' if len(indices) == 1 else 'indices were'} given"
+    return RenderError(f"{tensor!r} has {rank} axes, {given}", fix=f"give {wanted}, as a list of C++ expressions")
 
 
 def scalar_type(name: str) -> str:

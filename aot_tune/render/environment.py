@@ -6,7 +6,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, overload
 
 from jinja2 import BaseLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
@@ -95,7 +95,7 @@ class Environment:
             raise RenderError(
                 f"template {missing!r} is not below a template root",
                 why=f"looked in {', '.join(map(str, self._loader.roots))}",
-                fix=did_you_mean(missing, self._loader.list_templates()),
+                fix=_elsewhere(missing, self._loader.list_templates()),
             ) from error
         except TemplateSyntaxError as error:
             raise RenderError(f"{error.name or template}:{error.lineno}: {error.message}") from error
@@ -112,6 +112,14 @@ class Environment:
             match = re.match(r"'(\w+)' is undefined", str(error))
             fix = did_you_mean(match.group(1), known) if match else ""
             raise RenderError(_placed(error, template, str(error)), fix=fix) from error
+
+
+def _elsewhere(missing: str, there: Sequence[str]) -> str:
+    """The remedy for a template that no root has."""
+    if missing.startswith("common/") and not any(t.startswith("common/") for t in there):
+        return "add the bundled templates, which have it: TEMPLATES templates bundled OPERATORS <yours>"
+    same = [t for t in there if PurePosixPath(t).name == PurePosixPath(missing).name]
+    return did_you_mean(missing, same or there)
 
 
 def _placed(error: BaseException, template: str, message: str) -> str:

@@ -69,6 +69,12 @@ class Renderer:
             raise RenderError(
                 f"{what} (kernel {operator.name}/{candidate.label})", why=error.why, fix=error.fix
             ) from error
+        if not hooks.opened("prelude"):
+            raise RenderError(
+                f"{kernel.template}: it has no prelude()",
+                why="the types of a kernel's arguments are declared there",
+                fix="write {{ prelude() }} at the top",
+            )
         for function in functions.required:
             if not hooks.opened(f"kernel_signature_{function}"):
                 raise RenderError(

@@ -16,6 +16,7 @@ from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 
 if TYPE_CHECKING:
     from aot_tune.spec.operator import Operator
+    from aot_tune.spec.tensors import Tensor
 
 __all__ = ["check_operator", "check_problem", "check_unique_operators"]
 
@@ -173,16 +174,20 @@ def _check_exact(op: Operator, where: str) -> None:
             fix='write exact=IntegerSums(K, thinned="b"), with requires=(attribute("activation") == 0,)',
         )
     thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
-    if thinned is None or thinned.optional or not isinstance(thinned.values, Generator):
+    if thinned is None or not _may_be_thinned(thinned):
         raise SpecError(
             f"{where}: exact thins {op.exact.thinned!r} out, which is no input of normal or uniform values that is "
             "always present",
             why="elements of a factor of each product are set to 0 where a sum has too many terms",
-            fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if not t.optional]),
+            fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
         )
     _check_facts(op.exact.terms, set(op.dims), f"{where}: exact: terms")
     for expr in op.exact.requires:
         _check_facts(expr, _call_facts(op), f"{where}: exact: requires")
+
+
+def _may_be_thinned(tensor: Tensor) -> bool:
+    return not tensor.optional and isinstance(tensor.values, Generator)
 
 
 def _check_facts(expr: Expr, known: set[str], place: str) -> None:

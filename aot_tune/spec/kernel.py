@@ -175,7 +175,7 @@ class Kernel:
                 yield config
         if not found:
             raise SpecError(
-                f"kernel {self.name!r}: its constraints leave no config",
+                "its constraints leave no config",
                 why="; ".join(c.key() for c in self.constraints) + f" under target facts {dict(target_facts)}",
                 fix="loosen a constraint or add parameter values",
             )

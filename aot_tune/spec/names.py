@@ -62,5 +62,9 @@ def check_template_path(path: object, what: str) -> str:
 def check_several(values: object, what: str) -> None:
     """Raise SpecError unless these are several things, as a tuple or a list: one alone lacks its comma."""
     if not isinstance(values, (tuple, list)):
-        shown = str(values) if len(str(values)) <= 80 else str(values)[:77] + "..."
-        raise SpecError(f"{what} is no tuple but {shown}", fix="write (one,) with a comma where there is but one")
+        text = repr(values) if isinstance(values, str) else str(values)
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        fix = "write (one,) with a comma where there is but one"
+        if isinstance(values, str):
+            fix = f"write {tuple(values.replace(',', ' ').split())}"
+        raise SpecError(f"{what} is no tuple but {shown}", fix=fix)

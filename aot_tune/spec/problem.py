@@ -8,6 +8,7 @@ from functools import cached_property
 import msgspec
 
 from aot_tune.errors import SpecError
+from aot_tune.spec.names import check_several
 
 __all__ = ["DEFAULT_ALIGNMENT", "Problem", "problem"]
 
@@ -57,8 +58,9 @@ def problem(
     """Write a problem down: `problem(M=16, N=4096, K=4096, order={"b": (1, 0)})`.
 
     Raises:
-        SpecError: when a dim is not a non-negative integer.
+        SpecError: when a dim is not a non-negative integer, or `present` is one name and no list of them.
     """
+    check_several(present, "problem: present")
     for name, extent in dims.items():
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
             raise SpecError(f"dim {name}={extent!r} is not a non-negative integer")

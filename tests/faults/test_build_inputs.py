@@ -37,6 +37,11 @@ def link_outside(project: Project) -> None:
     inside.symlink_to(outside)
 
 
+def unknown_fact(project: Project) -> None:
+    project.change("import Kernel", "import target, Kernel")
+    project.change('parameter("UNROLL") == 1', 'target("vectorbytes") == 1')
+
+
 LOOP_PATH = '"twice/loop.cpp.j2"'
 CASES: dict[str, tuple[Change, list[str]]] = {
     "unknown dtype": (
@@ -65,7 +70,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
     "no generic kernel": (operator(", generic=True", ""), ["operator.py", "0 generic kernels", "generic=True"]),
     "a constraint that leaves no config": (
         operator('parameter("UNROLL") == 1', 'parameter("UNROLL") == 0'),
-        ["kernel 'loop'", "no config", "constraint"],
+        ["operator 'twice': kernel 'loop': its constraints leave no config", "fix: loosen a constraint"],
     ),
     "a constraint on an unknown parameter": (
         operator('parameter("UNROLL") ==', 'parameter("UNROL") =='),
@@ -115,7 +120,11 @@ CASES: dict[str, tuple[Change, list[str]]] = {
     "operator.py that is not Python": (operator("flops=N,", "flops=,"), ["operator.py", "SyntaxError"]),
     "unknown backend": (
         operator('"twice/loop.cpp.j2",', '"twice/loop.cpp.j2", backend="cxy",'),
-        ["'cxy'", "did you mean 'cxx'"],
+        ["operator 'twice': kernel 'loop': there is no backend 'cxy'", "did you mean 'cxx'"],
+    ),
+    "constraint on an unknown fact": (
+        unknown_fact,
+        ["operator 'twice': kernel 'loop': 'target.vectorbytes' is used but not bound", "'target.vector_bytes'"],
     ),
     "problem of the wrong sign": (operator("N=20000", "N=-20000"), ["operator.py", "N=-20000"]),
     "unknown predicate": (operator('stride("y", 0) == 1', 'stride("z", 0) == 1'), ["operator.py", "stride.z.0"]),
@@ -153,6 +162,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
         "AOT_TUNE_TARGETS=cpu-x86-64-v9",
         ["'cpu-x86-64-v9'", "did you mean", "'cpu-x86-64-v4'"],
     ),
+    "unknown family": ("AOT_TUNE_TARGETS=gpu", ["'gpu'", "fix: did you mean 'cuda'"]),
     "unknown target among known ones": ("AOT_TUNE_TARGETS=native;cqu-x86-64-v3", ["'cqu-x86-64-v3'", "did you mean"]),
     "budget that is no number": ("AOT_TUNE_BUDGET=5min", ["AOT_TUNE_BUDGET='5min'", "seconds", "AOT_TUNE_BUDGET=300"]),
     "negative budget": ("AOT_TUNE_BUDGET=-3", ["AOT_TUNE_BUDGET='-3'"]),

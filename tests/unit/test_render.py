@@ -25,7 +25,7 @@ from aot_tune.spec import (
 
 M, N = dims("M N")
 TARGET = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
-BODY = "{{ kernel_signature('launch') }} {\n  return 0;\n}\n{{ no_workspace() }}"
+BODY = "{{ prelude() }}{{ kernel_signature('launch') }} {\n  return 0;\n}\n{{ no_workspace() }}"
 
 
 def make_operator(*kernels: Kernel, epilogue: Epilogue | None = None) -> Operator:
@@ -57,7 +57,7 @@ def render(root: Path, text: str, *, kernel: Kernel | None = None, epilogue: Epi
 
 
 def test_signature_lists_tensors_then_attributes_in_declared_order(tmp_path: Path) -> None:
-    source = render(tmp_path, "{{ prelude() }}" + BODY)
+    source = render(tmp_path, BODY)
     head = source[source.index("_launch(") : source.index("return 0")]
     order = [head.index(n) for n in ("x", "bias", "out", "activation", "workspace", "workspace_size", "stream")]
     assert order == sorted(order)
@@ -111,9 +111,20 @@ def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> No
         ("{{ unroll(0) }}", r"generic\.j2:1: unroll\(0\)"),
         ("{{ ''.__class__.__mro__ }}", r"generic\.j2:1: .*unsafe"),
         ("{% include 'missing.j2' %}", r"'missing\.j2' is not below a template root"),
+        ("{% include 'common/simd.h.j2' %}", r"fix: add the bundled templates, .*TEMPLATES templates bundled"),
+        ("{{ load('x', ['i']) }}", r"'x' has 2 axes, 1 index was given.*\n  fix: give one for each axis"),
+        (
+            "{{ address('x', ['i', 'j', 'k']) }}",
+            r"'x' has 2 axes, 3 indices were given.*\n  fix: give that many or fewer",
+        ),
+        ("{{ store('x', ['i', 'j'], '0') }}", r"store\('x'\): it is an input.*\n  fix: store to an output: out"),
         ("{% include '../generic.j2' %}", r"not allowed"),
-        ("{{ prelude() }}{{ prelude() }}" + BODY, r"generic\.j2:1: prelude\(\) is used twice"),
-        ("{% set dropped = prelude() %}" + BODY, r"prelude were never written"),
+        ("{{ prelude() }}" + BODY, r"generic\.j2:1: prelude\(\) is used twice"),
+        ("{% set dropped = prelude() %}", r"prelude were never written"),
+        (
+            "{{ no_workspace() }}",
+            r"generic\.j2: it has no prelude\(\).*\n  why: .*\n  fix: write \{\{ prelude\(\) \}\} at the top",
+        ),
         ("{{ prelude() }}", r"generic\.j2: it has no kernel_signature\('workspace'\)"),
     ],
 )
@@ -155,8 +166,7 @@ def test_link_out_of_the_root_is_refused(tmp_path: Path) -> None:
 def test_each_rendered_line_knows_its_template_line(tmp_path: Path) -> None:
     (tmp_path / "inner.j2").write_text("// inner one\n// inner two\n")
     text = (
-        "{{ prelude() }}\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n"
-        + BODY
+        "// first\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n" + BODY
     )
     (tmp_path / "generic.j2").write_text(text)
     op = make_operator()

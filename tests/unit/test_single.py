@@ -17,6 +17,20 @@ from aot_tune.pipeline.story import variant_name
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Operator, Target
 
+OWN = """
+from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
+
+(N,) = dims("N")
+operator = Operator(
+    name="{name}", dims=("N",), tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)), flops=N,
+    reference=lambda xp, call: {{"y": call.x}}, workload=(problem(N=4),),
+    kernels=(Kernel("generic", "{name}/generic.cpp.j2", generic=True),))
+"""
+OWN_GENERIC = """{{ prelude() }}
+{% include "common/simd.h.j2" %}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} { return 0; }
+"""
 OPERATORS = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
 
 
@@ -65,6 +79,23 @@ def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str], tmp_path: P
     said = capsys.readouterr().err
     assert "operator 'softmax' has no candidate 'rows_00000000' for cpu-x86-64-v2" in said
     assert not (tmp_path / "s.cpp").exists()
+
+
+@pytest.mark.parametrize("name", ["own", "softmax"])  # the bundled templates have a softmax, too
+def test_templates_of_a_project_may_include_bundled_ones(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "templates" / name
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text(OWN.format(name=name))
+    (folder / "generic.cpp.j2").write_text(OWN_GENERIC)
+    assert main(["try", name, "generic_00000000", "--templates", str(tmp_path / "templates")]) == 1
+    said = capsys.readouterr().err
+    wanted = (
+        "has no candidate 'generic_00000000'" if name == "own" else "'common/simd.h.j2' is not below a template root"
+    )
+    assert wanted in said
+    assert ("fix: add the bundled templates" in said) == (name == "softmax")
 
 
 def test_an_operator_of_a_project_needs_its_templates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,7 +164,13 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is no tuple but 8"),  # type: ignore[arg-type]
     ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is no tuple but M"),  # type: ignore[arg-type]
     ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is no tuple but"),
-    ("dims, one", lambda: operator(dims="M"), "operator 'scale': dims is no tuple but M"),
+    ("dims, one", lambda: operator(dims="M"), r"operator 'scale': dims is no tuple but 'M'\n  fix: write \('M',\)"),
+    ("dims, a text", lambda: operator(dims="M, N"), r"dims is no tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
+    (
+        "present, a text",
+        lambda: problem(M=1, present="bias"),
+        r"problem: present is no tuple but 'bias'\n  fix: write \('bias',\)",
+    ),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]
 

@@ -80,7 +80,10 @@ BAD: list[tuple[Callable[[], object], str]] = [
         "(?s)exact thins 'v' out, which is no input.*use one of: w, x",
     ),
     (lambda: operator(exact=IntegerSums(N, thinned="y")), "exact thins 'y' out"),
-    (lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")), "exact thins 'x' out"),
+    (
+        lambda: operator(permutation(), exact=IntegerSums(N, thinned="x")),
+        "(?s)exact thins 'x' out.*fix: use one of: w\\Z",
+    ),
     (lambda: operator(exact=IntegerSums(dim("Q"), thinned="w")), "exact: terms uses 'Q', which is not bound"),
     (lambda: operator(exact=IntegerSums(N, "w", (attribute("a") == 0,))), "exact: requires uses 'attribute.a'"),
     (lambda: operator(exact=IntegerSums(N, "w", (True,))), "exact is no IntegerSums"),  # type: ignore[arg-type]
