@@ -123,16 +123,19 @@ def check_trust(status: os.stat_result, path: Path) -> None:
         )
 
 
-def check_folder(path: Path, *, trusted: bool, writable: bool) -> None:
-    """Check a cache root, and make it when `writable`.
+def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True) -> None:
+    """Check a cache root, and make it when `writable`; without `make`, that it is there or could be made.
 
     Raises:
         CacheError: when it is not a folder, not this user's, or cannot be written to; with the remedy.
     """
     try:
-        if writable:
+        if writable and make:
             private_folder(path)
-        status = path.stat()
+        there = path
+        while writable and not there.exists():
+            there = there.parent
+        status = there.stat()
     except OSError as error:
         raise CacheError(
             f"the cache folder {str(path)!r} cannot be used: {error.strerror}",
@@ -140,9 +143,9 @@ def check_folder(path: Path, *, trusted: bool, writable: bool) -> None:
         ) from error
     if not stat.S_ISDIR(status.st_mode):
         raise CacheError(f"the cache folder {str(path)!r} is not a folder", fix="set AOT_TUNE_CACHE_DIR to a folder")
-    if not trusted:
+    if not trusted and there == path:
         check_trust(status, path)
-    if writable and not os.access(path, os.W_OK | os.X_OK):
+    if writable and not os.access(there, os.W_OK | os.X_OK):
         raise CacheError(
             f"no write access to the cache folder {str(path)!r}",
             fix="set AOT_TUNE_CACHE_DIR to a folder that you can write to, or AOT_TUNE_CACHE=ro or off",

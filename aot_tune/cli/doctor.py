@@ -10,7 +10,8 @@ from pathlib import Path
 
 from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.compile.cuda_toolkit import find_cutlass
-from aot_tune.errors import AotTuneError
+from aot_tune.errors import AotTuneError, CacheError
+from aot_tune.storage import CacheLocation, cache_location, check_folder
 
 __all__ = ["examine"]
 
@@ -30,7 +31,6 @@ def examine(*, verbose: bool = False) -> int:
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
     from aot_tune.library import bundled_templates, load_operators
     from aot_tune.plan import devices
-    from aot_tune.storage import cache_location
 
     problems = 0
     print(f"python     {sys.version.split()[0]} at {sys.executable}")
@@ -51,8 +51,7 @@ def examine(*, verbose: bool = False) -> int:
             print(f"             {key} {value}")
     print(f"sandbox    {_sandbox(features(), verbose)}")
     print(f"compiles   {parallel_compiles(os.environ).reason}")
-    location = cache_location(os.environ)
-    print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
+    problems += _cache(cache_location(os.environ))
     print(_answer(problems, list(best.values())))
     return 1 if problems else 0
 
@@ -118,6 +117,19 @@ def _listed(found: dict[str, str], verbose: bool) -> str:
     if not verbose:
         return found["version"]
     return ", ".join(f"{key} {value[:12] if _DIGEST.match(value) else value}" for key, value in found.items())
+
+
+def _cache(location: CacheLocation) -> int:
+    """Print where the cache is, and why it cannot be used; 1 where a build would end for that, as the user named it."""
+    print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
+    if location.root is None:
+        return 0
+    try:
+        check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro", make=False)
+    except CacheError as error:
+        print(f"           {error}" + ("" if location.required else "\n  (a build goes on without it)"))
+        return int(location.required)
+    return 0
 
 
 def _try(head: str, question: Callable[[], str], *, needed: bool = True) -> int:

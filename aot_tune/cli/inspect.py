@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 from typing import Any
 
 from aot_tune.errors import BuildError, OptionError, did_you_mean
@@ -26,12 +27,16 @@ def add_commands(commands: Any) -> None:
         "facts",
         nargs="*",
         metavar="NAME=VALUE",
-        help="extents, dtypes and options, such as M=16 N=4096 K=4096 T=bf16 activation=silu, and optional tensors, "
-        "such as +bias",
+        help="extents, dtypes, scalars and options, such as M=16 N=4096 K=4096 T=bf16 activation=silu, and optional "
+        "tensors, such as +bias",
     )
     explain.add_argument("--device", help="where the tensors are, such as cpu or cuda:0 (default: cpu)")
     explain.add_argument("--workspace", metavar="BYTES", help="size of the caller's workspace (default: no limit)")
-    explain.add_argument("--module", default=BUNDLED_MODULE, help="Python module of the library")
+    explain.add_argument(
+        "--module",
+        default=BUNDLED_MODULE,
+        help="Python module of the library, such as my_kernels.ops; default: %(default)s",
+    )
     explain.set_defaults(run=_explain)
 
     doctor = commands.add_parser(
@@ -82,12 +87,12 @@ def _stated(given: argparse.Namespace) -> dict[str, object]:
         present = fact.startswith("+") and not equals
         name = fact[1:] if present else name
         if not name.isidentifier() or not (present or value):
-            raise OptionError(f"{fact!r} is no fact of a call", fix="write for example M=16, T=bf16 or +bias")
+            raise OptionError(f"{fact!r} is no fact of a call", fix=_form_of(fact))
         if name in ("device", "workspace"):
             raise OptionError(f"{fact!r} is no fact of a call", fix=f"write --{name} {value}")
         if name in stated:
             raise OptionError(f"{name!r} is given twice", fix="give it once")
-        stated[name] = True if present else int(value) if value.isascii() and value.isdecimal() else value
+        stated[name] = True if present else _value(value)
     if given.device is not None:
         stated["device"] = given.device
     if given.workspace is not None:
@@ -95,6 +100,24 @@ def _stated(given: argparse.Namespace) -> dict[str, object]:
             raise OptionError(f"--workspace {given.workspace!r} is not a number of bytes", fix="write --workspace 1024")
         stated["workspace"] = int(given.workspace)
     return stated
+
+
+_LAYOUT = re.compile(r"\w+(:[\d(]|@\d)")
+
+
+def _form_of(fact: str) -> str:
+    if _LAYOUT.match(fact):  # as problems of reports have it
+        return (
+            "leave it out: calls stated here are row-major and aligned; for others pass tensors to explain() in Python"
+        )
+    return "write for example M=16, T=bf16 or +bias"
+
+
+def _value(text: str) -> object:
+    """A number where the text is one; else a dtype or a choice by its name."""
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text
 
 
 def _operators(name: str, module: Any) -> list[str]:

@@ -26,7 +26,8 @@ def add_commands(commands: Any) -> None:
     where.add_argument(
         "--module",
         default=BUNDLED_MODULE,
-        help="Python module of the library, such as my_kernels.ops; its report.json is installed beside it",
+        help="Python module of the library, such as my_kernels.ops; its report.json is installed beside it; "
+        "default: %(default)s",
     )
     where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
@@ -71,13 +72,18 @@ def _report(given: argparse.Namespace) -> int:
     return 0
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _record(given: argparse.Namespace) -> int:
     from aot_tune.recording import export_records
 
     exported = export_records(given.library, given.directory)
     for path, database in exported.files.items():
         print(path)
-        print(f"  {len(database.problems)} problems, {len(database.candidates)} candidates", file=sys.stderr)
+        counts = f"{_count(len(database.problems), 'problem')}, {_count(len(database.candidates), 'candidate')}"
+        print(f"  {counts}", file=sys.stderr)
     for note in exported.notes:
         print(f"NOTE {note}", file=sys.stderr)
     return 0

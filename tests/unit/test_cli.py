@@ -11,9 +11,10 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from aot_tune.cli import inspect
+from aot_tune.cli import doctor, inspect
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
+from aot_tune.storage import CacheLocation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,25 @@ def test_explain_knows_the_operators(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert said == "aot-tune: module a_library has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
     assert main(["explain", "gemm", "--module", "json"]) == 1
     assert "json is not the Python module of a library" in capsys.readouterr().err
+
+
+def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    library, stated = Library("a_library"), {}
+
+    def explain(operator: str, **facts: object) -> dict[str, object]:
+        stated.update(facts)
+        return {"operator": operator, "tensors": [], "path": [], "rejected": []}
+
+    monkeypatch.setattr(library, "explain", explain, raising=False)
+    monkeypatch.setitem(sys.modules, "a_library", library)
+    facts = ["M=16", "N=-1", "scale=2.0", "eps=1e-5", "T=bf16", "choice=e5", "+bias"]
+    assert main(["explain", "gemm", *facts, "--module", "a_library"]) == 0
+    assert stated == {"M": 16, "N": -1, "scale": 2.0, "eps": 1e-5, "T": "bf16", "choice": "e5", "bias": True}
+    assert [type(stated[name]) for name in ("M", "scale")] == [int, float]
+    capsys.readouterr()
+    for layout in ("b:10", "x:(8192,1)", "x@4"):
+        assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
+        assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err
 
 
 def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +125,29 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "No child processes" not in done.stdout + done.stderr
     assert "answer  " in done.stdout
+
+
+def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared, file = tmp_path / "shared", tmp_path / "file"
+    shared.mkdir()
+    shared.chmod(0o777)
+    file.touch()
+
+    def told(root: Path, **about: bool) -> tuple[int, str]:
+        problems = doctor._cache(CacheLocation(root=root, mode="rw", **about))
+        return problems, capsys.readouterr().out
+
+    problems, said = told(shared, required=True)
+    assert problems == 1
+    assert "may be written by others (mode 0777)" in said
+    assert "fix: chmod go-w" in said
+    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)\n")
+    problems, said = told(file / "aot_tune")
+    assert problems == 0
+    assert f"the cache folder '{file}/aot_tune' is not a folder" in said
+    assert said.endswith("(a build goes on without it)\n")
+    assert told(tmp_path / "new" / "aot_tune", required=True)[0] == 0
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "koi8-r", "utf-8"])

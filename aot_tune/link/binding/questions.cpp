@@ -45,8 +45,15 @@ int find_operator(State* state, PyObject* name) {
 bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Imagined* imagined,
                      CallTensors* tensors) {
   if (parsed.dims_given != op.dim_count) {
-    PyErr_Format(state->type_error, "%s: %d of %d dims were given; state each dim, or pass tensors", op.name,
-                 parsed.dims_given, op.dim_count);
+    PyObject* wanted = PyTuple_New(op.dim_count);
+    for (int i = 0; wanted != nullptr && i < op.dim_count; ++i) {
+      PyTuple_SetItem(wanted, i, PyUnicode_FromString(op.dims[i]));
+    }
+    if (wanted != nullptr) {
+      PyErr_Format(state->type_error, "%s: %d of %d dims were given; state each of %R, or pass tensors",
+                   op.name, parsed.dims_given, op.dim_count, wanted);
+    }
+    Py_XDECREF(wanted);
     return false;
   }
   DLDevice device = {kDLCPU, 0};
