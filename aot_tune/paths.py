@@ -7,10 +7,13 @@ from pathlib import Path
 
 from aot_tune.errors import BuildError
 
-__all__ = ["BUNDLED_MODULE", "cmake_dir", "include_dir", "installed_report"]
+__all__ = ["BUNDLED_MODULE", "BUNDLED_PREFIX", "cmake_dir", "include_dir", "installed_report"]
 
 BUNDLED_MODULE = "aot_tune.ops"
 """The Python module of the bundled operators."""
+
+BUNDLED_PREFIX = "aot_tune"
+"""What the names of their C functions begin with."""
 
 _PACKAGE = Path(__file__).resolve().parent
 

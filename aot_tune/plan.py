@@ -87,10 +87,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
-        options = self.options
+        options, count = self.options, len(self.operators)
         budget = "no limit" if options.budget is None else f"{options.budget:g} s"
         return [
-            f"library {self.name}: {len(self.operators)} operators: {', '.join(self.operators)}",
+            f"library {self.name}: {count} operator{'s' * (count != 1)}: {', '.join(self.operators)}",
             f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
             f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
             f"devices {'; '.join(self.devices)}",

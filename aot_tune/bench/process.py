@@ -219,7 +219,7 @@ class Worker:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
-                raise DiedError("timeout", f"no answer within {seconds:g} s at {self._place}{self._said()}")
+                raise DiedError("timeout", f"no answer within {seconds:g} s in {self._place}{self._said()}")
             ready = {key.data for key, _ in self._selector.select(left)}
             if "output" in ready:
                 self._drain_output()

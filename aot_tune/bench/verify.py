@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -91,7 +92,7 @@ def verify(
         if again and runs[0] > policy.long_ns and not state.operator.deterministic:
             continue
         calls = state.at(placement)
-        progress(f"{placement} placement of {state.check.problem.id}")
+        progress(f"a run of {place}{_BESIDE[placement]}")
         try:
             workspace = workspace_for(loaded, calls, policy)
             try:
@@ -117,6 +118,15 @@ def verify(
             return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
         bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
     return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+_BESIDE: Mapping[Placement, str] = MappingProxyType(
+    {
+        "inside": "",
+        "end": ", whose tensors end where memory that may be read ends",
+        "start": ", whose tensors begin where memory that may be read begins",
+    }
+)
 
 
 def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 from aot_tune.clock import note_tuned, spent_before
 from aot_tune.errors import BuildError
+from aot_tune.paths import BUNDLED_PREFIX
 from aot_tune.pipeline.deadline import link_memory, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
 from aot_tune.pipeline.finish import choose, finish
@@ -49,12 +51,20 @@ def build(directory: Path) -> None:
             note_tuned(directory, _link_memory(session), granted=session.load.granted)
         progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
-            "`aot-tune report` shows this again:"
+            f"{_shown_again(plan, directory)}:"
         )
         sys.stdout.write(format_report(report))
         sys.stdout.flush()
     finally:
         session.close()
+
+
+def _shown_again(plan: Plan, directory: Path) -> str:
+    """How to see the report again: that of the bundled operators is installed with them."""
+    if plan.prefix == BUNDLED_PREFIX:
+        return "`aot-tune report` shows this again"
+    report = shlex.quote(str(directory / "report.json"))
+    return f"`aot-tune report --file {report}` shows this again while that file is there"
 
 
 def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:

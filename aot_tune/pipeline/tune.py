@@ -114,8 +114,10 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
         if crew.measured:
-            spent = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in crew.spent.items())
-            session.progress.line(f"{target.name}: where the measuring went: {spent}")
+            spent = [f"{what} {seconds:.0f} s" for what, seconds in crew.spent.items() if seconds >= 0.5]
+            session.progress.line(
+                f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
+            )
         session.tuned = session.progress.now()  # to end the workers and remove their files may take seconds
 
 

@@ -37,7 +37,8 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
     ]
     lines += [f"device    {d}" for d in report.devices]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
-    for name, *words in report.measuring or ((report.policy,),):
+    tuned = any(one.tried for one in report.operators)  # else no time was taken
+    for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
         lines += [f"policy    {name}", *(line for text in words for line in _wrapped(text))]
     lines += [f"NOTE      {note}" for note in report.notes]
     for one in report.operators:
@@ -71,7 +72,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         if failure.again:
             lines.append(f"    again: {failure.again}")
     if len(one.failures) > failures:
-        lines.append(f"  and {len(one.failures) - failures} more dropped; `aot-tune report --failures` lists them")
+        lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
 
 
@@ -93,7 +94,7 @@ def _on_others(one: OperatorReport) -> str:
         return ""
     judged = len(one.problems) - one.not_held_out
     if judged < _ENOUGH:
-        return f", on other shapes unknown ({judged} of {len(one.problems)} problems could be left out of learning)"
+        return f", on other shapes unknown ({judged} could be left out of learning, it takes {_ENOUGH})"
     without = f" (without {one.not_held_out} of {len(one.problems)}: what is picked was never timed there)"
     return f", {_percent(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
 

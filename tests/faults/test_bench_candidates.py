@@ -47,15 +47,15 @@ def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "pattern"),
     [
-        ("segfault", "crashed", r"SIGSEGV in .*placement of R="),
-        ("aborts", "crashed", r"SIGABRT in .*placement of R="),
+        ("segfault", "crashed", r"SIGSEGV in a run of problem 'R="),
+        ("aborts", "crashed", r"SIGABRT in a run of problem 'R="),
         ("loader", "crashed", r"SIGABRT in load"),
         ("exits", "no-result", r"ended with status 0 in .* before it answered"),
         ("past_end", "wrong-result", r"oob: guard zone of 'y': \d+ bytes written 0 bytes past its end"),
         ("past_workspace", "wrong-result", r"oob: guard zone of 'workspace': 1 bytes written 0 bytes past"),
         ("before_start", "wrong-result", r"oob: guard zone of 'y': 4 bytes written 0 bytes before its start"),
-        ("reads_past", "crashed", r"SIGSEGV in end placement"),
-        ("reads_before", "crashed", r"SIGSEGV in start placement"),
+        ("reads_past", "crashed", r"SIGSEGV in a run of .*, whose tensors end where memory"),
+        ("reads_before", "crashed", r"SIGSEGV in a run of .*, whose tensors begin where memory"),
         ("between_rows", "wrong-result", r"oob: 4 bytes between the rows of 'y'"),
         ("one_wrong", "wrong-result", r"y\[\d+, \d+\]: got .*, want .*, tolerance .*; 1 of \d+ elements are wrong"),
         ("tail", "wrong-result", r"y\[\d+, \d+\]: got 0\.0, want "),
@@ -69,7 +69,7 @@ def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
         ("big_file", "failed", r"returned 27"),
         ("refuses", "failed", r"candidate_launch returned 5"),
         ("dense", "wrong-result", r"problem 'R=\d+ D=\d+ [xy]:"),
-        ("aligned", "crashed", r"SIGSEGV in inside placement of R=\d+ D=\d+ \+bias bias@4 x@4 y@4"),
+        ("aligned", "crashed", r"SIGSEGV in a run of problem 'R=\d+ D=\d+ \+bias bias@4 x@4 y@4"),
         ("positive", "wrong-result", r"R=\d+ D=\d+ x:\(-\d+,1\)"),
         ("spread", "wrong-result", r"R=\d+ D=\d+ bias:\(0\)"),
         ("huge_workspace", "skipped", r"asks for 1099511627776 bytes of workspace"),
@@ -215,7 +215,7 @@ def test_a_hang_is_killed_at_its_deadline(make_bench: Any, make_bed: Any) -> Non
         measured = bed.screen("hangs", prepared)
         took = time.monotonic() - begin
         assert measured.status == "timeout"
-        assert re.search(r"no answer within 1 s at inside placement of R=", measured.reason), measured.reason
+        assert re.search(r"no answer within 1 s in a run of problem 'R=", measured.reason), measured.reason
         assert took < 2.0, f"a deadline of 1 s took {took:.1f} s"
         assert [step for _, step in worker.steps] == ["quit", "SIGTERM", "SIGKILL"]
         times = [at for at, _ in worker.steps]

@@ -143,7 +143,7 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
     with Pool(identify("cpu", 2), policy, tmp_path, 2, lambda _l: None, command) as pool:
         worker = pool.candidates()
         assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 2 s
-        with pytest.raises(DiedError, match=r"no answer within 1\.2 s at place 0") as caught:
+        with pytest.raises(DiedError, match=r"no answer within 1\.2 s in place 0") as caught:
             worker.request(messages.Ping(), 1.2)
     assert caught.value.status == "timeout"
 

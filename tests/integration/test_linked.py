@@ -39,7 +39,7 @@ FAULTS = {
         "  const int32_t status = kFunctions[variant].launch",
         "  __builtin_trap();\n  const int32_t status = kFunctions[variant].launch",
         ("generic", "loop"),
-        "crashed: SIGILL in inside placement",
+        "crashed: SIGILL in a run of problem '",
     ),
     "choice": (
         "  return choose_forced(kOperator,",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.database import Code
+from aot_tune.pipeline import _shown_again
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
 from aot_tune.pipeline.recorded import Known
@@ -33,6 +36,14 @@ OPERATOR = Operator(
         Kernel("small", "s.j2", worthwhile=(M <= 16,)),
     ),
 )
+
+
+def test_the_command_that_shows_the_report_again() -> None:
+    def told(prefix: str) -> str:
+        return _shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
+
+    assert told("aot_tune") == "`aot-tune report` shows this again"
+    assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
 
 
 def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:

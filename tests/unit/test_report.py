@@ -139,8 +139,8 @@ REPORT = Report(
 @pytest.mark.parametrize(
     ("count", "not_judged", "said"),
     [
-        (4, 0, ", on other shapes unknown (4 of 4 problems could be left out of learning)\n"),
-        (7, 3, ", on other shapes unknown (4 of 7 problems could be left out of learning)\n"),
+        (4, 0, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
+        (7, 3, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
         (5, 0, ", 5.0 % on shapes left out of learning\n"),
         (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: what is picked was never timed there)\n"),
     ],
@@ -239,6 +239,14 @@ def test_report_of_one_operator_and_few_failures() -> None:
     text = format_report(REPORT, operators=["gemm"], failures=1)
     assert "softmax" not in text
     assert "and 1 more dropped" in text
+
+
+def test_no_policy_is_told_where_nothing_was_measured() -> None:
+    gemm = REPORT.operators[0]
+    generic = msgspec.structs.replace(gemm, tried=0, statuses={}, problems=(), failures=())
+    text = format_report(msgspec.structs.replace(REPORT, operators=(generic,)))
+    assert "policy" not in text
+    assert "policy    cpu version 1" in format_report(REPORT)
 
 
 def test_problems_that_were_measured_in_company_are_counted() -> None:
