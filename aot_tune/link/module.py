@@ -83,7 +83,6 @@ def render_module(spec: LibrarySpec) -> str:
     parts = [_operator(spec, table) for table in spec.operators]
     methods = "\n".join(f"    {_method(table.operator)}," for table in spec.operators)
     operators = "\n".join(f"    kOperator_{table.operator.name}," for table in spec.operators)
-    names = ", ".join(t.operator.name for t in spec.operators)
     return f"""\
 // The Python module {spec.face} of lib{spec.library}.so. Written by aot_tune.
 #include "call.h"
@@ -112,9 +111,18 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.face}(v
   static PyMethodDef methods[] = {{
 {methods}
   }};
-  return make_module({c_string(f"Kernels chosen by measurement when this package was built: {names}.")}, methods);
+  return make_module({c_string(_module_doc(spec))}, methods);
 }}
 """
+
+
+def _module_doc(spec: LibrarySpec) -> str:
+    """What `help` begins with; it shows the functions themselves far below, behind the errors."""
+    operators = [table.operator for table in spec.operators]
+    calls = "\n".join(f"{op.name}({python_signature(op)})" for op in operators)
+    return (
+        f"Kernels chosen by measurement when this package was built: {', '.join(o.name for o in operators)}.\n\n{calls}"
+    )
 
 
 def _method(op: Operator) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import pydoc
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,8 @@ def test_what_inspect_and_help_show(ops: ModuleType) -> None:
     )
     assert "out: f32 [M, N], made when not passed." in ops.gemm.__doc__
     assert ops.operators == ("gemm", "rms_norm")
+    shown = pydoc.plain(pydoc.render_doc(ops))
+    assert 0 < shown.index("    gemm(a, b, bias=None, residual=None, *, activation='none',") < shown.index("CLASSES")
 
 
 def test_the_manifest_is_inside(ops: ModuleType, built: linked.Built) -> None:

@@ -85,5 +85,5 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_cuda_ops(void
   static PyMethodDef methods[] = {
     {"scale", method(call_scale), METH_FASTCALL | METH_KEYWORDS, "scale($module, x, bias=None, *, factor=1.0, out=None, stream=None, workspace=None)\012--\012\012out = x * factor.\012\012x: T [N].\012bias: T [N], may be left out.\012out: T [N], made when not passed.\012T: f32 or bf16, the same for all.\012factor: a number.\012stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.\012workspace: memory of the device for the call, any tensor; the library's own when not passed.\012\012Returns the output."},
   };
-  return make_module("Kernels chosen by measurement when this package was built: scale.", methods);
+  return make_module("Kernels chosen by measurement when this package was built: scale.\012\012scale(x, bias=None, *, factor=1.0, out=None, stream=None, workspace=None)", methods);
 }
