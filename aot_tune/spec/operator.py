@@ -73,6 +73,7 @@ class Operator:
         exact: that on small integers results are exact in any order of summation; candidates are verified so too.
         deterministic: whether equal calls must give equal bits: a candidate whose repeated runs differ is wrong.
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
+        documentation: what it computes, for `help` and the C header.
         folder: where files of `from_file` are; set when the operator is loaded.
     """
 
