@@ -32,7 +32,7 @@ from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
-from aot_tune.preflight import check_machine, check_measuring, idle_kernels
+from aot_tune.preflight import check_kernels, check_machine, check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
@@ -132,7 +132,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
             why=f"no <operator>/operator.py below {', '.join(map(str, roots))}",
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
-    _check_kernels(operators)
+    check_kernels(operators)
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
     wanted = _targets(options, databases)
@@ -216,17 +216,6 @@ def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
-
-
-def _check_kernels(operators: Mapping[str, Operator]) -> None:
-    """Raise for a kernel of a backend that there is not."""
-    for operator in operators.values():
-        for kernel in operator.kernels:
-            if kernel.backend not in toolchains():
-                raise BuildError(
-                    f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
-                    fix=did_you_mean(kernel.backend, toolchains()),
-                )
 
 
 def _check_backends(exclude: Sequence[str]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.compile import families_of, native_targets, toolchain_for
+from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.cuda_devices import check_ready, visible_devices
-from aot_tune.errors import ToolchainError
+from aot_tune.errors import BuildError, ToolchainError, did_you_mean
 from aot_tune.spec import Operator, Target, all_of
 
-__all__ = ["check_machine", "check_measuring", "idle_kernels"]
+__all__ = ["check_kernels", "check_machine", "check_measuring", "idle_kernels"]
 
 
 def check_machine(machine: str) -> None:
@@ -57,3 +57,14 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
                         f"problem of the workload for {family} is so"
                     )
     return found
+
+
+def check_kernels(operators: Mapping[str, Operator]) -> None:
+    """Raise for a kernel of a backend that there is not."""
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            if kernel.backend not in toolchains():
+                raise BuildError(
+                    f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
+                    fix=did_you_mean(kernel.backend, toolchains()),
+                )
