@@ -32,7 +32,11 @@ if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
 endif()
 # The function is known in every folder of a project, variables only below the one that includes this file first.
 set_property(GLOBAL PROPERTY _AOT_TUNE_OPTIONS "${_AOT_TUNE_OPTIONS}")
-set_property(GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR "${AOT_TUNE_PACKAGE_DIR}")
+if(NOT _aot_tune_sources) # of an editable install, which has the rest elsewhere
+  set(_aot_tune_sources "${AOT_TUNE_PACKAGE_DIR}")
+endif()
+set_property(GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR "${_aot_tune_sources}")
+unset(_aot_tune_sources)
 
 function(aot_tune_add_library target)
   get_property(_AOT_TUNE_OPTIONS GLOBAL PROPERTY _AOT_TUNE_OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -52,6 +53,29 @@ def test_a_project_without_cxx_is_told(tmp_path: Path) -> None:
     said = project.cmake(status=1)
     assert "the project has no C++" in said
     assert "CMake can not determine" not in said
+
+
+def test_an_editable_install_is_compiled_from_its_sources(tmp_path: Path) -> None:
+    """Of an editable install, site-packages have what was built, and not the sources that a library needs."""
+    package = tmp_path / "site-packages" / "aot_tune"
+    config = package / "share" / "cmake" / "aot_tune"
+    config.mkdir(parents=True)
+    (package / "lib").mkdir()
+    (package / "lib" / "libaot_tune_ops.so").touch()
+    for name in ("aot_tune_add_library.cmake", "aot_tune_run.cmake.in"):
+        shutil.copy(ROOT / "cmake" / name, config)
+    text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text().replace("@PROJECT_VERSION@", "1.0")
+    installed = config / "aot_tuneConfig.cmake"
+    project = Project.make(tmp_path / "project")
+    write(project, "find_package(aot_tune REQUIRED)\nmessage(NOTICE at:${AOT_TUNE_PACKAGE_DIR})\n", "ADD\n")
+    installed.write_text(text.replace("@editable_sources@", str(tmp_path / "gone")))
+    assert f"{tmp_path}/gone, of which aot_tune is an editable install, is gone" in " ".join(
+        project.cmake(f"-Daot_tune_DIR={config}", status=1).split()
+    )
+    installed.write_text(text.replace("@editable_sources@", str(ROOT / "aot_tune")))
+    assert f"at:{package}\n" in project.cmake(f"-Daot_tune_DIR={config}")  # include/ is there
+    project.make_all()
+    assert (project.folder / "cmake" / "libtiny.so").is_file()
 
 
 def test_a_misspelt_option_that_holds_a_list_is_told(tmp_path: Path) -> None:
