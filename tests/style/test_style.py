@@ -15,11 +15,9 @@ from aot_tune.options import OPTIONS, markdown_table
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 PYTHON = ["aot_tune", "benchmarks", "examples", "templates", "tests"]
+CXX_FOLDERS = ("aot_tune/runtime", "aot_tune/link/binding", "examples", "benchmarks")
 CXX = [
-    path
-    for folder in ("aot_tune/runtime", "aot_tune/link/binding", "examples", "benchmarks")
-    for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix in (".cpp", ".h", ".c")
+    path for folder in CXX_FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".cpp", ".h", ".c")
 ]
 MODULES = sorted((ROOT / "aot_tune").rglob("*.py"))
 
@@ -145,5 +143,6 @@ def test_the_hooks_run_the_same_tools() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text()
     for tool in ("ruff check", "ruff format", "mypy", "clang-format"):
         assert tool in text
+    assert f"files: ^({'|'.join(CXX_FOLDERS)})/\n" in text  # what is generated for tests is nobody's to format
     assert "repo: local" in text
     assert "http" not in text
