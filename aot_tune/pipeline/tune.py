@@ -62,7 +62,10 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
             elif session.answers(loaded.operator, target):
                 evidence.note = f"{target.name} has nothing but the generic variant"
             else:
-                evidence.note = f"NOTHING for {target.name}: it has no generic kernel for {target.family}"
+                evidence.note = (
+                    f"NOTHING for {target.name}: it has no generic kernel for {target.family}; declare one, or leave "
+                    "the target out"
+                )
         except DatabaseError as error:
             evidence = Evidence(loaded.operator, target, {})
             evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"

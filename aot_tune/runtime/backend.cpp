@@ -6,8 +6,10 @@
 namespace aot_tune {
 
 int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept {
-  return fail(AOT_TUNE_ERROR_DEVICE, "%s: tensors are on %s, for which this library has no variants", op.name,
-              device_name(device).text);
+  return fail(AOT_TUNE_ERROR_DEVICE,
+              "%s: tensors are on %s, for which this library has no variants; AOT_TUNE_TARGETS of its build "
+              "chooses its devices",
+              op.name, device_name(device).text);
 }
 
 int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
@@ -81,7 +83,9 @@ int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevic
   int32_t found = 0;
   while (found < count && backends[found]->device_type != static_cast<int32_t>(device.device_type)) ++found;
   if (found == count)
-    return fail(AOT_TUNE_ERROR_DEVICE, "this library has no variants for %s", device_name(device).text);
+    return fail(AOT_TUNE_ERROR_DEVICE,
+                "this library has no variants for %s; AOT_TUNE_TARGETS of its build chooses its devices",
+                device_name(device).text);
   const int32_t level = backends[found]->level(device.device_id);
   if (level < 0) return -level;
   Entered entered;

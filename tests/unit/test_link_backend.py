@@ -81,7 +81,9 @@ def test_a_family_of_its_own(tmp_path: Path) -> None:
         "12:0 0 104",  # level 10: no table, so the family's generic variant, in the backend's workspace
         "12:1 10 -1 no toy memory",
         "12:9 4 -1 toy 9 is broken",
-        "13:0 4 -1 gemm: tensors are on DLPack device 13:0, for which this library has no variants",
-        "13:1 4 -1 gemm: tensors are on DLPack device 13:1, for which this library has no variants",
-        "13:9 4 -1 gemm: tensors are on DLPack device 13:9, for which this library has no variants",
+        *(
+            f"13:{i} 4 -1 gemm: tensors are on DLPack device 13:{i}, for which this library has no variants; "
+            "AOT_TUNE_TARGETS of its build chooses its devices"
+            for i in (0, 1, 9)
+        ),
     ]
