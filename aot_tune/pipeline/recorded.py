@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from aot_tune.bench import Device, Measurement
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
@@ -17,6 +19,7 @@ from aot_tune.database import (
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import Session
+from aot_tune.render import Candidate
 from aot_tune.spec import Operator, Problem, Target, all_of
 
 __all__ = ["Known", "known_here", "recorded_evidence"]
@@ -173,6 +176,13 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     return min(fitting, key=lambda d: d.device.slug, default=None)
 
 
+def _as_declared(operator: Operator, candidate: Candidate) -> Candidate:
+    """The candidate with its config in the order of declaration: records sort it, and people read it."""
+    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
+    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
+    return msgspec.structs.replace(candidate, config=config)
+
+
 def _rendered_again(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase
 ) -> dict[str, Entry]:
@@ -190,6 +200,7 @@ def _rendered_again(
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
         built_for = target_by_name(candidate.target)
+        candidate = _as_declared(operator, candidate)
         rendered = session.renderer.render(operator, candidate, built_for)
         if rendered.digest != record.source:
             raise DatabaseError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ from aot_tune.database import Code
 from aot_tune.pipeline import _shown_again
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
-from aot_tune.pipeline.recorded import Known
+from aot_tune.pipeline.recorded import Known, _as_declared
 from aot_tune.pipeline.story import failures_of, tell, variant_name
 from aot_tune.pipeline.tune import _unknown
-from aot_tune.render import Candidate, Rendered
+from aot_tune.render import Candidate, Rendered, candidate_for
 from aot_tune.select import select
-from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, Tensor, dims, problem
+from aot_tune.spec import Expr, Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
 
 M, N = dims("M N")
 TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
@@ -44,6 +45,16 @@ def test_the_command_that_shows_the_report_again() -> None:
 
     assert told("aot_tune") == "`aot-tune report` shows this again"
     assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
+
+
+def test_a_recorded_config_is_told_as_it_was_declared() -> None:
+    space = (Parameter("W", (4, 8)), Parameter("ACCUMULATORS", (1, 2)))
+    fast = Kernel("fast", "f.j2", parameters=space)
+    operator = dataclasses.replace(OPERATOR, kernels=(OPERATOR.kernels[0], fast))
+    recorded = candidate_for(operator, fast, {"ACCUMULATORS": 2, "W": 4}, TARGET)
+    told = _as_declared(operator, recorded)
+    assert told.label == "fast W=4 ACCUMULATORS=2"
+    assert told.id == recorded.id
 
 
 def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
