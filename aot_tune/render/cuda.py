@@ -51,6 +51,7 @@ class CudaFunctions(CxxFunctions):
         "attr_value load store store_output apply_epilogue epilogue_functions activation unroll"
     )
     _activation_qualifiers = "__device__ inline"
+    _activations = "common/math.cuh.j2"
 
     def prelude(self) -> str:
         """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""

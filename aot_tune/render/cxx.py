@@ -49,6 +49,7 @@ class CxxFunctions:
     """Template functions for one candidate; `constants` are the facts that it is specialised on."""
 
     _activation_qualifiers = "[[gnu::noinline]]"
+    _activations = "common/math.h.j2"
 
     required: ClassVar[tuple[str, ...]] = ("workspace", "launch")
     """Functions that every template of the language must define."""
@@ -197,7 +198,7 @@ class CxxFunctions:
         if any(not isinstance(s, AddTensor) for s in steps) and not self._hooks.opened("epilogue_functions"):
             raise RenderError(
                 f"store_output({tensor!r}): the operator has an activation whose functions are not there",
-                fix='write {% include "common/math.h.j2" %} above',
+                fix=f'write {{% include "{self._activations}" %}} above',
             )
 
         def fill() -> str:

@@ -25,6 +25,7 @@ from aot_tune.spec import (
 
 M, N = dims("M N")
 TARGET = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
+GPU = Target(name="cuda-sm_90a", family="cuda", level=90)
 BODY = "{{ prelude() }}{{ kernel_signature('launch') }} {\n  return 0;\n}\n{{ no_workspace() }}"
 
 
@@ -96,8 +97,13 @@ def test_epilogue_is_applied_in_order_before_the_store(tmp_path: Path) -> None:
 
 def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> None:
     epilogue = Epilogue("out", (Activate("activation"),))
+    stores = BODY + "{{ store_output('out', ['i', 'j'], 'v') }}"
     with pytest.raises(RenderError, match=r"common/math\.h\.j2"):
-        render(tmp_path, BODY + "{{ store_output('out', ['i', 'j'], 'v') }}", epilogue=epilogue)
+        render(tmp_path, stores, epilogue=epilogue)
+    (tmp_path / "k.cu.j2").write_text(stores)
+    op = make_operator(Kernel("gpu", "k.cu.j2", backend="nvcc"), epilogue=epilogue)
+    with pytest.raises(RenderError, match=r"common/math\.cuh\.j2"):
+        Renderer([tmp_path]).render(op, candidate_for(op, op.kernel("gpu"), {}, GPU), GPU)
 
 
 @pytest.mark.parametrize(
