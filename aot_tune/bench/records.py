@@ -240,7 +240,9 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """The problem and what is odd about its values, for messages."""
-        odd = (", special values" if self.special else "") + (", small integers" if self.integers else "")
+        odd = (", NaN and infinities in its first input" if self.special else "") + (
+            ", small integers" if self.integers else ""
+        )
         odd += "".join(f", {name} {value:g}" for name, value in self.scalars.items())
         return f"problem '{self.problem.id}'{odd}"
 
