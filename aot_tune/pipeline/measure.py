@@ -230,7 +230,7 @@ class Measurer:
             parts = {"references": referring, **measurement.phases}
             for part, seconds in parts.items():
                 self.spent[part] += seconds
-            self.spent["beside"] += max(whole - sum(parts.values()), 0.0)
+            self.spent["the rest"] += max(whole - sum(parts.values()), 0.0)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)

@@ -213,7 +213,7 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
 
     one, _ = measurer(monkeypatch, Referring(), seconds=None)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert one.spent == {"references": 0.5, "verify": 1.0, "beside": 0.5}
+    assert one.spent == {"references": 0.5, "verify": 1.0, "the rest": 0.5}
 
 
 @pytest.mark.parametrize("ended", ["the budget", "a device"])
