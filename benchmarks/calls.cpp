@@ -44,7 +44,7 @@ double time_calls(int64_t count, Call call) {
 
 typedef int32_t (*SiluMulLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, void*, size_t, void*);
 typedef int32_t (*GemmLaunch)(const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
-                              const DLTensor*, int32_t, void*, size_t, void*);
+                              const DLTensor*, int32_t, int32_t, void*, size_t, void*);
 
 void* workspace() {
   static void* const memory = std::aligned_alloc(64, kWorkspace);
@@ -62,7 +62,7 @@ double calls_silu_mul(int64_t count) {
 
 double calls_gemm(int64_t count) {
   return time_calls(count, [] {
-    return aot_tune_gemm(&first.view, &second.view, nullptr, nullptr, &result.view, 0, nullptr);
+    return aot_tune_gemm(&first.view, &second.view, nullptr, nullptr, &result.view, 0, 0, nullptr);
   });
 }
 
@@ -77,7 +77,7 @@ double calls_silu_mul_kernel(void* launch, int64_t count) {
 double calls_gemm_kernel(void* launch, int64_t count) {
   const auto kernel = reinterpret_cast<GemmLaunch>(launch);
   return time_calls(count, [kernel] {
-    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, workspace(), kWorkspace,
+    return kernel(&first.view, &second.view, nullptr, nullptr, &result.view, 0, 0, workspace(), kWorkspace,
                   nullptr);
   });
 }
@@ -90,7 +90,7 @@ double calls_gemm_workspace(int64_t m, int64_t n, int64_t k, int64_t count) {
   out.shape[0] = m, out.shape[1] = out.strides[0] = n;
   size_t size = 0;
   return time_calls(count, [&] {
-    return aot_tune_gemm_workspace(&a.view, &b.view, nullptr, nullptr, &out.view, 0, &size);
+    return aot_tune_gemm_workspace(&a.view, &b.view, nullptr, nullptr, &out.view, 0, 0, &size);
   });
 }
 

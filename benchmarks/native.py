@@ -98,6 +98,7 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
         target=target.name,
         config=variant["config"],
         generic=variant["generic"],
+        dtypes=variant["dtypes"],
     )
     rendered = Renderer([root]).render(declared, candidate, target)
     if rendered.symbol != variant["symbol"]:

@@ -167,7 +167,9 @@ macro(_aot_tune_configure)
   if(NOT status EQUAL 0)
     if(errors MATCHES "ModuleNotFoundError: [^\n]*$")
       set(errors "${Python_EXECUTABLE} lacks what aot_tune is written with\n  why: ${CMAKE_MATCH_0}\n"
-                 "  fix: set Python_EXECUTABLE to the Python that aot_tune is installed for"
+                 "  fix: install what a build without isolation needs, `${Python_EXECUTABLE} -m pip install "
+                 "scikit-build-core filelock jinja2 msgspec numpy pyelftools`, or set Python_EXECUTABLE to the Python "
+                 "that aot_tune is installed for"
       )
       string(CONCAT errors ${errors})
     endif()

@@ -99,6 +99,7 @@ def test_a_python_without_our_requirements_is_told(tmp_path: Path) -> None:
     bare.chmod(0o755)
     said = " ".join(project.cmake(f"-DPython_EXECUTABLE={bare}", status=1).split())
     assert f"{bare} lacks what aot_tune is written with why: ModuleNotFoundError: No module named" in said
+    assert f"`{bare} -m pip install scikit-build-core " in said
     assert "set Python_EXECUTABLE to" in said
 
 

@@ -108,6 +108,26 @@ print(Path("/proc/self/maps").read_text())
         assert f"{folder}/libaot_tune_ops.so" in said
 
 
+def test_the_benchmark_of_calls_fits_the_library(venv: Venv, tmp_path: Path) -> None:
+    """Its C++ states the operators' arguments once more; a call that fails is timed as -1."""
+    program = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import aot_tune
+from native import build_calls, build_variant
+from overhead import Overhead
+folder, package = Path(sys.argv[2]), Path(aot_tune.__file__).parent
+one = {"silu_mul": {"R": 1, "D": 1}, "gemm": {"M": 1, "N": 1, "K": 1}}
+kernels = {name: build_variant(folder, name, dims) for name, dims in one.items()}
+print(json.dumps(Overhead("numpy", str(build_calls(folder, package)), kernels).measure(100)))
+"""
+    found = json.loads(venv.run("python", "-c", program, ROOT / "benchmarks", tmp_path))
+    kinds = {f"{name} {kind}" for name in ("silu_mul", "gemm") for kind in ("python", "c", "kernel")}
+    assert set(found) == {*kinds, "gemm workspace"}
+    assert all(ns > 0 for ns in found.values()), found
+
+
 def test_commands(venv: Venv) -> None:
     assert venv.run("aot-tune", "--version").strip() == members_version(venv)
     for flag, file in (("--cmake-dir", "aot_tuneConfig.cmake"), ("--include-dir", "aot_tune/ops.h")):

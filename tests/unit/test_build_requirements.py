@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -185,3 +186,13 @@ def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
         "import aot_tune.requirements\n"
     )
     subprocess.check_call([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2])
+
+
+@pytest.mark.parametrize("place", ["README.md", "cmake/aot_tune_add_library.cmake"])
+def test_what_a_build_without_isolation_needs_is_named(place: str) -> None:
+    """There pip neither installs it nor says what is missing."""
+    root = Path(__file__).resolve().parents[2]
+    required = (root / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
+    told = re.search(r"pip install \"?\s*\"?(scikit-build-core [a-z0-9 ]+)`", (root / place).read_text())
+    assert told is not None
+    assert sorted(told[1].split()) == sorted(re.findall(r'"([a-z0-9-]+)>=', required))
