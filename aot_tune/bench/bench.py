@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +14,7 @@ from aot_tune.bench import messages
 from aot_tune.bench.attempt import Phases, Remarks, Run, failure_of
 from aot_tune.bench.checks import checks_for
 from aot_tune.bench.family import Monitor, family
-from aot_tune.bench.findings import Findings
+from aot_tune.bench.findings import Findings, Odd
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.preparation import Preparation
 from aot_tune.bench.process import DiedError, Worker
@@ -38,14 +37,6 @@ _MOST_LOADED = 256
 """Objects that stay loaded in a worker whose device keeps them."""
 _JUST_NOW = 0.25
 """Seconds within which what the device was like after one candidate's samples is what it is like before another's."""
-
-
-@dataclass(frozen=True)
-class _Odd:
-    """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
-
-    suite: str
-    problems: Sequence[Prepared] = ()
 
 
 class Bench:
@@ -288,7 +279,7 @@ class Bench:
         run: Run,
         worker: Worker,
         load: messages.Load,
-        odd: _Odd | None,
+        odd: Odd | None,
         best_ns: float | None,
         timed: bool,
     ) -> Measurement:
@@ -311,7 +302,7 @@ class Bench:
             del worker.loaded[handle]
             self._ask(run, worker, messages.Unload(handle=handle), self.policy.deadlines.load)
 
-    def _warm_worker(self, run: Run, odd: _Odd | None) -> Worker:
+    def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
         """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
         for last in (False, True):
             worker = self.pool.candidates()
@@ -331,12 +322,12 @@ class Bench:
                     ) from None
         raise AssertionError
 
-    def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> _Odd | None:
+    def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> Odd | None:
         suite = self.findings.suite(prepared.operator_folder, digest, requires)
         if self.findings.verdicts.has(suite):
-            return _Odd(suite)
+            return Odd(suite)
         problems = self._checks(prepared, requires)
-        return _Odd(suite, problems) if problems else None
+        return Odd(suite, problems) if problems else None
 
     def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
@@ -348,7 +339,7 @@ class Bench:
             self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
         return self._fitted[findings, key]
 
-    def _judge(self, run: Run, worker: Worker, odd: _Odd | None, best_ns: float | None, timed: bool) -> Measurement:
+    def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:
         limits, key = self.policy.deadlines, run.prepared.key
         if odd is not None and (failed := self._failed(run, worker, odd)) is not None:
             return failed
@@ -384,7 +375,7 @@ class Bench:
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
 
-    def _failed(self, run: Run, worker: Worker, odd: _Odd) -> Measurement | None:
+    def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
         """The measurement of an object that is not right on its odd problems; None of one that is."""
         verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems))
 

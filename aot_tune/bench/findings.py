@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ from aot_tune.bench.records import Check, Prepared, digest_of
 from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr
 
-__all__ = ["Findings", "Once"]
+__all__ = ["Findings", "Odd", "Once"]
 
 T = TypeVar("T")
 
@@ -72,6 +73,14 @@ class Once(Generic[T]):
         """Whether somebody makes it now."""
         with self._lock:
             return name in self._making
+
+
+@dataclass(frozen=True)
+class Odd:
+    """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
+
+    suite: str
+    problems: Sequence[Prepared] = ()
 
 
 class Findings:
