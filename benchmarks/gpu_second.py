@@ -19,6 +19,7 @@ from aot_tune.spec import Call, Operator, Problem
 __all__ = ["Bound", "SecondLibrary"]
 
 _PREFIX = "aot_tune"
+_PACKAGES = "libaot_tune_ops.so"
 _DEVICES = {"cpu": 1, "cuda": 2}
 _TEXT = 8192
 """Bytes for what a library explains of a call."""
@@ -35,12 +36,12 @@ class SecondLibrary:
         OSError: when there is none, or more than one, or it cannot be loaded.
     """
 
-    def __init__(self, folder: Path, name: str = "libaot_tune_ops.so") -> None:
-        if importlib.util.find_spec("aot_tune.ops"):
-            importlib.import_module("aot_tune.ops")
+    def __init__(self, folder: Path, name: str = _PACKAGES) -> None:
         found = sorted(folder.rglob(name))
         if len(found) != 1:
             raise OSError(f"{folder} holds {len(found)} files {name}, wanted one")
+        if name == _PACKAGES and importlib.util.find_spec("aot_tune.ops"):
+            importlib.import_module("aot_tune.ops")
         self._library = ctypes.CDLL(str(found[0]), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         for function in ("manifest", "last_error"):
             self._function(function).restype = ctypes.c_char_p

@@ -56,7 +56,8 @@ endforeach()
 
 
 def test_a_package_without_its_library_is_never_found(tmp_path: Path) -> None:
-    text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text().replace("@PROJECT_VERSION@", "1.0")
+    text = (ROOT / "cmake" / "aot_tuneConfig.cmake.in").read_text()
+    text = text.replace("@PROJECT_VERSION@", "1.0").replace("@editable_sources@", "")
     package = tmp_path / "prefix" / "share" / "cmake" / "aot_tune"
     package.mkdir(parents=True)
     (package / "aot_tuneConfig.cmake").write_text(text)
