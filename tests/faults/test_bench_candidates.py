@@ -324,7 +324,7 @@ def test_what_somebody_killed_twice_may_still_be_right_the_next_time(bed: Any) -
     prepared = bed.prepare(R=16, D=256)
     digest = bed.screen("good", prepared).object
     for _ in range(2):
-        bed.bench.strike(digest, DiedError("oom", "killed by SIGKILL in verify at 5 MiB resident"))
+        bed.bench.findings.strike(digest, DiedError("oom", "killed by SIGKILL in verify at 5 MiB resident"))
     found = bed.screen("good", prepared)
     assert (found.status, found.lasting) == ("oom", False)
     assert "not run again" in found.reason
