@@ -182,6 +182,57 @@ def gemm_wide_tma(
 
 
 @triton.jit
+def gemm_tail_tma(
+    a,
+    b,
+    bias,
+    residual,
+    out,
+    a_part,
+    b_part,
+    out_part,
+    residual_row,
+    M,
+    N,
+    K,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+    PART_M: tl.constexpr,
+    PART_N: tl.constexpr,
+    PART_K: tl.constexpr,
+):
+    """As `gemm_tma` for a b of contiguous columns, but tiles that only some programs would have at last are cut up.
+
+    Each of their parts goes to another program, where there are programs for all: the last round is as short as a part.
+    """
+    PARTS: tl.constexpr = BLOCK_M // PART_M * (BLOCK_N // PART_N)
+    height, width, depth = tl.cast(M, tl.int32), tl.cast(N, tl.int32), tl.cast(K, tl.int32)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    tiles = tl.cdiv(height, BLOCK_M) * tl.cdiv(width, BLOCK_N)
+    left_over = tiles % programs
+    whole = tl.where(left_over * PARTS <= programs, tiles - left_over, tiles)
+    for tile in tl.range(program, whole, programs, flatten=True):
+        first, left = place(tile, height, width, BLOCK_M, BLOCK_N, GROUP)
+        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for step in tl.range(0, tl.cdiv(depth, BLOCK_K)):
+            sums = tl.dot(a.load([first, step * BLOCK_K]), b.load([left, step * BLOCK_K]).T, sums)
+        store_tile(out, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, HALVES)
+    part = whole * PARTS + program
+    if part < tiles * PARTS:
+        first, left = place(part // PARTS, height, width, BLOCK_M, BLOCK_N, GROUP)
+        first += part % PARTS // (BLOCK_N // PART_N) * PART_M
+        left += part % (BLOCK_N // PART_N) * PART_N
+        sums = tl.zeros([PART_M, PART_N], tl.float32)
+        for step in tl.range(0, tl.cdiv(depth, PART_K)):
+            sums = tl.dot(a_part.load([first, step * PART_K]), b_part.load([left, step * PART_K]).T, sums)
+        store_tile(out_part, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, False)
+
+
+@triton.jit
 def gemm_specialized(
     a,
     b,

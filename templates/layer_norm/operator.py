@@ -100,7 +100,7 @@ _ROWS_PARAMETERS = (
     Parameter("RESIDENT", (0, 512, 1024)),
     Parameter("STREAM", (False, True)),
 )
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, True), (4, 256, 0, True))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False), (4, 128, 0, True))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",
@@ -109,21 +109,21 @@ CUDA_ROWS = Kernel(
     parameters=_ROWS_PARAMETERS,
     constraints=(
         ~HOPPER | among(_ROWS_PARAMETERS, _ROWS_ON_HOPPER),
-        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 1) & (parameter("RESIDENT") == 0)),
-        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 0) & (parameter("RESIDENT") == 0)),
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 0),
         # As many threads as have room for two rows' pieces in their registers.
         (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
     ),
     requires=WHOLE_PIECES,
     worthwhile=(D <= 8192,),
     order=(
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
-        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
-        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": True},
-        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
         {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": False},
+        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
     ),
     follows={"f16": "bf16"},
     compile_seconds=4.0,

@@ -82,7 +82,7 @@ _ROWS_PARAMETERS = (
     Parameter("RESIDENT", (0, 768, 1536)),
     Parameter("STREAM", (False, True)),
 )
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (1, 256, 0, True), (1, 128, 0, False), (4, 128, 0, True))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (1, 256, 0, False), (1, 128, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",
@@ -91,30 +91,30 @@ CUDA_ROWS = Kernel(
     parameters=_ROWS_PARAMETERS,
     constraints=(
         ~HOPPER | among(_ROWS_PARAMETERS, _ROWS_ON_HOPPER),
-        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 1),
+        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 0),
         # As many threads as have room for two tiles' pieces in their registers.
         (parameter("RESIDENT") == 0)
         | ((parameter("VECTORS") * parameter("RESIDENT") == 3072) & (parameter("BLOCK") == 256)),
         (parameter("VECTORS") <= 2) | (parameter("BLOCK") <= 256),
-        (parameter("STREAM") == 1) | (parameter("BLOCK") <= 256),
+        (parameter("STREAM") == 0) | (parameter("BLOCK") <= 256),
     ),
     requires=WHOLE_PIECES,
     order=(
-        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
         {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
-        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 1536, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
+        {"VECTORS": 2, "BLOCK": 256, "RESIDENT": 1536, "STREAM": False},
+        {"VECTORS": 1, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
         {"VECTORS": 1, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
-        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 768, "STREAM": True},
-        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": True},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 768, "STREAM": False},
+        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
     ),
     follows={"f16": "bf16"},
     compile_seconds=4.0,
 )
 
 _WAVE_PARAMETERS = (Parameter("VECTORS", (2, 3, 4)), Parameter("RESIDENT", (1024, 1536, 2048)))
-_WAVE_ON_HOPPER = table("VECTORS RESIDENT", (2, 2048), (4, 1024))
+_WAVE_ON_HOPPER = table("VECTORS RESIDENT", (2, 2048))
 
 CUDA_WAVE = Kernel(
     "cuda_wave",
