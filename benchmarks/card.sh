@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|calls|repeat|isolation|devices ...]     all but the last by default
+#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|calls|repeat|isolation|devices|packages ...]     all but the last two by default
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
@@ -45,17 +45,14 @@ record() { # what was measured, also where the link failed
   PYTHONPATH=$root python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
 }
 
-gpu_tests() { # what others would disturb alone, the rest side by side; a copy of the cache, for some measure beside others
-  local status=0
+gpu_tests() { # gpu_tests OPTION ...: pytest's; with a copy of the cache, for some tests measure beside others
   rm -rf "$work/tests" && mkdir -m 700 "$work/tests"
   for part in objects measurements; do
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
-  python -m pytest tests/gpu -q -s -p no:cacheprovider -m alone || status=1
-  python -m pytest tests/gpu -v --durations=20 -p no:cacheprovider -m 'not alone' -n 3 --dist loadscope || status=1
-  return $status
+  python -m pytest -p no:cacheprovider "$@"
 }
 
 stamp() { # prefix each line with the seconds since the start
@@ -77,7 +74,13 @@ step() {
       ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
     without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
-    tests) (gpu_tests) ;;
+    tests) # what others would disturb alone, the rest side by side; the functions of packages are a step of their own
+      local status=0 rest=(tests/gpu --ignore=tests/gpu/test_packages.py)
+      (gpu_tests "${rest[@]}" -q -s -m alone) || status=1
+      (gpu_tests "${rest[@]}" -v --durations=20 -m 'not alone' -n 3 --dist loadscope) || status=1
+      return $status
+      ;;
+    packages) (gpu_tests tests/gpu/test_packages.py -v) ;;
     bench)
       local more=(--no-vendor-pass)
       [ ! -d "$work/without/installed" ] || more=(--without-vendor "$work/without/installed")

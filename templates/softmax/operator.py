@@ -82,7 +82,7 @@ _ROWS_PARAMETERS = (
     Parameter("RESIDENT", (0, 512, 1024)),
     Parameter("STREAM", (False, True)),
 )
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False), (4, 128, 0, True))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",
