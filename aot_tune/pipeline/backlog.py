@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from aot_tune.errors import WorkerError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import competes
@@ -45,6 +46,12 @@ class Place:
         if urgency == 0.0:
             taken, self.others = [*taken, *self.others], []
         return taken
+
+    def give_back(self, entries: Sequence[Entry]) -> None:
+        """Have those of the entries wait again that were not screened."""
+        for entry in entries:
+            if not self.evidence.has(entry, self.problem):
+                (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
 
 
 def places_of(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[Place]:
@@ -100,5 +107,10 @@ class Backlog:
 def _screen(place: Place, urgency: float, stop: Callable[[float], bool], measurer: Measurer) -> bool:
     if stop(urgency):
         return False
-    measurer.screen(place.loaded, place.evidence, place.problem, place.take(urgency))
+    taken = place.take(urgency)
+    try:
+        measurer.screen(place.loaded, place.evidence, place.problem, taken)
+    except WorkerError:  # another device may screen them
+        place.give_back(taken)
+        raise
     return True

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 
 from aot_tune.bench import Device
+from aot_tune.errors import WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer
@@ -29,10 +30,11 @@ _AGAIN = 0.1
 class Crew:
     """A context manager; `devices` share their digest, so that it does not matter which of them measured what.
 
-    Those that a probe finds off are left out.
+    Those that a probe finds off are left out, and those on which no worker can be had any more.
     """
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
+        self._session = session
         self.shared = Shared(session, len(devices), lambda: any(m.over for m in self.members))
         self.benches = [LazyBench(session, d, session.turn, shared=self.shared) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
@@ -85,15 +87,23 @@ class Crew:
         It is the device that had the number before, or else the first that has nothing to do. One that has nothing left
         takes a number from the device that has most: to prepare its problem again takes less than most jobs. The first
         job that fails ends the others.
+
+        But where it is the workers that fail, and there are other devices, these do what is left; a line says so. A job
+        that failed so is done again from its beginning.
         """
         if not self._threads:
             for _, job in jobs:
                 job(self.members[0])
             return
         turns = _Turns(self.members, self._homes, jobs)
-        self._together(
-            [(thread, partial(turns.work, m)) for thread, m in zip(self._threads, self.members, strict=True)]
-        )
+        self.each_member(turns.work)
+        while turns.lost:
+            member, error = turns.lost.pop()
+            device = self.leave_out(self.members.index(member))
+            told = f"{error.what}: {error.why}" if error.why else error.what
+            self._session.progress.line(f"LOST {device.name} {device.unit}: {told}; the others measure what it has not")
+            if not turns.lost:
+                self.each_member(turns.work)
 
     def each_member(self, job: Job) -> None:
         """Have every device do a job."""
@@ -114,14 +124,16 @@ class Crew:
                 self.interrupt()
             raise
 
-    def leave_out(self, position: int) -> None:
-        """Let one of several devices go; the others do what comes next."""
+    def leave_out(self, position: int) -> Device:
+        """Let one of several devices go, for the whole build; the others do what comes next."""
         bench, thread = self.benches.pop(position), self._threads.pop(position)
         gone = self.members.pop(position)
         self._gone.append(gone)
         self._homes = {number: member for number, member in self._homes.items() if member is not gone}
         thread.submit(bench.__exit__, None, None, None).result()
         thread.shutdown()
+        self._session.devices = [d for d in self._session.devices if d is not bench.device]
+        return bench.device
 
     def interrupt(self) -> None:
         """Kill what the devices are busy with; to be called from another thread, again and again."""
@@ -152,13 +164,16 @@ class Crew:
 class _Turns:
     """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
 
-    `homes` has the device of a number, on which its problem is prepared.
+    `homes` has the device of a number, on which its problem is prepared. `lost` are devices that gave up what they had,
+    and why; never the last one.
     """
 
     def __init__(
         self, members: Sequence[Measurer], homes: dict[int, Measurer], jobs: Iterable[tuple[int, Job]]
     ) -> None:
         self._lock, self._homes = threading.Lock(), homes
+        self._left, self._failed = len(members), set[int]()
+        self.lost: list[tuple[Measurer, WorkerError]] = []
         self._own: dict[int, deque[tuple[int, list[Job]]]] = {id(m): deque() for m in members}
         self._free: deque[tuple[int, list[Job]]] = deque()
         together: dict[int, list[Job]] = {}
@@ -169,16 +184,42 @@ class _Turns:
             (self._free if home is None else self._own[id(home)]).append((number, mine))
 
     def work(self, member: Measurer) -> None:
-        """Do what there is for a device, until nothing is left or another one has failed."""
+        """Do what there is for a device, until nothing is left, or it or another one has failed."""
         while not member.ended and (turn := self._next(member)):
             number, jobs, before = turn
-            done = [job(member) for job in jobs if not member.ended]
+            done: list[object] = []
+            try:
+                for job in jobs:
+                    if not member.ended:
+                        done.append(job(member))
+            except WorkerError as error:
+                if member.over or not self._gives_up(member, number, jobs[len(done) :], error):
+                    raise
+                return
             if all(one is False for one in done):  # nothing was prepared
                 with self._lock:
                     if before is None:
                         del self._homes[number]
                     else:
                         self._homes[number] = before
+
+    def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
+        """Leave the rest of a number's jobs, and all else that is a device's, to others; whether they can do it.
+
+        Where a number's jobs have failed before, on another device, it is not the device's fault.
+        """
+        with self._lock:
+            if self._left == 1 or number in self._failed:
+                return False
+            self._left -= 1
+            self._failed.add(number)
+            self.lost.append((member, error))
+            self._free.append((number, jobs))
+            self._free.extend(self._own[id(member)])
+            self._own[id(member)].clear()
+            for mine in [n for n, home in self._homes.items() if home is member]:
+                del self._homes[mine]
+            return True
 
     def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
         """The next number, which is this device's from now on, its jobs, and whose it was."""

@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from test_pipeline import FAST, GENERIC, evidence
+from test_pipeline import FAST, GENERIC, evidence, measured
 from test_pipeline_deadline import LOADED, ONE, measurer
 from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Device, Measurement
+from aot_tune.errors import WorkerError
+from aot_tune.pipeline.backlog import _screen, places_of
 from aot_tune.pipeline.crew import Crew, _Turns
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.session import Session
@@ -30,7 +32,11 @@ def crew_of(count: int) -> Crew:
         for i in range(count)
     ]
     assert len({d.digest for d in devices}) == 1
-    return Crew(cast(Session, SimpleNamespace(turn=Budget(None))), devices)
+    lines: list[str] = []
+    session = SimpleNamespace(
+        turn=Budget(None), devices=devices, progress=SimpleNamespace(line=lines.append), said=lines
+    )
+    return Crew(cast(Session, session), devices)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -295,3 +301,77 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
         crew.each((n, job) for n in range(6))  # also those that were the other's
         assert len(done) == 12
     assert [bench.device.unit for bench in crew.benches] == ["GPU-0"]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
+    """What it was at, what was its own from before, and what nobody had begun; also where the others were done."""
+    done: list[tuple[int, int]] = []
+    busy, lost = threading.Barrier(count, timeout=10), threading.Event()
+
+    def job(number: int) -> Any:
+        def run(measurer: Measurer) -> None:
+            if number < count and not lost.is_set():
+                busy.wait()
+            if number == 0 and not lost.is_set():
+                while len(done) < 9:
+                    time.sleep(0.001)
+                time.sleep(0.05)  # the others have nothing left to do
+                lost.set()
+                raise WorkerError("a worker never answered: it ended", why="GPU 0 is not there")
+            done.append((number, id(measurer)))
+
+        return run
+
+    with crew_of(count) as crew:
+        crew.each((n, job(n)) for n in range(10))
+        session: Any = crew._session
+        assert [n for n, _ in sorted(done)] == list(range(10))
+        assert {m for _, m in done} == set(map(id, crew.members))
+        (line,) = session.said
+        assert line.startswith("LOST GPU GPU-")
+        assert line.endswith(
+            ": a worker never answered: it ended: GPU 0 is not there; the others measure what it has not"
+        )
+        left = [b.device.unit for b in crew.benches]
+        assert len(left) == count - 1
+        assert left == [d.unit for d in session.devices]
+        assert not any(unit in line for unit in left)
+        crew.each((n, job(n)) for n in range(10))
+        assert len(done) == 20
+
+
+@pytest.mark.parametrize(("why", "devices"), [("the last device", 2), ("the same jobs", 2), ("the budget", 1)])
+def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None:
+    """Where jobs fail on a second device, they are to blame; what a budget ends says nothing of its device."""
+    tried: list[tuple[int, int]] = []
+
+    def job(number: int) -> Any:
+        def run(measurer: Measurer) -> None:
+            if why == "the budget":
+                measurer._session.turn.seconds = 0.0
+            if number == 5 or why == "the last device":
+                tried.append((number, id(measurer)))
+                raise WorkerError("no worker can hold it")
+
+        return run
+
+    with pytest.raises(WorkerError, match="hold"), crew_of(2 if why == "the last device" else 3) as crew:
+        crew.each((n, job(n)) for n in range(6))
+    assert len({m for _, m in tried}) == len(tried) == devices
+
+
+def test_a_worker_that_fails_leaves_screens_to_others() -> None:
+    """Those that it has made are not made again."""
+    place = places_of([(LOADED, evidence(FAST, GENERIC))])[0]
+    place.others = [FAST, GENERIC]
+
+    class Failing:
+        def screen(self, _loaded: object, found: Any, problem: Any, entries: list[Any]) -> None:
+            assert entries == [FAST, GENERIC]
+            found.add(measured(FAST, problem, (1.0,)))
+            raise WorkerError("lost")
+
+    with pytest.raises(WorkerError, match="lost"):
+        _screen(place, 0.0, lambda _: False, cast(Measurer, Failing()))
+    assert [*place.rivals, *place.others] == [GENERIC]
