@@ -18,10 +18,14 @@ NOTES = "notes.txt"
 
 @dataclass(frozen=True)
 class Exported:
-    """The files that were written, by path, and what is to be said of the build that they are of."""
+    """The files that were written, by path, what is to be said of the build that they are of, and when it recorded.
+
+    That is in seconds since the epoch: a build whose cache is off records nothing, and the one before it is the last.
+    """
 
     files: dict[Path, OperatorDatabase]
     notes: tuple[str, ...]
+    time: float
 
 
 def export_records(library: str, directory: Path) -> Exported:
@@ -50,6 +54,7 @@ def export_records(library: str, directory: Path) -> Exported:
     return Exported(
         files={save_database(directory, d): d for d in merged},
         notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
+        time=folder.stat().st_mtime,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def _record(given: argparse.Namespace) -> int:
     from aot_tune.recording import export_records
 
     exported = export_records(given.library, given.directory)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))
+    print(f"of the build of library {given.library!r} that recorded last, at {when}:", file=sys.stderr)
     for path, database in exported.files.items():
         print(path)
         counts = f"{_count(len(database.problems), 'problem')}, {_count(len(database.candidates), 'candidate')}"

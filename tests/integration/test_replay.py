@@ -25,7 +25,9 @@ def tuning(built: Built, venv: Venv, cache: Path, tmp_path_factory: pytest.TempP
     said = venv.run("aot-tune", "record", folder, AOT_TUNE_CACHE_DIR=str(cache))
     files = {str(p) for p in folder.rglob("*.jsonl")}
     assert {line for line in said.splitlines() if line.startswith("/")} == files
-    told = [line for line in said.splitlines() if not line.startswith("/")]
+    (when,) = (line for line in said.splitlines() if line.startswith("of the build"))
+    assert re.fullmatch(r"of the build of library 'ops' that recorded last, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d:", when)
+    told = [line for line in said.splitlines() if line != when and not line.startswith("/")]
     assert len(told) == len(files)
     assert all(re.fullmatch(r"  [1-9]\d* problems?, [1-9]\d* candidates?", line) for line in told), told
     return folder

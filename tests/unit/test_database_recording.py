@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,11 +117,14 @@ def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: 
 def test_what_a_build_left_undone_is_told_with_its_record(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build(cache, monkeypatch, database(), note="the budget ended before 2 of 3 problems were measured")
+    folder = build(cache, monkeypatch, database(), note="the budget ended before 2 of 3 problems were measured")
+    assert folder is not None
+    os.utime(folder, (1e9, 1e9))
     assert main(["record", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path}/out/cpu-2t/gemm.jsonl\n"
     assert said.err == (
+        f"of the build of library 'ops' that recorded last, at {datetime.fromtimestamp(1e9):%Y-%m-%d %H:%M:%S}:\n"
         "  0 problems, 0 candidates\n"
         "NOTE gemm on cpu-x86-64-v3: the budget ended before 2 of 3 problems were measured\n"
     )
