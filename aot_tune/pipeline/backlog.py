@@ -47,8 +47,8 @@ class Place:
             taken, self.others = [*taken, *self.others], []
         return taken
 
-    def give_back(self, entries: Sequence[Entry]) -> None:
-        """Have those of the entries wait again that were not screened."""
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Have those of the entries wait that were not screened."""
         for entry in entries:
             if not self.evidence.has(entry, self.problem):
                 (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
@@ -76,9 +76,7 @@ class Backlog:
             by_operator.setdefault(entry.candidate.operator, []).append(entry)
         for place in self._places if by_operator else ():
             evidence, mine = place.evidence, by_operator.get(place.evidence.operator.name, [])
-            for entry in evidence.tried(place.problem, mine) if mine else ():
-                if not evidence.has(entry, place.problem):
-                    (place.rivals if competes(evidence, entry) else place.others).append(entry)
+            place.add(evidence.tried(place.problem, mine) if mine else ())
 
     def rank(self, urgency: Mapping[tuple[str, str], float]) -> None:
         """Say how urgent screens are, by operator and problem id; see `Place`."""
@@ -111,6 +109,6 @@ def _screen(place: Place, urgency: float, stop: Callable[[float], bool], measure
     try:
         measurer.screen(place.loaded, place.evidence, place.problem, taken)
     except WorkerError:  # another device may screen them
-        place.give_back(taken)
+        place.add(taken)
         raise
     return True

@@ -98,12 +98,12 @@ class Crew:
         turns = _Turns(self.members, self._homes, jobs)
         self.each_member(turns.work)
         while turns.lost:
-            member, error = turns.lost.pop()
-            device = self.leave_out(self.members.index(member))
-            told = f"{error.what}: {error.why}" if error.why else error.what
-            self._session.progress.line(f"LOST {device.name} {device.unit}: {told}; the others measure what it has not")
-            if not turns.lost:
-                self.each_member(turns.work)
+            for member, error in turns.lost:
+                device = self.leave_out(self.members.index(member))
+                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the others measure what it has not")))
+                self._session.progress.line(f"LOST {device.name} {device.unit}: {told}")
+            turns.lost.clear()
+            self.each_member(turns.work)
 
     def each_member(self, job: Job) -> None:
         """Have every device do a job."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,14 @@ def test_every_config_renders_for_every_target(op: Operator, kernel: Kernel) -> 
                 assert 'extern "C"' in render(op, kernel, target, config, dtype).source
     for wanted in kernel.order:
         config_like(kernel, HOPPER, wanted)
+
+
+@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
+def test_nothing_leaves_l2_first_on_hopper(op: Operator, kernel: Kernel) -> None:
+    """What such loads and stores take depends on what ran before, so that no measurement tells it."""
+    for config in kernel.configs(HOPPER.facts):
+        source = render(op, kernel, HOPPER, config, "bf16").source
+        assert not re.findall(r"(?<!=)= Cache::first|<Cache::first>|bytes\.L2::cache_hint", source)
 
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)

@@ -318,7 +318,7 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
                     time.sleep(0.001)
                 time.sleep(0.05)  # the others have nothing left to do
                 lost.set()
-                raise WorkerError("a worker never answered: it ended", why="GPU 0 is not there")
+                raise WorkerError("a worker never answered", why="GPU 0 is not there", fix="look into the log")
             done.append((number, id(measurer)))
 
         return run
@@ -331,7 +331,7 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
         (line,) = session.said
         assert line.startswith("LOST GPU GPU-")
         assert line.endswith(
-            ": a worker never answered: it ended: GPU 0 is not there; the others measure what it has not"
+            ": a worker never answered; GPU 0 is not there; look into the log; the others measure what it has not"
         )
         left = [b.device.unit for b in crew.benches]
         assert len(left) == count - 1
