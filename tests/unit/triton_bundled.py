@@ -121,6 +121,8 @@ def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
         )
     yield problem(M=300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
     yield problem(M=2, N=72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype})
+    if "tail" in kernel.name:  # the second part of a tile that is cut up
+        yield problem(M=2, N=200, K=72, order=order, attributes=math, dtypes={"T": dtype})
 
 
 def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
