@@ -334,6 +334,8 @@ def guards(
     function, _ = inspection_of(kernel, target)
     found: list[Expr] = []
     for a in bind(operator, kernel, target):
+        if a.descriptor is not None:
+            found += conditions(operator, a.descriptor, kernel.requires)
         found += _guards_of(operator, a, config, pins)
     for name, option in function.options.items():
         if f"option.{name}" in pins and isinstance(option, Expr):
@@ -351,8 +353,6 @@ def _guards_of(
             yield alignment(a.tensor) >= 16
         if f"{a.name}.range" in pins:
             yield span(operator, a.tensor) < 2**31
-    if a.descriptor is not None:
-        yield from conditions(operator, a.descriptor)
     if a.kind != "integer" or not depends(a.expr, config) or of_device(a.expr):
         return
     assert a.expr is not None

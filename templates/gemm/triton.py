@@ -357,15 +357,30 @@ def gemv(
     ACTIVATION: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    UNROLL: tl.constexpr,
+    TURN: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """A program takes BLOCK_N columns of b, whole, for one row of a; columns of b are `b_column` elements apart."""
+    """A program takes BLOCK_N columns of b, whole, for one row of a; columns of b are `b_column` elements apart.
+
+    With TURN programs begin at different blocks of their columns: columns that are a power of two apart would have all
+    programs ask the same part of memory. With EARLY they may begin before the kernel in front of this one has ended.
+    """
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = columns < N
     inner = tl.arange(0, BLOCK_K)
     starts = b + columns.to(tl.int64) * b_column
     products = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
+    whole = tl.cdiv(K, BLOCK_K) * BLOCK_K
+    first = tl.program_id(0) % tl.cdiv(K, BLOCK_K) * BLOCK_K if TURN else 0
+    for step in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
+        k = step
+        if TURN:
+            k = tl.where(k + first < whole, k + first, k + first - whole)
         left = inner < K - k
         factor = tl.load(a + row * a_row + k + inner, mask=left, other=0.0, eviction_policy="evict_last")
         mask = inside[:, None] & left[None, :]

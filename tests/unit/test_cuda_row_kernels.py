@@ -30,7 +30,7 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
-HOPPER_ON = ("cuda_long", "cuda_bulk", "cuda_held")
+HOPPER_ON = ("cuda_flat",)
 RENDERER = Renderer([TEMPLATES])
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
@@ -275,9 +275,6 @@ def test_generic_kernels_take_any_strides_on_the_host(op: Operator, dtype: str, 
 @pytest.mark.parametrize(
     ("name", "dtype", "config"),
     [
-        ("cuda_long", "bf16", {"CLUSTER": 4, "VECTORS": 4}),
-        ("cuda_long", "f32", {"CLUSTER": 8, "VECTORS": 8}),
-        ("cuda_long", "f16", {"CLUSTER": 2, "VECTORS": 2}),
         ("cuda_split", "bf16", {"SPLIT": 16, "VECTORS": 4}),
         ("cuda_split", "f32", {"SPLIT": 4, "VECTORS": 2}),
     ],
@@ -309,17 +306,18 @@ def test_silu_mul_on_the_host(dtype: str, config: Config, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kernel", "old", "new"),
+    ("kernel", "config", "old", "new"),
     [
-        ("cuda_rows", "  __syncthreads();\n", ""),
-        ("cuda_rows", "thread / 32 * (32 * V)", "thread / 32 * 32"),
-        ("cuda_long", "  cluster_arrive();\n  cluster_wait();\n", ""),
-        ("cuda_long", "rank * V * threads", "rank * threads"),
+        ("cuda_rows", {"VECTORS": 2}, "  __syncthreads();\n", ""),
+        ("cuda_rows", {"VECTORS": 2}, "thread / 32 * (32 * V)", "thread / 32 * 32"),
+        ("cuda_flat", {"CLUSTER": 2}, "rank * V * threads", "rank * threads"),
+        ("cuda_flat", {"CLUSTER": 2}, "__byte_perm(words[i], 0, 0x3244)", "__byte_perm(words[i], 0, 0x1044)"),
+        ("cuda_flat", {"CLUSTER": 2}, "rank * warps +", "warps +"),
     ],
 )
-def test_the_host_notices_faults(kernel: str, old: str, new: str, tmp_path: Path) -> None:
+def test_the_host_notices_faults(kernel: str, config: Config, old: str, new: str, tmp_path: Path) -> None:
     op = OPERATORS["softmax"]
-    rendered = render(op, op.kernel(kernel), HOPPER, {"VECTORS": 2}, "bf16")
+    rendered = render(op, op.kernel(kernel), HOPPER, config, "bf16")
     assert rendered.source.count(old) == 1
     call = build_for_host(tmp_path, msgspec.structs.replace(rendered, source=rendered.source.replace(old, new)))
     with pytest.raises(AssertionError, match="out"):

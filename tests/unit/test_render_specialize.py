@@ -12,6 +12,7 @@ from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requi
 from aot_tune.render.recipe import read_recipe
 from aot_tune.spec import (
     Descriptor,
+    Expr,
     Inspection,
     Kernel,
     KernelParameter,
@@ -227,6 +228,25 @@ def test_what_a_tensor_map_needs_is_a_guard() -> None:
     assert not [p.id for p in bad if all_of(guards, op.facts(p))]
 
 
+@pytest.mark.parametrize(("element", "whole"), [("bf16", 8), ("f32", 4)])
+def test_a_kernel_that_stores_by_a_descriptor_gets_rows_of_whole_16_bytes(element: str, whole: int) -> None:
+    """It would write behind other rows: stores by a tensor map end at whole 16 bytes, loads where the tensor does."""
+
+    def guards(tensor: str, *required: Expr) -> list[str]:
+        op = operator({**ARGUMENTS, f"{tensor}_ptr": Descriptor(tensor, (1, 64))})
+        x, bias, y = op.tensors
+        op = replace(op, tensors=(Tensor("x", x.shape, element), bias, Tensor("y", y.shape, element, output=True)))
+        kernel = replace(resolved(op.kernel("rows"), SM90.name), requires=required)
+        op = replace(op, kernels=(op.kernels[0], kernel))
+        candidate = candidate_for(op, kernel, {"num_warps": 4}, SM90, problem(R=4, D=1024))
+        return [g.key() for g in requirements(op, candidate) if g.key() in (f"((D % {n}) == 0)" for n in (4, 8, 16))]
+
+    assert guards("y") == [f"((D % {whole}) == 0)"]
+    assert guards("x") == []
+    for n in (8, 16):  # said once
+        assert guards("y", D % n == 0) == [f"((D % {n}) == 0)"]
+
+
 def test_a_constant_of_a_scalars_name_is_refused() -> None:
     op = replace(operator({**ARGUMENTS, "SPLIT": "eps"}), scalars=(Scalar("eps"),))
     with pytest.raises(SpecError, match="argument 'SPLIT' is a constexpr, but 'eps' is a scalar"):
@@ -284,6 +304,10 @@ def test_a_generic_kernel_takes_no_descriptor_unless_every_call_can_have_one() -
         with pytest.raises(SpecError, match=r"argument 'x' of 'rows\.py:rows' is a descriptor, which needs") as error:
             candidate_for(loose, loose.kernel("rows"), {}, SM90)
         assert needed in error.value.what
+    out = replace(operator({"x": "x", "y": Descriptor("y", (1, 64))}, declared), workload=(problem(R=4, D=1024),))
+    of_out = (alignment("y") >= 16, stride("y", 1) == 1, stride("y", 0) % 8 == 0, stride("y", 0) > 0)
+    with pytest.raises(SpecError, match=r"which needs \(\(D % 8\) == 0\)"):
+        candidate_for(replace(out, legal=of_out), out.kernel("rows"), {}, SM90)
     strict = replace(op, legal=conditions, workload=(problem(R=4, D=1024),))
     assert candidate_for(strict, strict.kernel("rows"), {}, SM90).pins == {}
 

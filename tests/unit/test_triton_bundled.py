@@ -21,13 +21,14 @@ import pytest
 import triton_bundled
 from triton_bundled import (
     DESCRIPTORS,
-    HOPPER,
+    EARLY,
     KERNELS,
     NAMES,
     TARGET,
     TEMPLATES,
     builds,
     declared,
+    home,
     looked_up,
     odd_problems,
     rendered,
@@ -52,14 +53,15 @@ def test_kernels_are_for_some_of_the_workload_and_their_guards_hold_there(operat
     choices = [list(c.values()) for c in op.dtype_choices(kernel)]
     meant = [p for p in meant if [p.dtypes.get(v, c[0]) for v, c in op.dtypes.items()] in choices]
     assert meant, "there is nothing to tune it on"
-    configs = list(kernel.configs(HOPPER.facts))
+    on = home(kernel)
+    configs = list(kernel.configs(on.facts))
     assert 1 <= len(configs) <= 6
     for config in configs:
         for one in meant:
             facts = op.facts(one)
             for pins in (specialized_pins, plain_pins):
-                found = pins(op.concrete(one.dtypes), kernel, config, one, HOPPER.name)
-                assumed = guards(op.concrete(one.dtypes), kernel, config, found, HOPPER.name)
+                found = pins(op.concrete(one.dtypes), kernel, config, one, on.name)
+                assumed = guards(op.concrete(one.dtypes), kernel, config, found, on.name)
                 assert all_of(assumed, facts), (config, one.id)
                 for guard in assumed:
                     check_guard(guard, op, f"{operator}.{name} {config}")
@@ -69,7 +71,7 @@ def test_kernels_are_for_some_of_the_workload_and_their_guards_hold_there(operat
 def test_launchers_are_written_for_all_that_a_problem_may_assume(operator: str, name: str) -> None:
     op, kernel = looked_up(operator, name)
     given = odd_problems(op, kernel, op.dtype_choices(kernel)[0]["T"])[0]
-    for config in kernel.configs(HOPPER.facts):
+    for config in kernel.configs(home(kernel).facts):
         for pins in (specialized_pins, plain_pins):
             dtypes = given.dtypes or op.dtype_choices(kernel)[0]
             recipe = read_recipe(rendered(op, kernel, config, given, dtypes, pins))
@@ -85,7 +87,7 @@ def test_kernels_on_descriptors_are_for_hopper_and_later(operator: str, name: st
     text = (TEMPLATES / kernel.triton.place).read_text()
     body = re.split(r"^@triton", text[text.index(f"def {kernel.triton.name}(") :], flags=re.MULTILINE)[0]
     on_descriptors = ".load([" in body
-    assert bool(list(kernel.configs(TARGET["cuda-sm_80"].facts))) == (not on_descriptors)
+    assert bool(list(kernel.configs(TARGET["cuda-sm_80"].facts))) == (not on_descriptors and not name.endswith(EARLY))
 
 
 @pytest.mark.parametrize("operator", NAMES)
@@ -176,7 +178,8 @@ def test_kernels_compile_for_every_target(build: Program, operator: str, name: s
     built = build(operator, name)
     on_descriptors = any(d in name for d in DESCRIPTORS)
     _, kernel = looked_up(operator, name)
-    configs = list(kernel.configs(HOPPER.facts))
+    on = home(kernel)
+    configs = list(kernel.configs(on.facts))
     assert list(built) == list(builds(name, len(configs)))
     for build, said in built.items():
         room = {"gfx942": 64, "80": 163}.get(build.partition(" ")[0], 227)

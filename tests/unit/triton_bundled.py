@@ -23,6 +23,7 @@ import numpy as np
 
 from aot_tune.bench.inputs import draw
 from aot_tune.bench.records import Check
+from aot_tune.compile import target_by_name
 from aot_tune.compile.cuda_targets import TARGETS
 from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Candidate
@@ -37,6 +38,7 @@ from aot_tune.spec import (
     KernelParameter,
     Operator,
     Problem,
+    Target,
     all_of,
     problem,
 )
@@ -48,6 +50,8 @@ HOPPER = TARGET["cuda-sm_90"]
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 DESCRIPTORS = ("_tma", "tf32", "specialized")
 """Parts of the names of kernels on descriptors."""
+EARLY = "_early"
+"""Ends the names of kernels that may begin before the kernel in front of them has ended, from Hopper on."""
 
 
 def declared(reference: str) -> Inspection:
@@ -91,6 +95,11 @@ OPERATORS = {name: bundled(name) for name in NAMES}
 KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if k.triton is not None]
 
 
+def home(kernel: Kernel) -> Target:
+    """What a kernel is tried on: Hopper, unless it is for others alone."""
+    return HOPPER if list(kernel.configs(HOPPER.facts)) else TARGET["cuda-sm_80"]
+
+
 def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
     return OPERATORS[operator], OPERATORS[operator].kernel(name)
 
@@ -109,9 +118,10 @@ def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     order = {} if kernel.name.endswith("_kn") else {"b": (1, 0)}
     math = {"math": "tf32"} if dtype == "f32" else {}
     free = "split" in kernel.name  # others clip at whole 16 bytes
+    few = "gemv" in kernel.name  # rows: each has programs of its own
     for activation in ("none", "relu", "gelu", "gelu_tanh", "silu"):
         yield problem(
-            M=77,
+            M=3 if few else 77,
             N=133 if free else 136,
             K=(333 if free else 328) if activation in ("none", "relu") else (45 if free else 40),
             order=order,
@@ -119,7 +129,7 @@ def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
             present=["bias"] if activation == "none" else ["bias", "residual"],
             dtypes={"T": dtype},
         )
-    yield problem(M=300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
+    yield problem(M=3 if few else 300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
     yield problem(M=2, N=72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype})
     if "tail" in kernel.name:  # the second part of a tile that is cut up
         yield problem(M=2, N=200, K=72, order=order, attributes=math, dtypes={"T": dtype})
@@ -263,9 +273,18 @@ def take_numbers_from_arrays() -> None:
     interpreter._patch_lang_tensor = patch_and_amend
 
 
+def leave_out_waits() -> None:
+    """Kernels are run one by one, and the interpreter has no instructions of a GPU."""
+    import triton.language as tl
+
+    for name in ("gdc_wait", "gdc_launch_dependents"):
+        setattr(tl.extra.cuda, name, lambda: None)
+
+
 def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     """Run a kernel on odd problems: its first config on all of them in all dtypes, the others on two."""
     take_numbers_from_arrays()
+    leave_out_waits()
     op, kernel = looked_up(operator, name)
     assert kernel.triton is not None
     function = getattr(module_of(TEMPLATES / kernel.triton.place, change), kernel.triton.name)
@@ -273,7 +292,7 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     if operator in ("gemm", "flash_attention"):  # the interpreter of Triton 3.6 multiplies bf16 as integers
         choices = [c for c in choices if c != "bf16"]
     calls, faults = 0, []
-    for number, config in enumerate(kernel.configs(HOPPER.facts)):
+    for number, config in enumerate(kernel.configs(home(kernel).facts)):
         for dtype in choices[: 1 if number else None]:
             for given in odd_problems(op, kernel, dtype)[: 2 if number else None]:
                 calls += 1
@@ -285,7 +304,7 @@ def builds(name: str, configs: int) -> Iterator[str]:
     """What is compiled: the target, then `plain` or which config."""
     yield from (f"90 config {i}" for i in range(configs))
     yield "90 plain"
-    if not any(d in name for d in DESCRIPTORS):
+    if not any(d in name for d in (*DESCRIPTORS, EARLY)):
         yield from ("80", "gfx942")
 
 
@@ -294,7 +313,7 @@ def build(operator: str, name: str) -> dict[str, Any]:
     op, kernel = looked_up(operator, name)
     assert kernel.triton is not None
     function = getattr(module_of(TEMPLATES / kernel.triton.place), kernel.triton.name)
-    count = len(list(kernel.configs(HOPPER.facts)))
+    count = len(list(kernel.configs(home(kernel).facts)))
     return {target: _compile(op, kernel, function, target) for target in builds(name, count)}
 
 
@@ -324,28 +343,36 @@ def _recipe(op: Operator, kernel: Kernel, target: str) -> Recipe:
     meant = [p for p in op.workload_for("cuda") if all_of((*kernel.requires, *kernel.worthwhile), op.facts(p))]
     served = [c["T"] for c in op.dtype_choices(kernel)]
     given = max((p for p in meant if p.dtypes.get("T", "f32") in served), key=lambda p: len(p.present))
-    configs = list(kernel.configs(HOPPER.facts))
+    configs = list(kernel.configs(home(kernel).facts))
     config = configs[int(target.rpartition(" ")[2]) if "config" in target else 0]
     pins = plain_pins if "plain" in target else specialized_pins
     dtypes = {v: given.dtypes.get(v, c[0]) for v, c in op.dtypes.items()}
-    return read_recipe(rendered(op, kernel, config, given, dtypes, pins))
+    on = target_by_name({"80": "cuda-sm_80", "gfx942": "hip-gfx942"}.get(target, home(kernel).name))
+    return read_recipe(rendered(op, kernel, config, given, dtypes, pins, on))
 
 
 def rendered(
-    op: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], given: Problem, dtypes: Any, pins: Any
+    op: Operator,
+    kernel: Kernel,
+    config: Mapping[str, ConfigValue],
+    given: Problem,
+    dtypes: Any,
+    pins: Any,
+    on: Target | None = None,
 ) -> str:
     """The source of the candidate of a config with what `pins` has it assume of a problem."""
+    on = on or home(kernel)
     concrete = op.concrete(dtypes)
     candidate = Candidate(
         operator=op.name,
         kernel=kernel.name,
         backend="triton",
-        target=HOPPER.name,
+        target=on.name,
         config=dict(config),
-        pins=pins(concrete, kernel, config, given, HOPPER.name),
+        pins=pins(concrete, kernel, config, given, on.name),
         dtypes=dtypes,
     )
-    return render_triton(concrete, candidate, HOPPER)
+    return render_triton(concrete, candidate, on)
 
 
 def serve(answer: Callable[..., dict[str, Any]]) -> None:

@@ -72,6 +72,23 @@ inline __nv_bfloat16 __float2bfloat16_rn(float f) {
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
 }
+inline __half greater(__half a, __half b) {
+  return __float2half_rn(std::fmax(__half2float(a), __half2float(b)));
+}
+inline __half2 __hmax2(__half2 a, __half2 b) {
+  return {greater(a.x, b.x), greater(a.y, b.y)};
+}
+inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__float2bfloat16_rn(std::fmax(__bfloat162float(a.x), __bfloat162float(b.x))),
+          __float2bfloat16_rn(std::fmax(__bfloat162float(a.y), __bfloat162float(b.y)))};
+}
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selectors) {
+  const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+  uint32_t found = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    found |= static_cast<uint32_t>(bytes >> 8 * (selectors >> 4 * i & 7) & 0xff) << 8 * i;
+  return found;
+}
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 // Names that are fields of a launch's config, too.
@@ -245,12 +262,14 @@ enum {
   cudaErrorInvalidValue = 1,
   cudaErrorInvalidConfiguration = 9,
   cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
   cudaDevAttrMultiProcessorCount = 16,
 };
 struct cudaLaunchAttribute {
   int id;
   struct {
     dim3 clusterDim;
+    int programmaticStreamSerializationAllowed;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -271,7 +290,10 @@ template <typename... Parameters>
 int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                        const Parameters&... given) {
   gridDim = config->gridDim, blockDim = config->blockDim;
-  host::cluster_size = config->numAttrs != 0 ? config->attrs->val.clusterDim.x : 1;
+  host::cluster_size = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      host::cluster_size = config->attrs[i].val.clusterDim.x;
   const unsigned threads = blockDim.x * blockDim.y;
   if (threads == 0 || threads > 1024 || threads % 32 != 0 || gridDim.x == 0 ||
       gridDim.x % host::cluster_size != 0)

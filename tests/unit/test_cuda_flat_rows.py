@@ -1,4 +1,4 @@
-"""CUDA kernels whose rows pass through shared memory: they compile without spills and are right on the host."""
+"""CUDA kernels that start early and hold rows as they came: they compile without spills and are right on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from test_cuda_row_kernels import HOPPER, OPERATORS, TARGET, build_for_host, check, render
+from test_cuda_row_kernels import HOPPER, OPERATORS, build_for_host, check, render
 
 from aot_tune.compile.cuda_targets import code_flags
 from aot_tune.render import Rendered
@@ -21,23 +21,20 @@ from aot_tune.spec import Config
 Case = tuple[str, str, Config, str]
 
 SOFTMAX: tuple[tuple[str, Config, str], ...] = (
-    ("cuda_bulk", {"CLUSTER": 1, "BLOCKS": 1}, "bf16"),
-    ("cuda_bulk", {"CLUSTER": 1, "BLOCKS": 2}, "f32"),
-    ("cuda_bulk", {"CLUSTER": 2, "BLOCKS": 1}, "f16"),
-    ("cuda_bulk", {"CLUSTER": 4, "BLOCKS": 2}, "bf16"),
-    ("cuda_bulk", {"CLUSTER": 8, "BLOCKS": 1}, "f32"),
-    ("cuda_held", {"CLUSTER": 1, "WARPS": 32}, "bf16"),
-    ("cuda_held", {"CLUSTER": 2, "BLOCKS": 2}, "f32"),
-    ("cuda_held", {"CLUSTER": 4, "WARPS": 16}, "f16"),
-    ("cuda_held", {"CLUSTER": 8, "WARPS": 16}, "f32"),
+    ("cuda_flat", {"CLUSTER": 1}, "bf16"),
+    ("cuda_flat", {"CLUSTER": 2}, "f32"),
+    ("cuda_flat", {"CLUSTER": 4}, "f16"),
+    ("cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "f32"),
+    ("cuda_flat", {"CLUSTER": 8, "THREADS": 320}, "bf16"),
 )
 SILU_MUL: tuple[tuple[str, Config, str], ...] = (
     ("cuda_wave", {"VECTORS": 3, "RESIDENT": 1536}, "bf16"),
     ("cuda_wave", {"VECTORS": 2, "RESIDENT": 2048}, "f32"),
 )
 OTHER_CONFIGS: tuple[Case, ...] = (
-    ("softmax", "cuda_bulk", {"CLUSTER": 8, "BLOCKS": 1}, "f32"),
-    ("softmax", "cuda_held", {"CLUSTER": 8, "WARPS": 16, "VECTORS": 8}, "f32"),
+    ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "f16"),
+    ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "bf16"),
+    ("softmax", "cuda_flat", {"CLUSTER": 2}, "f32"),
 )
 
 
@@ -57,7 +54,6 @@ def build(folder: Path, rendered: Rendered) -> Callable[..., int]:
 def test_softmax_on_the_host(kernel: str, config: Config, dtype: str, tmp_path: Path) -> None:
     op = OPERATORS["softmax"]
     call = build(tmp_path, rendered_for_hopper("softmax", kernel, config, dtype))
-    # The host has two multiprocessors: the rows are more than run at once.
     for rows, width in ((1, 8), (5, 72), (7, 9224), (9, 40008)):
         check(op, call, dtype, {"R": rows, "D": width})
     check(op, call, dtype, {"R": 9, "D": 9224}, strides={"x": (9232, 1), "out": (9240, 1)})
@@ -65,14 +61,13 @@ def test_softmax_on_the_host(kernel: str, config: Config, dtype: str, tmp_path: 
     check(op, call, dtype, {"R": 9, "D": 2056}, strides={"x": (-2064, 1)})
     check(op, call, dtype, {"R": 13, "D": 2056}, special=True)
     if config["CLUSTER"] == 1:
-        check(op, call, dtype, {"R": 2, "D": 2**17 + 8})  # more than shared memory holds
+        check(op, call, dtype, {"R": 2, "D": 2**17 + 8})  # more than registers hold
 
 
-@pytest.mark.parametrize("kernel", ["cuda_bulk", "cuda_held"])
-def test_softmax_of_masked_rows_on_the_host(kernel: str, tmp_path: Path) -> None:
+def test_softmax_of_masked_rows_on_the_host(tmp_path: Path) -> None:
     """Rows that are -inf here and there, wholly, or all the lowest number: even a warp's whole part."""
     op = OPERATORS["softmax"]
-    call = build(tmp_path, rendered_for_hopper("softmax", kernel, {"CLUSTER": 2, "BLOCKS": 1}, "bf16"))
+    call = build(tmp_path, cluster_of_two())
     width = 4104
     values = np.random.default_rng(3).standard_normal((6, width)) * 3
     values[0, 100:] = -np.inf
@@ -110,44 +105,30 @@ def test_other_configs_compile_without_spills(
     assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
 
 
-def test_all_that_is_launched_fits_the_target() -> None:
-    """Also where a block may have far less than on sm_90: the templates count their slots by the target."""
-    op = OPERATORS["softmax"]
-    for kernel in (op.kernel("cuda_bulk"), op.kernel("cuda_held")):
-        for target in (HOPPER, TARGET["cuda-sm_120"]):
-            assert 0 < len(list(kernel.configs(target.facts))) <= 20
-            for config in kernel.configs(target.facts):
-                source = render(op, kernel, target, config, "bf16").source
-                assert "slots = 0;" not in source
-
-
 # A kernel's fault may abort the host: it runs in a process of its own.
-WAIT = "    barrier_wait<(blocks_of_row > 1)>(shared.told + turn, static_cast<unsigned>(row / turns) & 1);\n"
 FAULTS: tuple[tuple[str, str], ...] = (
-    ("        barrier_wait(ring.filled + coming.slot, coming.parity);\n", ""),
-    ("      __syncwarp();\n      fill(staying.slot);\n", "      fill(staying.slot);\n"),
-    ("cluster_rank()) * warps + warp", "cluster_rank()) + warp"),
-    ("slot = 0, parity ^= 1;", "slot = 0;"),
-    (WAIT, ""),
+    ("    barrier_expect(&told.all, static_cast<unsigned>(warps * blocks_of_row * sizeof(float2)));\n", ""),
+    ("cluster_send(told.found + mine,", "cluster_send(told.found,"),
+    ("if (lane < blocks_of_row)", "if (lane < 1)"),
+    ("  barrier_wait<(blocks_of_row > 1)>(&told.all, 0);\n", ""),
 )
 CHILD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_cuda_bulk_rows as tests
+import test_cuda_flat_rows as tests
 tests.run(Path(sys.argv[2]))
 """
 
 
 def cluster_of_two() -> Rendered:
-    return rendered_for_hopper("softmax", "cuda_bulk", {"CLUSTER": 2, "BLOCKS": 1}, "bf16")
+    return rendered_for_hopper("softmax", "cuda_flat", {"CLUSTER": 2}, "bf16")
 
 
 def run(folder: Path) -> None:
     """In a process of its own: build the source that lies in a folder and check it."""
     changed = msgspec.structs.replace(cluster_of_two(), source=(folder / "source.cpp").read_text())
-    # Several times what there are slots for.
-    check(OPERATORS["softmax"], build(folder, changed), "bf16", {"R": 61, "D": 4104})
+    check(OPERATORS["softmax"], build(folder, changed), "bf16", {"R": 5, "D": 4104})
 
 
 @pytest.mark.parametrize(("old", "new"), [("", ""), *FAULTS])
