@@ -207,9 +207,21 @@ def _options(operator: Operator) -> Iterator[Problem]:
 def _fitted(
     operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
 ) -> Problem | None:
-    """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must."""
+    """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must.
+
+    Where what requires strides came before what changes the dims, once more with the dims first.
+    """
     if all_of(requires, operator.facts(problem)):
         return problem
+    names = set(operator.dims)
+    dims_first = tuple(sorted(requires, key=lambda r: not r.facts() <= names))
+    return _nearest(operator, problem, requires, tensors) or _nearest(operator, problem, dims_first, tensors)
+
+
+def _nearest(
+    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
+) -> Problem | None:
+    """The problem with one requirement after the other met, if all are in the end."""
     pinned = dict(p for r in requires for p in r.pinned())
     near = _with_pins(operator, problem, pinned, tensors)
     facts = operator.facts(near)

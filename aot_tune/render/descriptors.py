@@ -10,10 +10,10 @@ __all__ = ["conditions", "exceeds", "unmet"]
 
 
 def conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] = ()) -> Iterator[Expr]:
-    """What the driver asks of a tensor map [CUDA driver API, cuTensorMapEncodeTiled], and what keeps stores in its rows.
+    """What the driver asks of a tensor map, and what keeps stores in its rows.
 
-    Loads end where the tensor does, but stores write whole 16 bytes: measured on an H200, with elements of 1, 2 and 4
-    bytes. That is not said once more where conditions that are `promised` say it.
+    [CUDA driver API, cuTensorMapEncodeTiled] Loads end where the tensor does, but stores write whole 16 bytes: measured
+    on an H200, with elements of 1, 2 and 4 bytes. That is not said where conditions that are `promised` say it.
     """
     declared = operator.tensor(given.tensor)
     order = given.order or tuple(range(declared.rank))
@@ -33,7 +33,10 @@ def conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] =
 
 
 def unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
-    """A condition that legal calls need not meet: one with another address, stride or extent than the workload's does not."""
+    """A condition that legal calls need not meet.
+
+    One with another address, stride or extent than the workload's does not.
+    """
     facts = next(map(operator.facts, operator.workload_for(family)), {})
     for condition in conditions(operator, given) if facts else ():
         for fact in condition.facts():

@@ -193,6 +193,15 @@ def test_rows_are_padded_where_a_kernel_copies_several_elements_at_once() -> Non
     assert {5, 131, 1031} <= {p.dims["N"] for p in problems}
 
 
+def test_dims_that_are_required_after_strides_leave_the_rows_padded() -> None:
+    """As for what is loaded and then stored by descriptors: to round a dim up takes strides away."""
+    requires = (stride("a", 1) == 1, stride("b", 0) == 1, stride("a", 0) % 8 == 0, dim("N") % 8 == 0)
+    problems = [c.problem for c in derived_checks(GEMM, requires)]
+    assert_legal(GEMM, requires)
+    assert len(problems) > 20
+    assert sum(p.dims["K"] % 8 != 0 for p in problems) > 15
+
+
 def test_every_second_odd_problem_has_the_other_scalars() -> None:
     derived = [c for c in derived_checks(load_operator(bundled_templates() / "rms_norm")) if not c.special]
     given = [c.scalars for c in derived]
