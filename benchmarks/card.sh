@@ -51,6 +51,7 @@ gpu_tests() { # gpu_tests OPTION ...: pytest's; with a copy of the cache, for so
     [ ! -d "$AOT_TUNE_CACHE_DIR/$part" ] || cp -al "$AOT_TUNE_CACHE_DIR/$part" "$work/tests/$part"
   done
   export PYTHONPATH=$root AOT_TUNE_GPU_TEST_CACHE=$work/tests
+  [ ! -d "$work/record" ] || export AOT_TUNE_GPU_TEST_DATABASE=$work/record # what tune measured need not be once more
   export AOT_TUNE_GPU_TEST_BUDGET=${AOT_TUNE_GPU_TEST_BUDGET:-300} # builds wait for each other
   python -m pytest -p no:cacheprovider "$@"
 }

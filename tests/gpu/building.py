@@ -24,6 +24,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 BUDGET = os.environ.get("AOT_TUNE_GPU_TEST_BUDGET", "180")
 """Seconds for tuning the library of the tests."""
 # AOT_TUNE_GPU_TEST_CACHE: a cache folder to use, such as that of builds before; else a new one.
+# AOT_TUNE_GPU_TEST_DATABASE: a record of this device for the bundled operators, which are tuned for the tests else.
 AT_ONCE = 4
 """Processes that use the GPU side by side where nothing is timed: each imports torch for seconds."""
 
@@ -31,7 +32,7 @@ _LISTS = """
 cmake_minimum_required(VERSION 3.25)
 project(gpu_tests LANGUAGES CXX)
 include("{cmake}/aot_tune_add_library.cmake")
-aot_tune_add_library(gpu_tests TEMPLATES "{templates}" MODULE ops)
+aot_tune_add_library(gpu_tests TEMPLATES "{templates}" MODULE ops{database})
 """
 
 # For each dtype the smallest problem and the middle one, so that the set is tuned within minutes.
@@ -87,10 +88,12 @@ class Library:
         return run(argv, env=given, status=status, timeout=timeout)
 
 
-def build_project(folder: Path, templates: Path, import_path: str, **env: str) -> Library:
+def build_project(folder: Path, templates: Path, import_path: str, database: str = "", **env: str) -> Library:
     """Configure and build with CMake, for the GPU alone, with a cache of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "CMakeLists.txt").write_text(_LISTS.format(cmake=ROOT / "cmake", templates=templates))
+    given_database = f' DATABASE "{database}"' if database else ""
+    lists = _LISTS.format(cmake=ROOT / "cmake", templates=templates, database=given_database)
+    (folder / "CMakeLists.txt").write_text(lists)
     settings = {
         "AOT_TUNE_CACHE_DIR": os.environ.get("AOT_TUNE_GPU_TEST_CACHE", str(folder / "cache")),
         "AOT_TUNE_TARGETS": "cuda",
@@ -112,7 +115,8 @@ def build_bundled(folder: Path, import_path: str) -> Library:
     shutil.copytree(ROOT / "templates", templates, ignore=shutil.ignore_patterns("__pycache__"))
     for path in templates.glob("*/operator.py"):
         path.write_text(path.read_text() + _CUT)
-    return build_project(folder, templates, import_path, AOT_TUNE_BUDGET=BUDGET)
+    database = os.environ.get("AOT_TUNE_GPU_TEST_DATABASE", "")
+    return build_project(folder, templates, import_path, database, AOT_TUNE_BUDGET=BUDGET)
 
 
 def twice_templates(folder: Path, faults: tuple[str, ...]) -> Path:
