@@ -7,7 +7,7 @@
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
 # steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
 # that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, STARTS, BUDGET, ISOLATION_SECONDS, DEVICE_ROUNDS, DEVICE_PROBLEMS
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, DEVICE_ROUNDS, DEVICE_PROBLEMS
 # and DEVICE_COUNTS cut steps short. cards.sh does it all on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -86,7 +86,7 @@ step() {
       local more=(--no-vendor-pass)
       [ ! -d "$work/without/installed" ] || more=(--without-vendor "$work/without/installed")
       PYTHONPATH=$work/tuned/installed python benchmarks/cuda.py --seconds "${SECONDS_OF_BENCH:-480}" \
-        --compile-problems "${COMPILE_PROBLEMS:-40}" "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
+        --compile-problems "${COMPILE_PROBLEMS:-40}" ${OPERATORS:+--operators "$OPERATORS"} "${more[@]}" --json "$out/cuda.json" --markdown "$out/cuda.md"
       ;;
     triton | calls) # calls: what takes the host's time, for a machine that does nothing else
       local status=0 from parts=attention,sections,products
