@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from aot_tune.spec import Descriptor, Expr, Operator, alignment, all_of, stride
+import msgspec
+
+from aot_tune.spec import Descriptor, Expr, Operator, Problem, alignment, all_of, stride
 
 __all__ = ["conditions", "exceeds", "unmet"]
+
+_STEPS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] = ()) -> Iterator[Expr]:
@@ -35,16 +39,37 @@ def conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] =
 def unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
     """A condition that legal calls need not meet.
 
-    One with another address, stride or extent than the workload's does not.
+    One with other addresses, strides or extents than the workload's does not.
     """
-    facts = next(map(operator.facts, operator.workload_for(family)), {})
-    for condition in conditions(operator, given) if facts else ():
-        for fact in condition.facts():
-            other = operator.tensor(given.tensor).dtype.itemsize if fact.startswith("alignment.") else facts[fact] + 1
-            call = {**facts, fact: other}
-            if not condition.evaluate(call) and all_of(operator.legal, call):
-                return condition
+    problem = next(iter(operator.workload_for(family)), None)
+    if problem is None:
+        return None
+    for condition in conditions(operator, given):
+        for fact in sorted(condition.facts()):
+            for call in _others(operator, problem, fact):
+                if not condition.evaluate(call) and all_of(operator.legal, call):
+                    return condition
     return None
+
+
+def _others(operator: Operator, problem: Problem, fact: str) -> Iterator[dict[str, int]]:
+    """Calls that differ from a problem in one fact, and in strides where what is legal may have them follow it.
+
+    By several powers of two: legal extents may be even ones alone, say.
+    """
+    facts = operator.facts(problem)
+    if fact.startswith("alignment."):
+        yield from ({**facts, fact: aligned} for aligned in (1, 2, 4, 8))
+        return
+    if fact.startswith("stride."):
+        yield {**facts, fact: -facts[fact]}
+    wide = {f: 2 * value for f, value in facts.items() if f.startswith("stride.") and value > 1}
+    for step in _STEPS:
+        other = {fact: facts[fact] + step}
+        yield {**facts, **other}
+        yield {**facts, **wide, **other}
+        if fact in operator.dims:
+            yield operator.facts(msgspec.structs.replace(problem, dims={**problem.dims, **other}, strides={}))
 
 
 def exceeds(operator: Operator, value: Expr, most: int, family: str) -> bool:

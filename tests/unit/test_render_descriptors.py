@@ -1,0 +1,48 @@
+"""Whether all legal calls can have a descriptor, which a generic kernel needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_render_specialize import SM90, operator, parameter
+
+from aot_tune.errors import SpecError
+from aot_tune.render import candidate_for
+from aot_tune.spec import Descriptor, Expr, Inspection, Operator, alignment, dim, problem, stride
+
+D = dim("D")
+OF_ROWS = (stride("y", 1) == 1, stride("y", 0) % 8 == 0, stride("y", 0) > 0)
+WHOLE = r"\(\(D % 8\) == 0\)"
+
+
+def storing(*legal: Expr) -> Operator:
+    """With a generic kernel that stores by a descriptor."""
+    declared = Inspection(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
+    op = operator({"x": "x", "y": Descriptor("y", (1, 64))}, declared)
+    return replace(op, workload=(problem(R=4, D=1024),), legal=legal)
+
+
+@pytest.mark.parametrize(
+    ("legal", "needed"),
+    [
+        ((alignment("y") >= 16, *OF_ROWS, D % 2 == 0), WHOLE),
+        ((alignment("y") >= 16, *OF_ROWS, D % 4 == 0), WHOLE),
+        ((alignment("y") >= 16, *OF_ROWS, stride("y", 0) >= D), WHOLE),
+        ((alignment("y") >= 8, *OF_ROWS, D % 8 == 0), r"alignment\.y >= 16"),
+        ((alignment("y") >= 16, *OF_ROWS[:2], D % 8 == 0), r"stride\.y\.0 > 0"),
+        ((alignment("y") >= 16, OF_ROWS[0], OF_ROWS[2], D % 8 == 0, stride("y", 0) % 4 == 0), r"stride\.y\.0 \* 2"),
+        ((alignment("y") >= 16, OF_ROWS[0], OF_ROWS[2], stride("y", 0) == D), r"stride\.y\.0 \* 2|D % 8"),
+    ],
+)
+def test_calls_that_are_legal_only_in_larger_steps_are_thought_of(legal: tuple[Expr, ...], needed: str) -> None:
+    """One element more is not legal there, but others than the workload's are."""
+    op = storing(*legal)
+    with pytest.raises(SpecError, match=f"is a descriptor, which needs .*{needed}"):
+        candidate_for(op, op.kernel("rows"), {}, SM90)
+
+
+@pytest.mark.parametrize("whole", [8, 16, 128])
+def test_where_every_legal_call_has_whole_rows_a_generic_kernel_may_store_by_a_descriptor(whole: int) -> None:
+    op = storing(alignment("y") >= 16, *OF_ROWS, D % whole == 0, stride("y", 0) >= D)
+    assert candidate_for(op, op.kernel("rows"), {}, SM90).pins == {}
