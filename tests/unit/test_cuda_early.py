@@ -1,0 +1,81 @@
+"""CUDA row kernels that start early: they touch no memory before they have waited, and only they are launched so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_cuda_row_kernels import HOPPER, KERNELS, OPERATORS, TARGET, render
+
+from aot_tune.compile.cuda_targets import code_flags
+from aot_tune.spec import Kernel, Operator
+
+EARLY = [(op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_flat", "cuda_wave")]
+IDS = [f"{op.name}-{kernel.name}" for op, kernel in EARLY]
+
+
+def launches_early(source: str) -> bool:
+    return "return launch_early(" in source
+
+
+def faults(ptx: str) -> list[str]:
+    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended."""
+    found = []
+    for entry in ptx.split(".entry ")[1:]:
+        name = entry.partition("(")[0]
+        if "_any" in name:
+            continue
+        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global[\w.:]*", entry)
+        if not steps or steps[0] != "griddepcontrol.wait" or "griddepcontrol.launch_dependents" not in steps:
+            found.append(f"{name} begins with {steps[:1]}")
+        found += [f"{name} has {step}" for step in steps if ".nc" in step]
+    return found
+
+
+def ptx_of(source: str, folder: Path) -> str:
+    (folder / "candidate.cu").write_text(source)
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-diag-suppress", "177"]
+    done = subprocess.run(
+        [*command, "-ptx", "candidate.cu", "-o", "candidate.ptx"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return (folder / "candidate.ptx").read_text()
+
+
+@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=[f"{op.name}-{kernel.name}" for op, kernel in KERNELS])
+def test_only_kernels_that_wait_are_launched_early(op: Operator, kernel: Kernel) -> None:
+    """And only where there is such a launch; not with loads past the caches, which take it that nobody writes."""
+    for target in (TARGET["cuda-ptx_80"], TARGET["cuda-sm_80"], HOPPER, TARGET["cuda-sm_100"], TARGET["cuda-sm_120"]):
+        for config in kernel.configs(target.facts):
+            wanted = (op, kernel) in EARLY and target.facts["capability"] >= 90 and not config.get("STREAM", False)
+            assert launches_early(render(op, kernel, target, config, "bf16").source) == wanted
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(("op", "kernel"), EARLY, ids=IDS)
+def test_nothing_is_read_or_written_before_earlier_kernels_have_ended(
+    op: Operator, kernel: Kernel, tmp_path: Path
+) -> None:
+    config = next(c for c in kernel.configs(HOPPER.facts) if not c.get("STREAM", False))
+    assert not faults(ptx_of(render(op, kernel, HOPPER, config, "bf16").source, tmp_path))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("  wait_for_earlier_kernels();\n", ""), ("ld.global.v4.u32", "ld.global.nc.v4.u32")],
+    ids=["no wait", "loads of what nobody writes"],
+)
+def test_faults_are_noticed(old: str, new: str, tmp_path: Path) -> None:
+    op = OPERATORS["rms_norm"]
+    source = render(op, op.kernel("cuda_rows"), HOPPER, {"STREAM": False}, "bf16").source
+    assert source.count(old) == 1
+    assert faults(ptx_of(source.replace(old, new), tmp_path))
