@@ -78,6 +78,7 @@ def test_launchers_are_written_for_all_that_a_problem_may_assume(operator: str, 
             assert kernel.triton is not None
             assert list(recipe.signature) == [p.name for p in declared(kernel.triton.function).parameters]
             assert recipe.options["num_warps"] == config["num_warps"]
+            assert recipe.options.get("launch_pdl", False) == name.endswith(EARLY)
 
 
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
@@ -166,8 +167,12 @@ def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str,
 
 
 @needs_triton
-def test_the_interpreter_notices_a_fault(interpret: Program) -> None:
-    said = interpret("flash_attention", "triton_64", "keys[None, :] < N")
+@pytest.mark.parametrize(
+    ("operator", "name", "change"),
+    [("flash_attention", "triton_64", "keys[None, :] < N"), ("gemm", "triton_gemv", "k + first < whole")],
+)
+def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name: str, change: str) -> None:
+    said = interpret(operator, name, change)
     assert said["faults"]
 
 
@@ -191,3 +196,5 @@ def test_kernels_compile_for_every_target(build: Program, operator: str, name: s
         products = operator in ("gemm", "flash_attention") and int(config.get("BLOCK_M", 0)) >= 64
         assert ("wgmma" in said["uses"]) == products
         assert ("tensormaps" in said["uses"]) == on_descriptors
+    for build, said in built.items():
+        assert said["waits"] == (name.endswith(EARLY) and build.startswith("90")), build

@@ -335,7 +335,8 @@ def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[s
     ptx = built.asm.get("ptx", "")
     marks = {"wgmma": "wgmma.mma_async", "tensormaps": "cp.async.bulk.tensor", "float64": ".f64"}
     uses = [name for name, text in marks.items() if text in ptx]
-    return {"shared": built.metadata.shared, "warps": built.metadata.num_warps, "uses": uses}
+    waits = "griddepcontrol.wait" in ptx.partition("ld.global")[0]  # before its first load
+    return {"shared": built.metadata.shared, "warps": built.metadata.num_warps, "uses": uses, "waits": waits}
 
 
 def _recipe(op: Operator, kernel: Kernel, target: str) -> Recipe:
