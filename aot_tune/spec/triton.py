@@ -46,7 +46,8 @@ class Descriptor:
     """A tensor descriptor, made by the host, of a whole tensor: blocks have the extents `block`, one per axis.
 
     The extents are integers or expressions of parameters; they stand in place of the hook that sets `block_shape`.
-    The tensor's last stride must be 1, its other strides and its address multiples of 16 bytes: `requires` says so.
+    The tensor's last stride must be 1, its other strides and its address multiples of 16 bytes, and so the rows of an
+    output: calls that are not so go to other variants. A generic kernel needs `legal` to say so.
     `order` lists the tensor's axes as the descriptor has them, such as (1, 0) for that of a transpose; block and the
     conditions are then in that order.
     """
