@@ -1,15 +1,15 @@
-"""Whether all legal calls can have a descriptor, which a generic kernel needs."""
+"""What calls must meet to have a descriptor, and whether all legal ones do, which a generic kernel needs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from test_render_specialize import SM90, operator, parameter
+from test_render_specialize import ARGUMENTS, SM90, operator, parameter
 
 from aot_tune.errors import SpecError
-from aot_tune.render import candidate_for
-from aot_tune.spec import Descriptor, Expr, Inspection, Operator, alignment, dim, problem, stride
+from aot_tune.render import candidate_for, requirements, resolved
+from aot_tune.spec import Descriptor, Expr, Inspection, Operator, Tensor, alignment, dim, problem, stride
 
 D = dim("D")
 OF_ROWS = (stride("y", 1) == 1, stride("y", 0) % 8 == 0, stride("y", 0) > 0)
@@ -46,3 +46,22 @@ def test_calls_that_are_legal_only_in_larger_steps_are_thought_of(legal: tuple[E
 def test_where_every_legal_call_has_whole_rows_a_generic_kernel_may_store_by_a_descriptor(whole: int) -> None:
     op = storing(alignment("y") >= 16, *OF_ROWS, D % whole == 0, stride("y", 0) >= D)
     assert candidate_for(op, op.kernel("rows"), {}, SM90).pins == {}
+
+
+@pytest.mark.parametrize(("element", "whole"), [("bf16", 8), ("f32", 4)])
+def test_a_kernel_that_stores_by_a_descriptor_gets_rows_of_whole_16_bytes(element: str, whole: int) -> None:
+    """It would write behind other rows: stores by a tensor map end at whole 16 bytes, loads where the tensor does."""
+
+    def guards(tensor: str, *required: Expr) -> list[str]:
+        op = operator({**ARGUMENTS, f"{tensor}_ptr": Descriptor(tensor, (1, 64))})
+        x, bias, y = op.tensors
+        op = replace(op, tensors=(Tensor("x", x.shape, element), bias, Tensor("y", y.shape, element, output=True)))
+        kernel = replace(resolved(op.kernel("rows"), SM90.name), requires=required)
+        op = replace(op, kernels=(op.kernels[0], kernel))
+        candidate = candidate_for(op, kernel, {"num_warps": 4}, SM90, problem(R=4, D=1024))
+        return [g.key() for g in requirements(op, candidate) if g.key() in (f"((D % {n}) == 0)" for n in (4, 8, 16))]
+
+    assert guards("y") == [f"((D % {whole}) == 0)"]
+    assert guards("x") == []
+    for n in (8, 16):  # said once
+        assert guards("y", D % n == 0) == [f"((D % {n}) == 0)"]

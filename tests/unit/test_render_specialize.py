@@ -12,7 +12,6 @@ from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requi
 from aot_tune.render.recipe import read_recipe
 from aot_tune.spec import (
     Descriptor,
-    Expr,
     Inspection,
     Kernel,
     KernelParameter,
@@ -226,25 +225,6 @@ def test_what_a_tensor_map_needs_is_a_guard() -> None:
     ]
     assert all_of(guards, op.facts(good))
     assert not [p.id for p in bad if all_of(guards, op.facts(p))]
-
-
-@pytest.mark.parametrize(("element", "whole"), [("bf16", 8), ("f32", 4)])
-def test_a_kernel_that_stores_by_a_descriptor_gets_rows_of_whole_16_bytes(element: str, whole: int) -> None:
-    """It would write behind other rows: stores by a tensor map end at whole 16 bytes, loads where the tensor does."""
-
-    def guards(tensor: str, *required: Expr) -> list[str]:
-        op = operator({**ARGUMENTS, f"{tensor}_ptr": Descriptor(tensor, (1, 64))})
-        x, bias, y = op.tensors
-        op = replace(op, tensors=(Tensor("x", x.shape, element), bias, Tensor("y", y.shape, element, output=True)))
-        kernel = replace(resolved(op.kernel("rows"), SM90.name), requires=required)
-        op = replace(op, kernels=(op.kernels[0], kernel))
-        candidate = candidate_for(op, kernel, {"num_warps": 4}, SM90, problem(R=4, D=1024))
-        return [g.key() for g in requirements(op, candidate) if g.key() in (f"((D % {n}) == 0)" for n in (4, 8, 16))]
-
-    assert guards("y") == [f"((D % {whole}) == 0)"]
-    assert guards("x") == []
-    for n in (8, 16):  # said once
-        assert guards("y", D % n == 0) == [f"((D % {n}) == 0)"]
 
 
 def test_a_constant_of_a_scalars_name_is_refused() -> None:
