@@ -105,7 +105,6 @@ namespace host {
 
 // The launch that runs.
 inline unsigned cluster_size;
-inline size_t launched_bytes;  // of shared memory
 inline std::atomic<long> cluster_arrivals;
 inline std::vector<const char*>
     anchors;  // one place of thread-local memory, by rank: offsets from it are the same
@@ -132,9 +131,7 @@ struct Block {
   std::function<void()> body;
 };
 inline thread_local Block* block;
-inline void open_shared();
-inline void close_shared(size_t bytes);
-inline bool may_launch(const void* function, size_t shared_bytes);
+inline void begin_block();
 
 inline void yield() { block->now->context.leave_for(block->scheduler); }
 inline void wait(Barrier& barrier, unsigned count) {
@@ -153,7 +150,7 @@ inline void run_block(dim3 index, unsigned rank, const std::function<void()>& bo
   constexpr size_t stack_bytes = 64 * 1024;
   Block all;
   block = &all;
-  open_shared();
+  begin_block();
   all.index = index, all.rank = rank, all.body = body;
   all.fibres.resize(blockDim.x * blockDim.y);
   for (size_t i = 0; i < all.fibres.size(); ++i) {
@@ -170,7 +167,6 @@ inline void run_block(dim3 index, unsigned rank, const std::function<void()>& bo
       left |= !fibre.done;
     }
   }
-  close_shared(launched_bytes);
   block = nullptr;
 }
 
@@ -298,9 +294,7 @@ int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Paramete
   if (threads == 0 || threads > 1024 || threads % 32 != 0 || gridDim.x == 0 ||
       gridDim.x % host::cluster_size != 0)
     return cudaErrorInvalidConfiguration;
-  if (!host::may_launch(reinterpret_cast<const void*>(kernel), config->dynamicSmemBytes))
-    return cudaErrorInvalidValue;
-  host::launched_bytes = config->dynamicSmemBytes;
+  if (config->dynamicSmemBytes != 0) host::fail("shared memory of a launch, which no kernel here has");
   host::run([&] { kernel(given...); });
   return cudaSuccess;
 }
