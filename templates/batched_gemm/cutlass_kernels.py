@@ -49,6 +49,7 @@ def _kernel(name: str, b: str, rows: tuple[Config, ...]) -> Kernel:
         "SPLITS": 1,
         "SWIZZLE": 1,
         "RASTER": "heuristic",
+        "EARLY": True,
         "EPILOGUE": "plain",
         "B": b,
     }

@@ -21,8 +21,8 @@ from aot_tune.spec import (
 )
 
 M, N, K = dims("M N K")
-TM, TN, TK, CM, CN, SCHEDULE, SPLITS, SWIZZLE, RASTER = (
-    parameter(name) for name in ("TM", "TN", "TK", "CM", "CN", "SCHEDULE", "SPLITS", "SWIZZLE", "RASTER")
+TM, TN, TK, CM, CN, SCHEDULE, SPLITS, SWIZZLE, RASTER, EARLY = (
+    parameter(name) for name in ("TM", "TN", "TK", "CM", "CN", "SCHEDULE", "SPLITS", "SWIZZLE", "RASTER", "EARLY")
 )
 
 
@@ -38,8 +38,12 @@ def _fits(itemsize: int) -> tuple[Expr, ...]:
         (SCHEDULE != 0) | ((TM >= 128) & (TM * TN <= 256 * 144)),
         (SCHEDULE != 1) | (TM * TN <= 64 * 256),
         (SCHEDULE != 2) | (TM * TN <= 64 * 128),
-        (SPLITS == 1) | COOPERATIVE,
+        (SPLITS == 1) | (COOPERATIVE & (EARLY == 0)),
     )
+
+
+# No tiles of an H200's were slower early, but for products of few rows.
+_EARLY_IF_WHOLE = (SPLITS != 1) | (EARLY == 1)
 
 
 def _requires(b: str = "nk") -> tuple[Expr, ...]:
@@ -75,6 +79,7 @@ def _parameters(swap: bool, **values: tuple[ConfigValue, ...]) -> tuple[Paramete
         "SPLITS": (1, 0, -1),
         "SWIZZLE": (1, 2, 4, 8),
         "RASTER": ("heuristic", "along_m", "along_n"),
+        "EARLY": (True, False),
         "EPILOGUE": ("full",),
         "B": ("nk",),
     }
@@ -102,6 +107,7 @@ CUTLASS = Kernel(
     ),
     constraints=(
         *_fits(2),
+        _EARLY_IF_WHOLE,
         CM * CN <= 4,
         # Only where tiles are many does their order matter much.
         ((SWIZZLE == 1) & (RASTER == 0)) | ((SPLITS == 1) & (TM * TN == 128 * 256)),
@@ -128,12 +134,13 @@ CUTLASS = Kernel(
 
 # Few rows: the tiles' longer side is along N.
 _FEW = table(
-    "TM TN TK CM SCHEDULE SPLITS",
-    (64, 16, 128, 1, "single", 1),
-    (64, 16, 128, 1, "pingpong", 1),
-    (64, 32, 128, 1, "pingpong", 1),
-    (64, 32, 128, 1, "single", 1),
-    (64, 16, 128, 2, "single", 1),
+    "TM TN TK CM SCHEDULE EARLY",
+    (64, 16, 128, 1, "single", True),
+    (64, 16, 128, 1, "pingpong", True),
+    (64, 32, 128, 1, "pingpong", False),  # [64 x 4096 x 14336: 1.14 times as fast as if early]
+    (64, 32, 128, 1, "pingpong", True),
+    (64, 32, 128, 1, "single", True),
+    (64, 16, 128, 2, "single", True),
 )
 
 _SPACE_OF_FEW = _parameters(
@@ -181,7 +188,7 @@ CUTLASS_TF32 = Kernel(
     "cutlass_tf32",
     "gemm/cutlass.cu.j2",
     parameters=_SPACE_OF_TF32,
-    constraints=(*_fits(4), among(_SPACE_OF_TF32, _TF32)),
+    constraints=(*_fits(4), _EARLY_IF_WHOLE, among(_SPACE_OF_TF32, _TF32)),
     worthwhile=(M > 16, N >= 64),
     order=_TF32,
     **_SHARED
@@ -214,7 +221,7 @@ CUTLASS_KN = Kernel(
     "cutlass_kn",
     "gemm/cutlass.cu.j2",
     parameters=_SPACE_OF_ROWS,
-    constraints=(*_fits(2), among(_SPACE_OF_ROWS, _ROWS)),
+    constraints=(*_fits(2), _EARLY_IF_WHOLE, among(_SPACE_OF_ROWS, _ROWS)),
     worthwhile=(M >= 64, N >= 64),
     order=_ROWS,
     **_SHARED | {"requires": _requires("kn")},

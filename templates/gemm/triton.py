@@ -156,6 +156,7 @@ def gemm_wide_tma(
     FAR: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
 ):
     """As `gemm_tma` for a b of contiguous columns, with tiles of NEAR + FAR columns.
 
@@ -174,62 +175,12 @@ def gemm_wide_tma(
         for step in tl.range(0, steps):
             factor = a.load([first, step * BLOCK_K])
             other = b.load([left, step * BLOCK_K]).T
-            rest = b_far.load([left + NEAR, step * BLOCK_K]).T  # nothing is waited for between the two products
-            near = tl.dot(factor, other, near)
+            rest = b_far.load([left + NEAR, step * BLOCK_K]).T
+            # The narrow one first: after the wide one it makes the step of 128 x (256 + 32) a fifth longer on an H200.
             far = tl.dot(factor, rest, far)
-        store_tile(out, near, bias, residual, residual_row, first, left, height, width, ACTIVATION, False)
+            near = tl.dot(factor, other, near)  # nothing is waited for between the two products
+        store_tile(out, near, bias, residual, residual_row, first, left, height, width, ACTIVATION, HALVES)
         store_tile(out_far, far, bias, residual, residual_row, first, left + NEAR, height, width, ACTIVATION, False)
-
-
-@triton.jit
-def gemm_tail_tma(
-    a,
-    b,
-    bias,
-    residual,
-    out,
-    a_part,
-    b_part,
-    out_part,
-    residual_row,
-    M,
-    N,
-    K,
-    ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    HALVES: tl.constexpr,
-    PART_M: tl.constexpr,
-    PART_N: tl.constexpr,
-    PART_K: tl.constexpr,
-):
-    """As `gemm_tma` for a b of contiguous columns, but tiles that only some programs would have at last are cut up.
-
-    Each of their parts goes to another program, where there are programs for all: the last round is as short as a part.
-    """
-    PARTS: tl.constexpr = BLOCK_M // PART_M * (BLOCK_N // PART_N)
-    height, width, depth = tl.cast(M, tl.int32), tl.cast(N, tl.int32), tl.cast(K, tl.int32)
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    tiles = tl.cdiv(height, BLOCK_M) * tl.cdiv(width, BLOCK_N)
-    left_over = tiles % programs
-    whole = tl.where(left_over * PARTS <= programs, tiles - left_over, tiles)
-    for tile in tl.range(program, whole, programs, flatten=True):
-        first, left = place(tile, height, width, BLOCK_M, BLOCK_N, GROUP)
-        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for step in tl.range(0, tl.cdiv(depth, BLOCK_K)):
-            sums = tl.dot(a.load([first, step * BLOCK_K]), b.load([left, step * BLOCK_K]).T, sums)
-        store_tile(out, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, HALVES)
-    part = whole * PARTS + program
-    if part < tiles * PARTS:
-        first, left = place(part // PARTS, height, width, BLOCK_M, BLOCK_N, GROUP)
-        first += part % PARTS // (BLOCK_N // PART_N) * PART_M
-        left += part % (BLOCK_N // PART_N) * PART_N
-        sums = tl.zeros([PART_M, PART_N], tl.float32)
-        for step in tl.range(0, tl.cdiv(depth, PART_K)):
-            sums = tl.dot(a_part.load([first, step * PART_K]), b_part.load([left, step * PART_K]).T, sums)
-        store_tile(out_part, sums, bias, residual, residual_row, first, left, height, width, ACTIVATION, False)
 
 
 @triton.jit

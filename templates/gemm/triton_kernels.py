@@ -132,41 +132,17 @@ TRITON_WIDE = Kernel(
             "a": Descriptor("a", (BLOCK_M, BLOCK_K)),
             "b": Descriptor("b", (NEAR, BLOCK_K), order=(1, 0)),
             "b_far": Descriptor("b", (FAR, BLOCK_K), order=(1, 0)),
-            "out": Descriptor("out", (BLOCK_M, NEAR)),
+            "out": Descriptor("out", (BLOCK_M, where(parameter("HALVES"), NEAR // 2, NEAR))),
             "out_far": Descriptor("out", (BLOCK_M, FAR)),
         },
         grid=(minimum(ceildiv(M, BLOCK_M) * ceildiv(N, NEAR + FAR), device("multiprocessors")),),
     ),
-    # An H200's 132 multiprocessors get 128 tiles of 1024 x 1280. Tiles of other sizes, and 128 rows high, were slower
-    # than those of `triton_tma`.
-    listed=table("BLOCK_M NEAR FAR BLOCK_K GROUP num_warps num_stages", (64, 128, 32, 64, 8, 4, 5)),
-    constraints=_HOPPER,
-    requires=_tiles(0),
-    worthwhile=(M > 256, N >= 64),
-    **_SHARED,
-)
-
-PART_M, PART_N, PART_K = (parameter(p) for p in ("PART_M", "PART_N", "PART_K"))
-
-TRITON_TAIL = Kernel(
-    "triton_tail_tma",
-    triton=TritonFunction(
-        "gemm/triton.py:gemm_tail_tma",
-        arguments={
-            **_COMMON,
-            "a": Descriptor("a", (BLOCK_M, BLOCK_K)),
-            "b": Descriptor("b", (BLOCK_N, BLOCK_K), order=(1, 0)),
-            "out": Descriptor("out", (BLOCK_M, OUT_COLUMNS)),
-            "a_part": Descriptor("a", (PART_M, PART_K)),
-            "b_part": Descriptor("b", (PART_N, PART_K), order=(1, 0)),
-            "out_part": Descriptor("out", (PART_M, PART_N)),
-        },
-        grid=(minimum(TILES * (BLOCK_M // PART_M) * (BLOCK_N // PART_N), device("multiprocessors")),),
-    ),
-    # An H200's 132 multiprocessors have 56 of the 320 tiles of 4096 x 1280 left after two rounds: 112 halves.
+    # In brackets, sizes M x N of which the tiles fill an H200's 132 multiprocessors nearly whole times.
     listed=table(
-        "BLOCK_M BLOCK_N BLOCK_K GROUP HALVES PART_M PART_N PART_K num_warps num_stages",
-        (64, 256, 64, 8, True, 64, 128, 128, 4, 4),
+        "BLOCK_M NEAR FAR BLOCK_K GROUP HALVES num_warps num_stages",
+        (128, 256, 64, 64, 8, True, 8, 3),  # [4096 x 1280]
+        (128, 256, 32, 64, 8, True, 8, 3),  # [1024 x 4608]
+        (64, 128, 64, 64, 8, False, 4, 6),  # [1024 x 1280]
     ),
     constraints=_HOPPER,
     requires=_tiles(0),
@@ -247,7 +223,6 @@ TRITON_KERNELS = (
     TRITON_TMA,
     TRITON_TMA_KN,
     TRITON_WIDE,
-    TRITON_TAIL,
     TRITON_TF32,
     TRITON_SPECIALIZED,
     TRITON_SPLIT,

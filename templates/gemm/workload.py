@@ -66,6 +66,8 @@ def cuda_workload() -> tuple[Problem, ...]:
                 found.append(_layer("bf16", m, n, k))  # the product alone
         for _, n, k, (activation, *present) in LAYERS[::4]:
             found.append(_layer("f16", m, n, k, activation, *present))
+            if m <= 16 and (activation != "none" or present):
+                found.append(_layer("f16", m, n, k))
         for _, n, k, (activation, *present) in LAYERS[1::8]:
             found.append(_layer("f32", m, n, k, activation, *present))
             found.append(_layer("f32", m, n, k, activation, *present, math="tf32"))

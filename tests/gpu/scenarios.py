@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from chains import chained
 from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
 
@@ -69,7 +70,10 @@ def variants(world: World, wanted: str) -> None:
     for name, variant, dtypes, requires in json.loads(wanted):
         operator = world.operator(name)
         guards = guards_of(operator, dtypes, requires)
-        found[f"{name}:{variant}"] = judged(world, operator, guards, calls_of(operator, guards, dtypes))
+        told = judged(world, operator, guards, calls_of(operator, guards, dtypes))
+        told["chained"], faults = chained(world.ops, operator, dtypes)
+        told["faults"] += faults
+        found[f"{name}:{variant}"] = told
     print("RESULT " + json.dumps(found))
 
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import gpu_tables
 from gpu_second import SecondLibrary
-from gpu_tasks import SECOND, Task
+from gpu_tasks import SECOND, Task, chosen_to_compile, tasks
 
 from aot_tune.spec import Call, problem
 
@@ -152,3 +152,14 @@ def test_without_a_second_library_the_first_is_seen_with_vendor_variants_off(scr
     text, found = script._report(passes, 1e12)
     assert list(found) == ["with vendor variants", "with vendor variants switched off"]
     assert "`--without-vendor` tells" in text
+
+
+def test_what_max_autotune_compiles_is_of_both_kinds_and_begins_with_what_compiles_fast() -> None:
+    found = tasks(["gemm", "softmax", "rms_norm"])
+    for count in (1, 6, 20):
+        chosen = chosen_to_compile(found, count)
+        kinds = [t.kind for t in chosen]
+        assert kinds.count("rows") == kinds.count("fused") == count
+        assert len({t.key for t in chosen}) == 2 * count
+        assert kinds[: min(count, 4)] == ["rows"] * min(count, 4)
+    assert kinds[:25].count("fused") == 5

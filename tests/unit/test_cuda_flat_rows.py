@@ -26,6 +26,7 @@ SOFTMAX: tuple[tuple[str, Config, str], ...] = (
     ("cuda_flat", {"CLUSTER": 4}, "f16"),
     ("cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "f32"),
     ("cuda_flat", {"CLUSTER": 8, "THREADS": 320}, "bf16"),
+    ("cuda_flat", {"CLUSTER": 8, "PAUSE": 3000}, "bf16"),
 )
 SILU_MUL: tuple[tuple[str, Config, str], ...] = (
     ("cuda_wave", {"VECTORS": 3, "RESIDENT": 1536}, "bf16"),
@@ -34,6 +35,8 @@ SILU_MUL: tuple[tuple[str, Config, str], ...] = (
 OTHER_CONFIGS: tuple[Case, ...] = (
     ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "f16"),
     ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 5}, "bf16"),
+    ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 10}, "f16"),
+    ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 10}, "f32"),
     ("softmax", "cuda_flat", {"CLUSTER": 2}, "f32"),
 )
 

@@ -48,6 +48,26 @@ def test_every_row_of_the_order_is_one_config_and_renders(op: Operator, kernel: 
     assert not list(kernel.configs(TARGET["cuda-sm_80"].facts))
 
 
+@pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
+def test_what_is_launched_early_waits(op: Operator, kernel: Kernel) -> None:
+    """CUTLASS's loading warps, by a macro that comes before its headers; here the warps that read the bias."""
+    for row in kernel.order:
+        [config] = configs_of(op, kernel, row)
+        source = render(op, kernel, row, op.dtype_choices(kernel)[0]["T"])
+        before = source.partition("#include")[0]
+        assert ("CUTLASS_ENABLE_GDC_FOR_SM90" in before) == config["EARLY"]
+        assert ("ProgrammaticStreamSerialization" in source) == config["EARLY"]
+        assert ("static_assert(cutlass::arch::IsGdcGloballyEnabled" in source) == config["EARLY"]
+        assert "__ldg(" not in source  # which may go before a wait
+        bias = source.partition("CUTLASS_DEVICE void begin()")[2].partition("load_bias(0);")[0]
+        assert ("wait_for_earlier_kernels();" in bias) == (config["EARLY"] and config["EPILOGUE"] == "full")
+
+
+def test_counters_are_cleared_right_before_a_launch_that_is_not_early() -> None:
+    for op, kernel in KERNELS:
+        assert not any(c["EARLY"] for c in space(op.name, kernel.name) if c["SPLITS"] != 1)
+
+
 def test_a_build_compiles_at_most_60_of_them() -> None:
     """A default build, if all that follow another dtype were worth a try; each takes most of a minute."""
     count = 0

@@ -197,6 +197,7 @@ inline void run(const std::function<void()>& body) {
 #define blockIdx (host::block->index)
 
 inline void __syncthreads() { host::wait(host::block->barrier, blockDim.x * blockDim.y); }
+inline void __nanosleep(unsigned) {}
 inline float __shfl_xor_sync(unsigned, float v, int mask) {
   const unsigned me = host::thread_index();
   host::block->words[me] = v;
