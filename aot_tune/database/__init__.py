@@ -11,7 +11,7 @@ from aot_tune.database.match import (
     missing_problems,
     nearest_databases,
 )
-from aot_tune.database.merge import merge, update
+from aot_tune.database.merge import merge, update, without
 from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, as_recorded, make_database
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
@@ -39,4 +39,5 @@ __all__ = [
     "problem_key",
     "save_database",
     "update",
+    "without",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -12,7 +12,7 @@ from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabas
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
-__all__ = ["merge", "update"]
+__all__ = ["merge", "update", "without"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
@@ -59,6 +59,18 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
 def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
     """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
     return newer if _difference(older, newer) else merge(older, newer)
+
+
+def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:
+    """The database less the candidates of these ids and what was measured of them.
+
+    The others keep their races, and the problems stay, also where nothing is left that was measured on them.
+    """
+    return msgspec.structs.replace(
+        database,
+        candidates=tuple(c for c in database.candidates if c.id not in gone),
+        measurements=tuple(m for m in database.measurements if m.candidate not in gone),
+    )
 
 
 def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update
+from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update, without
 from aot_tune.errors import BuildError, DatabaseError
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.folders import folder_digest, put_folder
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.recording import NOTES
+from aot_tune.render import Candidate
+from aot_tune.spec import Kernel, Operator
 from aot_tune.storage import new_temporary
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
@@ -125,11 +127,32 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 
 def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
     for name, found in evidence.items():
+        sources = {e.candidate.id: e.rendered.digest for one in found for e in one.entries.values()}
         for device in session.devices:
             database = _database(session, session.operators[name], found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                yield update(same[0], database) if same else database
+                older = [_of_this_tree(session.operators[name].operator, sources, d) for d in same[:1]]
+                yield update(older[0], database) if older else database
+
+
+def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
+    """A committed record less the candidates that none of the operator's kernels can give any more.
+
+    Nor those of another source than here: `sources` has the digests of what was rendered. Configs that a vendor's
+    library or a function's autotuner lists are not known here, and stay.
+    """
+    kernels = {k.name: k for k in operator.kernels}
+    gone = {c.id for c in recorded.candidates if sources.get(c.id, c.source) != c.source}
+    return without(recorded, gone | {c.id for c in recorded.candidates if not _may_be_of(kernels, c.candidate)})
+
+
+def _may_be_of(kernels: Mapping[str, Kernel], candidate: Candidate) -> bool:
+    kernel = kernels.get(candidate.kernel)
+    if kernel is None or not kernel.parameters or kernel.algorithms is not None:
+        return kernel is not None
+    axes = {p.name: p.values for p in kernel.parameters}
+    return candidate.config.keys() == axes.keys() and all(v in axes[n] for n, v in candidate.config.items())
 
 
 def _of_object(m: Measurement, entry: Entry | None) -> Measurement | None:

@@ -13,8 +13,9 @@ import pytest
 from databases import DEVICE
 
 from aot_tune.cli.main import main
-from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.database import OperatorDatabase, load_databases, without
 from aot_tune.errors import DatabaseError
+from aot_tune.library import bundled_templates, load_operator
 from aot_tune.options import resolve
 from aot_tune.pipeline import keep
 from aot_tune.recording import export_records
@@ -131,3 +132,46 @@ def test_what_a_build_left_undone_is_told_with_its_record(
     build(cache, monkeypatch, database())
     assert main(["record", str(tmp_path / "out")]) == 0
     assert "NOTE" not in capsys.readouterr().err
+
+
+TUNING = Path(__file__).resolve().parents[2] / "tuning"
+
+
+@pytest.mark.parametrize("recorded", load_databases(TUNING), ids=lambda d: f"{d.operator}-{d.device.family}")
+def test_a_committed_record_has_nothing_that_no_kernel_gives_any_more(recorded: OperatorDatabase) -> None:
+    operator = load_operator(bundled_templates() / recorded.operator)
+    assert keep._of_this_tree(operator, {}, recorded) == recorded
+
+
+@pytest.mark.parametrize(
+    ("kernel", "config"),
+    [("gone", None), ("cuda_flat", {"PAUSE": 7}), ("cuda_flat", {"NEW": 1}), ("cuda_flat", {"PAUSE": None})],
+    ids=["a kernel", "a value", "a parameter less", "a parameter more"],
+)
+def test_a_record_loses_what_its_operator_has_no_longer(kernel: str, config: dict[str, Any] | None) -> None:
+    """The rest stays as it is, also what raced with it."""
+    operator = load_operator(bundled_templates() / "softmax")
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
+    other = {n: v for n, v in (first.candidate.config | (config or {})).items() if v is not None}
+    strange = msgspec.structs.replace(
+        first, candidate=msgspec.structs.replace(first.candidate, kernel=kernel, config=other)
+    )
+    renamed = {first.id: strange.id}
+    older = msgspec.structs.replace(
+        whole,
+        candidates=tuple(strange if c is first else c for c in whole.candidates),
+        measurements=tuple(
+            msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
+        ),
+    )
+    assert any(m.candidate == strange.id for m in older.measurements)
+    assert keep._of_this_tree(operator, {}, older) == without(whole, {first.id})
+
+
+def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
+    operator = load_operator(bundled_templates() / "softmax")
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    first, second, *_ = whole.candidates
+    sources = {first.id: "another", second.id: second.source}
+    assert keep._of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
