@@ -11,6 +11,7 @@ import msgspec
 from aot_tune.bench import Device, Measurement
 from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update, without
 from aot_tune.errors import BuildError, DatabaseError
+from aot_tune.library import load_operator
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.folders import folder_digest, put_folder
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
@@ -128,12 +129,14 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
     for name, found in evidence.items():
         sources = {e.candidate.id: e.rendered.digest for one in found for e in one.entries.values()}
+        loaded = session.operators[name]
         for device in session.devices:
-            database = _database(session, session.operators[name], found, device)
+            database = _database(session, loaded, found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                older = [_of_this_tree(session.operators[name].operator, sources, d) for d in same[:1]]
-                yield update(older[0], database) if older else database
+                if same:  # the session's operator lacks what this build does without, such as backends not installed
+                    database = update(_of_this_tree(load_operator(loaded.folder), sources, same[0]), database)
+                yield database
 
 
 def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:

@@ -14,8 +14,9 @@ from databases import DEVICE
 
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, load_databases, without
+from aot_tune.database.records import canonical_database
 from aot_tune.errors import DatabaseError
-from aot_tune.library import bundled_templates, load_operator
+from aot_tune.library import bundled_templates, load_operator, without_backends
 from aot_tune.options import resolve
 from aot_tune.pipeline import keep
 from aot_tune.recording import export_records
@@ -175,3 +176,17 @@ def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
     first, second, *_ = whole.candidates
     sources = {first.id: "another", second.id: second.source}
     assert keep._of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
+
+
+def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a backend that is excluded, or is not installed here, are gone for this build alone."""
+    folder = bundled_templates() / "softmax"
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    assert {c.candidate.backend for c in whole.candidates} >= {"nvcc", "triton"}
+    here = without_backends(load_operator(folder), ["triton"])
+    device = SimpleNamespace(digest=whole.device.digest)
+    session: Any = SimpleNamespace(
+        operators={"softmax": SimpleNamespace(folder=folder, operator=here)}, devices=[device], databases=[whole]
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
