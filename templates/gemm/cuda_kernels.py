@@ -159,7 +159,11 @@ THIN_CONSTRAINTS: tuple[Expr, ...] = (
 
 
 def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, order: tuple[Config, ...]) -> Kernel:
-    """For weights that are kept as `b` says and products worth it by their rows; Hopper has the first of `order`."""
+    """For weights that are kept as `b` says and products worth it by their rows.
+
+    Hopper has the first so many of `order`, which may be none.
+    """
+    few = among(THIN_PARAMETERS, order[:hopper]) if hopper else ~HOPPER
     return Kernel(
         name,
         "gemm/cuda_thin.cu.j2",
@@ -167,7 +171,7 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
         dtypes={"T": ("bf16", "f16")},
         follows={"f16": "bf16"},
         parameters=THIN_PARAMETERS,
-        constraints=(*THIN_CONSTRAINTS, ~HOPPER | among(THIN_PARAMETERS, order[:hopper])),
+        constraints=(*THIN_CONSTRAINTS, ~HOPPER | few),
         requires=(M <= 64, *ROWS_OF_A, *b),
         worthwhile=rows,
         order=order,
@@ -263,8 +267,6 @@ _GEMV_ON_HOPPER = table(
     "WN WK STAGES SPLIT PDL",
     (4, 2, 6, 1, False),
     (2, 4, 4, 1, False),
-    (4, 2, 6, 1, True),
-    (1, 8, 6, 1, True),
 )
 
 CUDA_KERNELS = (
@@ -340,7 +342,7 @@ CUDA_KERNELS = (
         "cuda_thin_gemv",
         COLUMNS_OF_B,
         (M == 1,),
-        3,
+        0,  # kernels whose weights go straight into registers were faster with every product on an H200
         table(
             "NT WN WK SPLIT AHEAD",
             (2, 1, 8, 1, 1),
@@ -357,11 +359,10 @@ CUDA_KERNELS = (
         "cuda_thin",
         COLUMNS_OF_B,
         (M >= 2, M <= 16),
-        4,
+        2,
         table(
             "NT WN WK SPLIT AHEAD",
-            # Blocks by themselves, of which two fill a multiprocessor, were best in 17 of 32 problems on an H200, and
-            # one of the others in one.
+            # Blocks by themselves, of which two fill a multiprocessor, were the only ones to win anything on an H200.
             (2, 1, 8, 1, 1),
             (3, 1, 8, 1, 1),
             (2, 1, 8, 1, 2),

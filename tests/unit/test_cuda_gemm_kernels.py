@@ -33,6 +33,7 @@ WHERE = {
     "cuda_skinny_short": (False,),
     "cuda_mma": (False,),
     "cuda_mma_kn": (False,),
+    "cuda_thin_gemv": (False,),
     "cuda_mma_ragged": (True,),
     "cuda_mma_kn_ragged": (True,),
     "cuda_wgmma": (True,),

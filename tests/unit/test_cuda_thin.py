@@ -49,14 +49,15 @@ def test_every_config_exists_and_few_are_tried() -> None:
         configs = list(kernel.configs(BLACKWELL.facts))
         few = list(kernel.configs(HOPPER.facts))
         assert len(kernel.order) <= 10
-        most = 3 if kernel.name == "cuda_thin_gemv" else 4
+        most = {"cuda_thin_gemv": 0, "cuda_thin": 2, "cuda_thin_kn": 4}[kernel.name]
         assert most == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:4])
         for wanted in kernel.order:
             assert sum(all(c[n] == v for n, v in wanted.items()) for c in configs) == 1, wanted
         for name, target in TARGET.items():
             if name.startswith("cuda-sm"):
                 small = target.facts["shared_bytes"] < HOPPER.facts["shared_bytes"] // 2
-                assert {c["RING"] for c in kernel.configs(target.facts)} == {80 if small else 96}
+                rings = {c["RING"] for c in kernel.configs(target.facts)}
+                assert rings == ({80 if small else 96} if most or name != HOPPER.name else set())
 
 
 # -- laid on blocks --------------------------------------------------------------------------------------------------
