@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # What a GPU machine has to say of a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|again|without|tests|bench|triton|calls|repeat|isolation|devices|packages ...]     all but the last two by default
+#   benchmarks/card.sh FOLDER [tune|again|interrupt|without|tests|bench|triton|calls|repeat|isolation|devices|packages ...]
+#
+# All but `interrupt` and the last two by default.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
 # log of each step, tables and figures; summary.txt has a line for each step with its seconds and status. Work that later
 # steps build on is kept in WORK (default /tmp/aot_tune_card), so that steps can be run in several commands. The Python
 # that is found first must have torch, scikit-build-core and the other requirements of pyproject.toml; nothing is
-# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, DEVICE_ROUNDS, DEVICE_PROBLEMS
-# and DEVICE_COUNTS cut steps short. cards.sh does it all on a machine with two GPUs.
+# downloaded. SECONDS_OF_BENCH, COMPILE_PROBLEMS, OPERATORS, STARTS, BUDGET, ISOLATION_SECONDS, INTERRUPT_AFTER and
+# FILTER, DEVICE_ROUNDS, DEVICE_PROBLEMS and DEVICE_COUNTS cut steps short. cards.sh does it all on a machine with two GPUs.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -74,6 +76,18 @@ step() {
       return $status
       ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;
+    interrupt) # a tune of some operators that Ctrl-C ends goes on where it was: the second line has measurements known
+      local status=0 options=(AOT_TUNE_MODE=tune "AOT_TUNE_FILTER=${FILTER:-s*}")
+      objects "$work/interrupted"
+      export AOT_TUNE_CACHE_DIR=$work/interrupted
+      set -m # a process group of its own
+      wheel "$work/some" "${options[@]}" &
+      sleep "${INTERRUPT_AFTER:-45}"
+      kill -INT -- -$! && wait $! && status=1 # it had ended
+      set +m
+      wheel "$work/some" "${options[@]}" || status=1
+      return $status
+      ;;
     without) wheel "$work/without" AOT_TUNE_MODE=auto AOT_TUNE_EXCLUDE_BACKENDS=cublaslt ;;
     tests) # what others would disturb alone, the rest side by side; the functions of packages are a step of their own
       local status=0 rest=(tests/gpu --ignore=tests/gpu/test_packages.py)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.database.begun import Begun, begin
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match import (
@@ -17,6 +18,7 @@ from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
 __all__ = [
+    "Begun",
     "CandidateRecord",
     "Code",
     "Match",
@@ -25,6 +27,7 @@ __all__ = [
     "OperatorStore",
     "Refused",
     "as_recorded",
+    "begin",
     "database_path",
     "decode",
     "encode",

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.records import Measurement
+from aot_tune.database.begun import Begun
 from aot_tune.database.identity import digest, problem_key
 from aot_tune.errors import CacheError
 from aot_tune.spec import Problem
@@ -49,15 +50,23 @@ class MeasurementStore:
     Args:
         root: folder of the cache, or None to keep measurements for the life of this object only.
         mode, trusted, required: as for the object cache.
+        begun: what was measured before it is not read.
 
     Raises:
         CacheError: when `required` and the root cannot be used.
     """
 
     def __init__(
-        self, root: Path | None, *, mode: CacheMode = "rw", trusted: bool = False, required: bool = True
+        self,
+        root: Path | None,
+        *,
+        mode: CacheMode = "rw",
+        trusted: bool = False,
+        required: bool = True,
+        begun: Begun | None = None,
     ) -> None:
         self._mode, self._trusted = mode, trusted
+        self._since = 0 if begun is None else begun.since
         self._root = None if mode == "off" else root
         self._memory: dict[str, tuple[Measurement, ...]] = {}
         self.hits = self.misses = self.written = self.damaged = 0
@@ -75,13 +84,14 @@ class MeasurementStore:
                     raise
                 _log.warning("measurements are not kept: %s", error)
                 self._root = None
-        self.knew_any = self._root is not None and mode != "fresh" and (self._root / "measurements").is_dir()
+        reads = mode != "fresh" and (begun is None or begun.resumed)
+        self.knew_any = self._root is not None and reads and (self._root / "measurements").is_dir()
         """Whether there was any measurement, of whatever: without one, all that is asked for will be measured."""
 
     @classmethod
-    def at(cls, location: CacheLocation) -> MeasurementStore:
+    def at(cls, location: CacheLocation, begun: Begun | None = None) -> MeasurementStore:
         """The store at a place that `cache_location` found."""
-        return cls(location.root, mode=location.mode, trusted=location.trusted, required=location.required)
+        return cls(location.root, mode=location.mode, trusted=location.trusted, required=location.required, begun=begun)
 
     @property
     def root(self) -> Path | None:
@@ -172,6 +182,8 @@ class MeasurementStore:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptError("it is not a file")
+            if status.st_mtime_ns < self._since:
+                raise FileNotFoundError
             if not self._trusted:
                 check_trust(status, Path(path))
             with os.fdopen(descriptor, "rb", closefd=False) as file:

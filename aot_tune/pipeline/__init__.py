@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 
 from aot_tune.clock import note_tuned, spent_before
+from aot_tune.database import Begun, MeasurementStore, begin
+from aot_tune.database.identity import digest
 from aot_tune.errors import BuildError
 from aot_tune.paths import BUNDLED_PREFIX
 from aot_tune.pipeline.deadline import link_memory, seconds_after
@@ -43,10 +46,13 @@ def build(directory: Path) -> None:
     try:
         reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
+        begun = _begin(session)
         repeats = Repeats(session, paths)
         report = repeats.take(directory)
         if report is None:
             report = _build(session, plan, directory, repeats)
+            if begun is not None:
+                begun.end()
         else:
             note_tuned(directory, _link_memory(session), granted=session.load.granted)
         progress.line(
@@ -57,6 +63,22 @@ def build(directory: Path) -> None:
         sys.stdout.flush()
     finally:
         session.close()
+
+
+def _begin(session: Session) -> Begun | None:
+    """Have what an interrupted build has measured anew be known to this one, which is to measure anew as well."""
+    plan = session.plan
+    if plan.options.mode != "tune":
+        return None
+    begun = begin(session.location, digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices]))
+    if begun is not None:
+        session.store = MeasurementStore.at(session.location, begun)
+        if begun.resumed:
+            when = time.strftime("%H:%M:%S", time.localtime(begun.since / 1e9))
+            session.progress.line(
+                f"goes on with the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
+            )
+    return begun
 
 
 def _shown_again(plan: Plan, directory: Path) -> str:

@@ -94,20 +94,31 @@ def test_kill_9_at_random_moments(project: Project, tmp_path: Path) -> None:
     assert left_in(tmp_path / "tmp") == []
 
 
-def test_what_was_measured_before_a_kill_is_kept(project: Project) -> None:
+@pytest.mark.parametrize("mode", ["auto", "tune"])
+def test_what_was_measured_before_a_kill_is_kept(project: Project, mode: str) -> None:
+    """Also where all is measured again: by the build that was killed, that is; once it has ended, anew."""
+    project.configure(AOT_TUNE_MODE=mode)
+    project.build()  # what a later `tune` is not to use
     slow(project)
-    project.configure()
+    project.configure(AOT_TUNE_MODE=mode)
     process = project.start()
     read_until(process, "tried ")
     time.sleep(0.3)
     process.kill()
     assert "done in" not in process.communicate()[0]
     quick(project)
-    project.configure()
+    project.configure(AOT_TUNE_MODE=mode)
     said = project.build()
-    known = int(said.split(" known from before")[0].rsplit(" ", 1)[-1])
-    assert known > 0
+    assert known_before(said) > 0
     assert "compiled" in said
+    assert ("which did not end" in said) == (mode == "tune")
+    if mode == "tune":
+        (project.folder / "build" / "manifest.json").unlink()
+        assert known_before(project.build()) == 0
+
+
+def known_before(said: str) -> int:
+    return int(said.split(" known from before", maxsplit=1)[0].rsplit(" ", 1)[-1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,101 @@
+"""Builds that measure anew: one that did not end is gone on with, by itself alone, for a day."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from aot_tune.bench.records import Measurement
+from aot_tune.database import Begun, MeasurementStore, begin
+from aot_tune.spec import problem
+from aot_tune.storage import CacheLocation
+
+SHARED = {"name": "gemm", "contract": "con", "device": "dev", "policy": "pol"}
+PROBLEM = problem(M=16, N=64)
+
+
+def location(root: Path | None, mode: str = "rw") -> CacheLocation:
+    return CacheLocation(root=root, mode=mode)  # type: ignore[arg-type]
+
+
+def begun_at(root: Path, key: str = "key") -> Begun:
+    found = begin(location(root), key)
+    assert found is not None
+    return found
+
+
+def put(root: Path, candidate: str, seconds_ago: float = 0.0) -> None:
+    MeasurementStore(root).operator(**SHARED).put(
+        Measurement(
+            candidate=candidate, object="o" + candidate, problem=PROBLEM, device="dev", policy="pol", status="ok"
+        )
+    )
+    then = time.time() - seconds_ago
+    for path in (root / "measurements").rglob("*.json") if seconds_ago else ():
+        os.utime(path, (then, then))
+
+
+def known(root: Path, begun: Begun | None, candidate: str) -> bool:
+    store = MeasurementStore.at(location(root), begun)
+    return store.operator(**SHARED).find(candidate, "o" + candidate, PROBLEM) is not None
+
+
+def test_only_what_was_measured_since_is_known(tmp_path: Path) -> None:
+    put(tmp_path, "before", 60.0)
+    first = begun_at(tmp_path)
+    assert not first.resumed
+    assert not MeasurementStore.at(location(tmp_path), first).knew_any
+    put(tmp_path, "since")
+    again = begun_at(tmp_path)
+    assert again.resumed
+    assert again.since == first.since
+    assert MeasurementStore.at(location(tmp_path), again).knew_any
+    assert known(tmp_path, again, "since")
+    assert not known(tmp_path, again, "before")
+    assert known(tmp_path, None, "before")
+
+
+def test_what_has_ended_is_begun_anew(tmp_path: Path) -> None:
+    first = begun_at(tmp_path)
+    first.end()
+    first.end()
+    last = begun_at(tmp_path)
+    assert not last.resumed
+
+
+def test_another_library_begins_by_itself(tmp_path: Path) -> None:
+    begun_at(tmp_path)
+    assert not begun_at(tmp_path, "other").resumed
+
+
+@pytest.mark.parametrize("hours", [25.0, -1.0])
+def test_after_a_day_all_is_measured(tmp_path: Path, hours: float) -> None:
+    """Also where the clock was set back."""
+    first = begun_at(tmp_path)
+    then = time.time() - hours * 3600
+    os.utime(first.path, (then, then))
+    last = begun_at(tmp_path)
+    assert not last.resumed
+    assert abs(last.since / 1e9 - time.time()) < 60
+
+
+@pytest.mark.parametrize("mode", ["off", "ro", "fresh"])
+def test_nothing_is_begun_where_nothing_is_read_and_written(tmp_path: Path, mode: str) -> None:
+    assert begin(location(None if mode == "off" else tmp_path, mode), "key") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_to_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "begun").write_text("")
+    assert begin(location(tmp_path), "key") is None
+    assert "measures all again" in caplog.text
+
+
+def test_what_others_may_write_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = begun_at(tmp_path)
+    first.path.parent.chmod(0o777)
+    assert begin(location(tmp_path), "key") is None
+    assert "may be written by others" in caplog.text
