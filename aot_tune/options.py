@@ -29,8 +29,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_MODE",
         "auto",
-        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on with "
-        "a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune",
+        "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
+        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune",
         ("auto", "tune", "replay", "generic"),
     ),
     Option(
