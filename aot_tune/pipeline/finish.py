@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_nam
 from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select
-from aot_tune.spec import Operator
+from aot_tune.spec import Activate, AddTensor, Operator, Problem
 
 __all__ = ["choose", "finish"]
 
@@ -43,6 +43,8 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in evidence.workload}
+    bare = _without_epilogue(operator, evidence.workload)
+    facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     selection = select(
         costs,
@@ -51,8 +53,30 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         times=evidence.times(),
         sizes=sizes,
         plainer=_plainer(evidence),
+        alike={p.id: like.id for p, like in bare},
     )
     return Chosen(evidence, selection, costs)
+
+
+def _without_epilogue(operator: Operator, workload: Iterable[Problem]) -> list[tuple[Problem, Problem]]:
+    """Problems of a workload without their epilogue, those that are none of its own, each with the one that is nearest.
+
+    A tree that knows nothing of them may send them where other sizes went.
+    """
+    if operator.epilogue is None:
+        return []
+    tensors = {s.tensor for s in operator.epilogue.steps if isinstance(s, AddTensor)}
+    attributes = {s.attribute for s in operator.epilogue.steps if isinstance(s, Activate)}
+    attributes = {a.name for a in operator.attributes if a.name in attributes and a.choices[0] == "none"}
+    own, found = {p.id for p in workload}, dict[str, tuple[int, Problem, Problem]]()
+    for one in workload:
+        present = tuple(t for t in one.present if t not in tensors)
+        kept = {a: v for a, v in one.attributes.items() if a not in attributes}
+        parts = len(one.present) - len(present) + len(one.attributes) - len(kept)
+        bare = msgspec.structs.replace(one, present=present, attributes=kept)
+        if bare.id not in own and (bare.id not in found or parts < found[bare.id][0]):
+            found[bare.id] = parts, bare, one
+    return [(bare, one) for _, bare, one in found.values()]
 
 
 def _plainer(evidence: Evidence) -> dict[str, str]:

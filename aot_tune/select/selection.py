@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -30,6 +31,7 @@ def select(
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
     plainer: Mapping[str, str] | None = None,
+    alike: Mapping[str, str] | None = None,
 ) -> Selection:
     """Choose the variants and the decision tree of one operator for one target.
 
@@ -40,20 +42,42 @@ def select(
         limit, times, sizes, byte_budget: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
             those that were chosen, in front of the generic variant: for calls unlike those of the workload.
+        alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
+            fast there is taken to be fast here, as far as it serves.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     kept = choose_variants(rows, limit=limit, times=times, sizes=sizes, byte_budget=byte_budget)
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
-    nodes = learn(rows, facts, kept)
+    likely = _Likely(alike or {}, facts, serves)
+    nodes = learn(likely.beside(rows), facts, kept)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
     return Selection(
         kept=_with(beside, kept),
         nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
         regret={p: _regret(nodes, row, facts[p], serves) for p, row in rows.items()},
-        held_out=_held_out(rows, facts, kept, serves),
+        held_out=_held_out(rows, facts, kept, serves, likely),
     )
+
+
+@dataclass(frozen=True)
+class _Likely:
+    """What to expect of problems that were not measured; see `select`."""
+
+    alike: Mapping[str, str]
+    facts: Mapping[str, Facts]
+    serves: Callable[[str, Facts], bool]
+
+    def beside(self, rows: Costs) -> Costs:
+        """The rows, and those of problems that are like one of them."""
+        found = dict(rows)
+        for problem, measured in self.alike.items():
+            facts = self.facts[problem]
+            row = {c: t for c, t in rows.get(measured, {}).items() if self.serves(c, facts)}
+            if row and problem not in rows:
+                found[problem] = row
+        return found
 
 
 def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
@@ -70,7 +94,11 @@ def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, serves: C
 
 
 def _held_out(
-    rows: Costs, facts: Mapping[str, Facts], kept: list[str], serves: Callable[[str, Facts], bool]
+    rows: Costs,
+    facts: Mapping[str, Facts],
+    kept: list[str],
+    serves: Callable[[str, Facts], bool],
+    likely: _Likely,
 ) -> dict[str, float]:
     """Regret of each problem under a tree that was learned without it, and without the rest of its fold.
 
@@ -83,7 +111,7 @@ def _held_out(
         rest = {p: r for p, r in rows.items() if p not in left_out}
         if not any(c in r for r in rest.values() for c in kept):
             continue
-        nodes = learn(rest, facts, kept)
+        nodes = learn(likely.beside(rest), facts, kept)
         for p in left_out:
             picked = next((c for c in rank(nodes, facts[p]) if serves(c, facts[p])), None)
             if picked is None or picked in rows[p]:
