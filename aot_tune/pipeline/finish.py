@@ -19,7 +19,7 @@ from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select
 from aot_tune.spec import Activate, AddTensor, Operator, Problem
 
-__all__ = ["choose", "finish"]
+__all__ = ["choose", "finish", "without_epilogue"]
 
 
 def choose(session: Session, evidence: Evidence) -> Chosen:
@@ -43,7 +43,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in evidence.workload}
-    bare = _without_epilogue(operator, evidence.workload)
+    bare = without_epilogue(operator, evidence.workload)
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     selection = select(
@@ -58,7 +58,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     return Chosen(evidence, selection, costs)
 
 
-def _without_epilogue(operator: Operator, workload: Iterable[Problem]) -> list[tuple[Problem, Problem]]:
+def without_epilogue(operator: Operator, workload: Iterable[Problem]) -> list[tuple[Problem, Problem]]:
     """Problems of a workload without their epilogue, those that are none of its own, each with the one that is nearest.
 
     A tree that knows nothing of them may send them where other sizes went.

@@ -76,7 +76,7 @@ class _Walk:
         lines, start = inspect.getsourcelines(python)
         first = start + next((i for i, row in enumerate(lines) if row.lstrip().startswith("def ")), 0)
         self.functions.append((source, module_file(python.__module__), first))
-        values = {f"{path}={self.text(value)}" for path, value in self.reads(function)}
+        values = {f"{path}={self._read(path, value)}" for path, value in self.reads(function)}
         defaults = [f"{p.name}={self.text(p.default)}" for p in function.signature.parameters.values()]
         kind = f"{type(function).__name__} {bool(getattr(function, 'noinline', False))}"
         self.texts.append("\n".join([function.__qualname__, kind, source, *defaults, *sorted(values)]))
@@ -98,9 +98,17 @@ class _Walk:
                 if value is not _MISSING and not isinstance(value, types.ModuleType):
                     yield ast.unparse(node), value
 
+    def _read(self, path: str, value: object) -> str:
+        bare = self.plain(value)
+        name = _choice(bare)
+        # `tl.PropagateNan.ALL` says which it is; by another name the value has to
+        return type(bare).__qualname__ if name and path.rpartition(".")[2] == name else self.text(value)
+
     def text(self, value: object) -> str:
         """A value as text that says all that code can be made of; functions are followed."""
         given, value = value, self.plain(value)
+        if name := _choice(value):
+            return f"{type(value).__qualname__}.{name}"
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}={self.text(value.value)}"
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
@@ -161,6 +169,12 @@ def _value(node: ast.AST, outside: dict[str, object]) -> object:
 
 def _of_triton(value: object) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] == "triton"
+
+
+def _choice(value: object) -> str:
+    """The name of one of Triton's own choices; some of its versions have enumerations of Python's, others have not."""
+    name = getattr(value, "name", None) if type(value).__module__.startswith("triton._C.") else None
+    return name if isinstance(name, str) else ""
 
 
 def _filled(cell: types.CellType) -> bool:

@@ -152,3 +152,33 @@ def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:
     assert choose_variants(costs, limit=0.01) == ["a"]
     facts = {"M=1": {"M": 1}, "M=2": {"M": 2}}
     assert select(costs, facts, always, times=times).kept == ("b",)
+
+
+def alike(sizes: tuple[int, ...]) -> tuple[Costs, dict[str, dict[str, int]], dict[str, str]]:
+    """Small sizes with an epilogue, a large one without: nothing tells which of the two makes the difference."""
+    costs: Costs = {f"M={m} fused": {"x": 1.0, "y": 2.0} for m in sizes} | {"M=9000": {"x": 2.0, "y": 1.0}}
+    facts = {p: {"M": int(p.split()[0][2:]), "epilogue": int("fused" in p)} for p in costs}
+    facts = {p: {"A_epilogue": f.pop("epilogue"), **f} for p, f in facts.items()}  # the first by name of equal splits
+    facts |= {f"M={m}": {"A_epilogue": 0, "M": m} for m in sizes}
+    return costs, facts, {f"M={m}": f"M={m} fused" for m in sizes}
+
+
+def test_a_problem_that_was_not_measured_goes_where_the_one_like_it_goes() -> None:
+    costs, facts, like = alike((1, 2))
+    assert rank(select(costs, facts, always).nodes, facts["M=1"])[0] == "y"
+    found = select(costs, facts, always, alike=like)
+    assert rank(found.nodes, facts["M=1"])[0] == "x"
+    assert rank(found.nodes, facts["M=9000"])[0] == "y"
+    assert set(found.regret) == set(costs)
+
+
+def test_what_does_not_serve_a_problem_is_not_taken_from_the_one_like_it() -> None:
+    costs, facts, like = alike((1, 2))
+    found = select(costs, facts, lambda c, f: c == "y" or f["A_epilogue"] == 1, alike=like)
+    assert rank(found.nodes, facts["M=1"])[0] == "y"
+    assert rank(found.nodes, facts["M=1 fused"])[0] == "x"
+
+
+def test_what_is_like_a_held_out_problem_is_held_out_with_it() -> None:
+    costs, facts, like = alike((1,))
+    assert select(costs, facts, always, alike=like).held_out == {"M=1 fused": 1.0, "M=9000": 1.0}

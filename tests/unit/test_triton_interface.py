@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, integer, pointer, request
 
+from aot_tune.compile import target_by_name
 from aot_tune.errors import ToolchainError
+from aot_tune.inspection import inspect_functions
+from aot_tune.library import bundled_templates, load_operators
 from aot_tune.render.specialize import specialized_pins
 from aot_tune.spec import (
     Config,
@@ -102,10 +107,11 @@ def test_a_digest_is_of_what_code_is_made_of(search: list[str], tmp_path: Path) 
         digest_after("parts.py", "SCALE = tl.constexpr(2.0)", "SCALE = tl.constexpr(3.0)"),
         digest_after("parts.py", "tl.constexpr(6.0)", "tl.constexpr(7.0)"),
         digest_after("parts.py", "return value * clamp(value)", "return value + clamp(value)"),
-        digest_after("parts.py", "tl.maximum(value, 0.0)", "tl.maximum(value, 0.5)"),
+        digest_after("parts.py", "tl.maximum(value, 0.0,", "tl.maximum(value, 0.5,"),
+        digest_after("parts.py", "tl.PropagateNan.NONE", "tl.PropagateNan.ALL"),
         digest_after("parts.py", "@triton.jit\ndef clamp", "@triton.jit(noinline=True)\ndef clamp"),
     ]
-    assert len({first, *different}) == 7
+    assert len({first, *different}) == 8
 
 
 _VERSIONS_SEEN: dict[str, str] = {}
@@ -118,6 +124,21 @@ def test_a_digest_is_the_same_in_every_version(search: list[str]) -> None:
     for name, answer in zip(names, ask(search, "cuda-sm_80", *(request(n, given) for n in names)), strict=True):
         assert answer.inspection is not None, answer.fault
         assert _VERSIONS_SEEN.setdefault(name, answer.inspection.digest) == answer.inspection.digest
+
+
+@EACH_TRITON
+def test_bundled_functions_are_known_again_in_every_version(search: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of one version is replayed with another: what differs is the code, not the source."""
+    monkeypatch.setattr(sys, "path", search)
+    operators = load_operators([bundled_templates()])
+    target = target_by_name("cuda-sm_90a")
+    read = {n: op for n, (_, op) in operators.items()}
+    found, fault = inspect_functions(read, [target], [], [bundled_templates()], os.environ)
+    assert not fault
+    assert len(found) >= 20
+    for name, on in found.items():
+        digest = on[target.name].digest
+        assert _VERSIONS_SEEN.setdefault(f"bundled {name}", digest) == digest, name
 
 
 A, B, C, D, E = dims("A B C D E")

@@ -1,0 +1,36 @@
+"""From evidence to a selection: what a tree is told of calls that no problem of the workload is for."""
+
+from __future__ import annotations
+
+from aot_tune.library import bundled_templates, load_operator
+from aot_tune.pipeline.finish import without_epilogue
+from aot_tune.spec import problem
+
+TEMPLATES = bundled_templates()
+
+
+def test_products_are_known_by_the_nearest_with_an_epilogue() -> None:
+    gemm = load_operator(TEMPLATES / "gemm")
+    rows = {"order": {"b": (1, 0)}, "dtypes": {"T": "f16"}}
+    tf32 = {"math": "tf32"}
+    residual = problem(M=1, N=8, K=8, present=["residual"], **rows)
+    both = problem(M=1, N=8, K=8, present=["bias", "residual"], **rows)
+    gelu = problem(M=2, N=8, K=8, present=["bias"], attributes={"activation": "gelu"} | tf32)
+    known = [problem(M=3, N=8, K=8), problem(M=3, N=8, K=8, present=["bias"])]
+    assert without_epilogue(gemm, [both, residual, gelu, *known]) == [
+        (problem(M=1, N=8, K=8, **rows), residual),
+        (problem(M=2, N=8, K=8, attributes=tf32), gelu),  # the arithmetic is no part of the epilogue
+    ]
+
+
+def test_an_operator_without_an_epilogue_has_none_to_leave_out() -> None:
+    norm = load_operator(TEMPLATES / "rms_norm")
+    assert without_epilogue(norm, norm.workload_for("cuda")) == []
+
+
+def test_the_bundled_products_have_all_that_they_are_tried_without() -> None:
+    """In 16 bits a product's time alone differs most from that with an activation: those are problems of their own."""
+    gemm = load_operator(TEMPLATES / "gemm")
+    found = without_epilogue(gemm, gemm.workload_for("cuda"))
+    assert found
+    assert all("activation" not in like.attributes for _, like in found)
