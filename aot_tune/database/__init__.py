@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.database.begun import Begun, begin
+from aot_tune.database.begun import Begun, begin, forget
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match import (
@@ -31,6 +31,7 @@ __all__ = [
     "database_path",
     "decode",
     "encode",
+    "forget",
     "load_database",
     "load_databases",
     "make_database",

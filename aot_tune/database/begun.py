@@ -7,14 +7,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from aot_tune.errors import CacheError
 from aot_tune.storage import DISK_ERRORS, CacheLocation, check_trust, private_folder, write_file
 
-__all__ = ["Begun", "begin"]
+__all__ = ["Begun", "begin", "forget"]
 
 _ROOM = "begun"
 _LONGEST_SECONDS = 24 * 3600.0
 """Measurements older than that are not what is asked for when all is to be measured again."""
+_COPIED_SECONDS = 60.0
+"""A file whose time differs more from the one that it holds is a copy, and so are measurements that look new."""
 
 _log = logging.getLogger("aot_tune.database")
 
@@ -23,12 +27,13 @@ _log = logging.getLogger("aot_tune.database")
 class Begun:
     """A build whose measurements count from `since` on: ns, by the clock of the cache's file system.
 
-    `resumed`: an earlier build began it, and did not end.
+    `resumed`: an earlier build began it, and did not end. No other build of its kind is, until `leave`.
     """
 
     path: Path
     since: int
     resumed: bool
+    lock: FileLock
 
     def end(self) -> None:
         """All is measured: the next build begins anew."""
@@ -39,26 +44,53 @@ class Begun:
                 "%s stays, and the next build that measures again takes this one's times: %s", self.path, error
             )
 
+    def leave(self) -> None:
+        """This build is over, whether it has ended what was begun or not."""
+        self.lock.release()
+
 
 def begin(location: CacheLocation, key: str) -> Begun | None:
     """Begin a build that measures anew, or go on with the one of that key which did not end in the last 24 hours.
 
-    None where the cache keeps nothing, or cannot be written to.
+    None where the cache is not read and written, or another such build is at work.
     """
     if location.root is None or location.mode != "rw":
         return None
     path = location.root / _ROOM / key
+    lock = FileLock(path.with_suffix(".lock"), mode=0o600)
     try:
         private_folder(path.parent)
         if not location.trusted:
             check_trust(path.parent.lstat(), path.parent)
-        resumed = path.is_file() and 0 <= time.time() - path.stat().st_mtime < _LONGEST_SECONDS
+        lock.acquire(timeout=0)
+        resumed = _resumable(path)
         if not resumed:
             path.unlink(missing_ok=True)
-            write_file(path, b"")
-        return Begun(path, path.stat().st_mtime_ns, resumed)
+            write_file(path, str(time.time_ns()).encode())
+        return Begun(path, path.stat().st_mtime_ns, resumed, lock)
+    except Timeout:
+        return None
     except (OSError, CacheError) as error:
+        lock.release()
         if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
             raise
         _log.warning("should this build be interrupted, the next one measures all again: %s", error)
         return None
+
+
+def forget(location: CacheLocation, key: str) -> None:
+    """Leave off what was begun: a build of another kind has ended since, or all is to be measured again."""
+    if location.root is None or location.mode not in ("rw", "fresh"):
+        return
+    try:
+        (location.root / _ROOM / key).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("what an interrupted build has measured is taken by the next that measures again: %s", error)
+
+
+def _resumable(path: Path) -> bool:
+    try:
+        began, changed = int(path.read_bytes()) / 1e9, path.stat().st_mtime
+    except (FileNotFoundError, ValueError):
+        return False
+    return abs(began - changed) < _COPIED_SECONDS and 0 <= time.time() - changed < _LONGEST_SECONDS

@@ -65,6 +65,8 @@ class MeasurementStore:
         required: bool = True,
         begun: Begun | None = None,
     ) -> None:
+        if begun is not None and not begun.resumed:
+            mode = "fresh"  # nothing was measured since, whatever the times of files say
         self._mode, self._trusted = mode, trusted
         self._since = 0 if begun is None else begun.since
         self._root = None if mode == "off" else root
@@ -84,8 +86,7 @@ class MeasurementStore:
                     raise
                 _log.warning("measurements are not kept: %s", error)
                 self._root = None
-        reads = mode != "fresh" and (begun is None or begun.resumed)
-        self.knew_any = self._root is not None and reads and (self._root / "measurements").is_dir()
+        self.knew_any = self._root is not None and mode != "fresh" and (self._root / "measurements").is_dir()
         """Whether there was any measurement, of whatever: without one, all that is asked for will be measured."""
 
     @classmethod

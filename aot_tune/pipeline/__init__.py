@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from aot_tune.clock import note_tuned, spent_before
-from aot_tune.database import Begun, MeasurementStore, begin
+from aot_tune.database import Begun, MeasurementStore, begin, forget
 from aot_tune.database.identity import digest
 from aot_tune.errors import BuildError
 from aot_tune.paths import BUNDLED_PREFIX
@@ -43,6 +43,7 @@ def build(directory: Path) -> None:
     for line in plan.summary():
         progress.line(line)
     session = Session(plan, paths, progress, budget)
+    begun: Begun | None = None
     try:
         reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
         progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
@@ -51,8 +52,7 @@ def build(directory: Path) -> None:
         report = repeats.take(directory)
         if report is None:
             report = _build(session, plan, directory, repeats)
-            if begun is not None:
-                begun.end()
+            _end(session, begun)
         else:
             note_tuned(directory, _link_memory(session), granted=session.load.granted)
         progress.line(
@@ -62,15 +62,18 @@ def build(directory: Path) -> None:
         sys.stdout.write(format_report(report))
         sys.stdout.flush()
     finally:
+        if begun is not None:
+            begun.leave()
         session.close()
 
 
 def _begin(session: Session) -> Begun | None:
     """Have what an interrupted build has measured anew be known to this one, which is to measure anew as well."""
-    plan = session.plan
-    if plan.options.mode != "tune":
+    if session.options.mode != "tune":
         return None
-    begun = begin(session.location, digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices]))
+    if session.location.mode == "fresh":
+        forget(session.location, _kind(session))
+    begun = begin(session.location, _kind(session))
     if begun is not None:
         session.store = MeasurementStore.at(session.location, begun)
         if begun.resumed:
@@ -79,6 +82,20 @@ def _begin(session: Session) -> Begun | None:
                 f"goes on with the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
             )
     return begun
+
+
+def _end(session: Session, begun: Begun | None) -> None:
+    if begun is not None:
+        begun.end()
+    elif session.options.mode == "auto":
+        forget(session.location, _kind(session))
+
+
+def _kind(session: Session) -> str:
+    """What builds have in common that would measure the same."""
+    plan, options = session.plan, session.options
+    asked = [options.filter, options.exclude_backends, options.effort]
+    return digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 
 def _shown_again(plan: Plan, directory: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,7 +43,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.note = "no candidate survived; the generic variant is all there is"
     facts = {p.id: operator.facts(p) for p in evidence.workload}
-    bare = without_epilogue(operator, evidence.workload)
+    bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
     selection = select(
@@ -58,8 +58,8 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     return Chosen(evidence, selection, costs)
 
 
-def without_epilogue(operator: Operator, workload: Iterable[Problem]) -> list[tuple[Problem, Problem]]:
-    """Problems of a workload without their epilogue, those that are none of its own, each with the one that is nearest.
+def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
+    """Problems without their epilogue, where that is none of them itself, each with the one that is nearest.
 
     A tree that knows nothing of them may send them where other sizes went.
     """
@@ -68,15 +68,27 @@ def without_epilogue(operator: Operator, workload: Iterable[Problem]) -> list[tu
     tensors = {s.tensor for s in operator.epilogue.steps if isinstance(s, AddTensor)}
     attributes = {s.attribute for s in operator.epilogue.steps if isinstance(s, Activate)}
     attributes = {a.name for a in operator.attributes if a.name in attributes and a.choices[0] == "none"}
-    own, found = {p.id for p in workload}, dict[str, tuple[int, Problem, Problem]]()
-    for one in workload:
-        present = tuple(t for t in one.present if t not in tensors)
+    own = {_facts(operator, one) for one in problems}
+    found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
+    for one in problems:
+        gone = tensors.intersection(one.present)
         kept = {a: v for a, v in one.attributes.items() if a not in attributes}
-        parts = len(one.present) - len(present) + len(one.attributes) - len(kept)
-        bare = msgspec.structs.replace(one, present=present, attributes=kept)
-        if bare.id not in own and (bare.id not in found or parts < found[bare.id][0]):
-            found[bare.id] = parts, bare, one
+        bare = msgspec.structs.replace(
+            one,
+            present=tuple(t for t in one.present if t not in gone),
+            attributes=kept,
+            order={t: v for t, v in one.order.items() if t not in gone},
+            strides={t: v for t, v in one.strides.items() if t not in gone},
+            alignment={t: v for t, v in one.alignment.items() if t not in gone},
+        )
+        parts, facts = len(gone) + len(one.attributes) - len(kept), _facts(operator, bare)
+        if facts not in own and (facts not in found or parts < found[facts][0]):
+            found[facts] = parts, bare, one
     return [(bare, one) for _, bare, one in found.values()]
+
+
+def _facts(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(operator.facts(problem).items()))
 
 
 def _plainer(evidence: Evidence) -> dict[str, str]:

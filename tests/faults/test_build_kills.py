@@ -117,6 +117,25 @@ def test_what_was_measured_before_a_kill_is_kept(project: Project, mode: str) ->
         assert known_before(project.build()) == 0
 
 
+@pytest.mark.parametrize("ended", [{"AOT_TUNE_CACHE": "fresh"}, {"AOT_TUNE_MODE": "auto"}])
+def test_what_was_killed_is_left_off_once_another_build_has_ended(project: Project, ended: dict[str, str]) -> None:
+    tune = {"AOT_TUNE_MODE": "tune"}
+    slow(project)
+    project.configure(**tune)
+    process = project.start()
+    read_until(process, "tried ")
+    time.sleep(0.3)
+    process.kill()
+    process.communicate()
+    quick(project)
+    for given in (tune | ended, tune):
+        (project.folder / "build" / "manifest.json").unlink(missing_ok=True)
+        project.configure(**given)
+        said = project.build(**given)
+        assert "which did not end" not in said
+    assert known_before(said) == 0
+
+
 def known_before(said: str) -> int:
     return int(said.split(" known from before", maxsplit=1)[0].rsplit(" ", 1)[-1])
 

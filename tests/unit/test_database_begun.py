@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.bench.records import Measurement
-from aot_tune.database import Begun, MeasurementStore, begin
+from aot_tune.database import Begun, MeasurementStore, begin, forget
 from aot_tune.spec import problem
 from aot_tune.storage import CacheLocation
 
@@ -22,8 +22,10 @@ def location(root: Path | None, mode: str = "rw") -> CacheLocation:
 
 
 def begun_at(root: Path, key: str = "key") -> Begun:
+    """What a build begins that is killed at once."""
     found = begin(location(root), key)
     assert found is not None
+    found.leave()
     return found
 
 
@@ -49,6 +51,7 @@ def test_only_what_was_measured_since_is_known(tmp_path: Path) -> None:
     assert not first.resumed
     assert not MeasurementStore.at(location(tmp_path), first).knew_any
     put(tmp_path, "since")
+    assert not known(tmp_path, first, "since")  # it began with nothing, whatever the times of files say
     again = begun_at(tmp_path)
     assert again.resumed
     assert again.since == first.since
@@ -76,10 +79,36 @@ def test_after_a_day_all_is_measured(tmp_path: Path, hours: float) -> None:
     """Also where the clock was set back."""
     first = begun_at(tmp_path)
     then = time.time() - hours * 3600
+    first.path.write_text(str(int(then * 1e9)))
     os.utime(first.path, (then, then))
     last = begun_at(tmp_path)
     assert not last.resumed
     assert abs(last.since / 1e9 - time.time()) < 60
+
+
+def test_a_copy_whose_files_all_look_new_is_not_gone_on_with(tmp_path: Path) -> None:
+    first = begun_at(tmp_path)
+    first.path.write_text(str(first.since - 3600 * 10**9))
+    assert not begun_at(tmp_path).resumed
+
+
+def test_two_builds_at_a_time_do_not_take_each_others_times(tmp_path: Path) -> None:
+    first = begin(location(tmp_path), "key")
+    assert first is not None
+    assert begin(location(tmp_path), "key") is None
+    assert begin(location(tmp_path), "other") is not None
+    first.leave()
+    assert begun_at(tmp_path).resumed
+
+
+@pytest.mark.parametrize("mode", ["rw", "fresh"])
+def test_what_is_forgotten_is_begun_anew(tmp_path: Path, mode: str) -> None:
+    begun_at(tmp_path)
+    forget(location(tmp_path, "ro"), "key")
+    assert begun_at(tmp_path).resumed
+    forget(location(tmp_path, mode), "key")
+    assert not begun_at(tmp_path).resumed
+    forget(location(None, "off"), "key")
 
 
 @pytest.mark.parametrize("mode", ["off", "ro", "fresh"])

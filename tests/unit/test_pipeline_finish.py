@@ -23,6 +23,15 @@ def test_products_are_known_by_the_nearest_with_an_epilogue() -> None:
     ]
 
 
+def test_what_dispatch_cannot_tell_apart_is_one_problem() -> None:
+    """What is said of a tensor that is gone, and a default that is written out, make no difference to a call."""
+    gemm = load_operator(TEMPLATES / "gemm")
+    size = {"M": 3, "N": 8, "K": 8}
+    unaligned = problem(**size, present=["residual"], order={"residual": (1, 0)}, alignment={"residual": 2})
+    assert without_epilogue(gemm, [unaligned]) == [(problem(**size), unaligned)]
+    assert without_epilogue(gemm, [unaligned, problem(**size, attributes={"activation": "none", "math": "ieee"})]) == []
+
+
 def test_an_operator_without_an_epilogue_has_none_to_leave_out() -> None:
     norm = load_operator(TEMPLATES / "rms_norm")
     assert without_epilogue(norm, norm.workload_for("cuda")) == []
