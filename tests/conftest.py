@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # for what test modules share
 settings.register_profile("any machine", deadline=None)  # how fast an example is says nothing about the code
 settings.load_profile("any machine")
+
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # `nohup`, or a shell's `&`, may have them ignored
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
