@@ -17,7 +17,6 @@ from aot_tune.bench.bench import Bench
 from aot_tune.bench.checks import derived_checks, oddest_checks
 from aot_tune.bench.family import family
 from aot_tune.bench.linked import verify_linked
-from aot_tune.bench.race import Entry
 from aot_tune.bench.records import (
     STATUSES,
     CandidateLike,
@@ -32,6 +31,7 @@ from aot_tune.bench.records import (
     Status,
     digest_of,
 )
+from aot_tune.bench.runner import Entry
 from aot_tune.bench.sandbox import features
 from aot_tune.bench.timing import paired_gain, spread, without_drift
 

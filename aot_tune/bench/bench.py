@@ -18,7 +18,7 @@ from aot_tune.bench.findings import Findings, Odd
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.preparation import Preparation
 from aot_tune.bench.process import DiedError, Worker
-from aot_tune.bench.race import Entry, Race
+from aot_tune.bench.race import Race
 from aot_tune.bench.records import (
     CandidateLike,
     Check,
@@ -28,6 +28,7 @@ from aot_tune.bench.records import (
     Policy,
     Prepared,
 )
+from aot_tune.bench.runner import Entry
 from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr, Operator, Problem
 

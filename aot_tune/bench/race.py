@@ -9,7 +9,6 @@ import secrets
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,47 +16,20 @@ import msgspec
 from aot_tune.bench import messages, timing
 from aot_tune.bench.attempt import told_apart
 from aot_tune.bench.process import DiedError, Worker
-from aot_tune.bench.records import WORKER_FAULT, CandidateLike, DeviceState, Measurement, Prepared, Status
+from aot_tune.bench.records import WORKER_FAULT, DeviceState, Measurement, Prepared
+from aot_tune.bench.runner import Entry, Runner
 from aot_tune.spec import Baseline
 
 if TYPE_CHECKING:
     from aot_tune.bench.bench import Bench
 
-__all__ = ["Entry", "Race"]
+__all__ = ["Race"]
 
 
 _SPARED = 3
 """A worker's death during a runner's turns is put down to others in the worker at most so often."""
 _LINGER = 0.3
 """Seconds in which what an entry leaves running must kill a worker that it has for itself, to be found out."""
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate in a race."""
-
-    candidate: CandidateLike
-    shared_object: Path
-    symbol: str
-    object_digest: str
-
-
-class _Runner:
-    """An entry or a baseline during a race; out once `status` is not ok."""
-
-    def __init__(self, name: str, digest: str, handle: str, entry: Entry | None) -> None:
-        self.name, self.digest, self.handle, self.entry = name, digest, handle, entry
-        self.status: Status = "ok"
-        self.reason = ""
-        self.error: float | None = None
-        self.bitwise: bool | None = None
-        self.overhead = 0.0
-        self.calls, self.warm = 1, 1
-        self.spared, self.tried = 0, False
-        self.home: Worker | None = None
-        self.samples: list[float] = []
-
-    def out(self, status: Status, reason: str) -> None:
-        self.status, self.reason = status, reason
 
 
 class Race:
@@ -69,8 +41,8 @@ class Race:
         self._bench, self._pool, self._policy = bench, bench.pool, bench.policy
         self._prepared = prepared
         self._race = secrets.token_hex(8)
-        self._entries = [_Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
-        self._baselines = [_Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._entries = [Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
+        self._baselines = [Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()
         self._recoveries = bench.policy.on_gpu.waits
@@ -92,7 +64,7 @@ class Race:
         self._unload()
         return [self._result(r) for r in runners]
 
-    def _worker(self, runner: _Runner) -> Worker:
+    def _worker(self, runner: Runner) -> Worker:
         """The runner's worker, in which it is loaded beside those that were asked before it."""
         if runner.entry is None:
             worker = self._pool.frameworks()
@@ -112,7 +84,7 @@ class Race:
             self._loaded.add(runner.handle)
         return worker
 
-    def _load(self, worker: Worker, runner: _Runner) -> None:
+    def _load(self, worker: Worker, runner: Runner) -> None:
         assert runner.entry is not None
         path = str(runner.entry.shared_object.resolve())
         worker.hosted.add(runner.digest)
@@ -125,7 +97,7 @@ class Race:
         if isinstance(reply, messages.Failure):
             runner.out(reply.status, reply.reason)
 
-    def _ask(self, runner: _Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
+    def _ask(self, runner: Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
         """Ask a runner's worker; when it dies, the runner is out and the race goes on without it.
 
         Where others were in the worker too, what one of them left behind may have killed it. Then those that are in the
@@ -155,7 +127,7 @@ class Race:
             return reply
         return None
 
-    def _blame(self, runner: _Runner, worker: Worker, death: DiedError) -> None:
+    def _blame(self, runner: Runner, worker: Worker, death: DiedError) -> None:
         """Put a runner out whose worker died, unless something else may have done it; then the others are tried."""
         if not self._may_be_blameless(runner, worker, death):
             self._strike(runner, death)
@@ -163,12 +135,12 @@ class Race:
         runner.spared += 1
         self._try_those_in(worker, but=runner)
 
-    def _may_be_blameless(self, runner: _Runner, worker: Worker, death: DiedError) -> bool:
+    def _may_be_blameless(self, runner: Runner, worker: Worker, death: DiedError) -> bool:
         """Whether something else than a runner may have killed its worker, as far as it is worth another try."""
         killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # as a budget's end does
         return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
 
-    def _try_those_in(self, died: Worker, but: _Runner | None = None) -> None:
+    def _try_those_in(self, died: Worker, but: Runner | None = None) -> None:
         """See, once for each, whether a worker outlives an entry that it has for itself; which is out, if not."""
         for runner in self._standing():
             self._loaded_in = None
@@ -187,16 +159,16 @@ class Race:
                     self._strike(runner, death)
         self._loaded_in = None
 
-    def _standing(self) -> list[_Runner]:
+    def _standing(self) -> list[Runner]:
         return [r for r in self._entries if r.status == "ok"]
 
-    def _strike(self, runner: _Runner, death: DiedError) -> None:
+    def _strike(self, runner: Runner, death: DiedError) -> None:
         runner.out(death.status, death.reason)
         self._loaded_in = None
         if runner.entry is not None:
             self._bench.findings.strike(runner.digest, death)
 
-    def _qualify(self, runner: _Runner) -> None:
+    def _qualify(self, runner: Runner) -> None:
         struck = self._bench.struck(runner.digest)
         if struck is not None:
             runner.out(struck.status, struck.reason)
@@ -205,7 +177,7 @@ class Race:
         if checked is not None and checked.runs:
             runner.calls = timing.group_size(checked.runs[-1], self._policy.sample_ns)
 
-    def _verify(self, runner: _Runner, when: str) -> messages.Checked | None:
+    def _verify(self, runner: Runner, when: str) -> messages.Checked | None:
         request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
         reply = self._ask(runner, request, self._policy.deadlines.verify)
         if not isinstance(reply, messages.Checked):
@@ -215,7 +187,7 @@ class Race:
         runner.error = max(reply.error, runner.error or 0.0)
         return reply
 
-    def _prepare_baseline(self, runner: _Runner) -> None:
+    def _prepare_baseline(self, runner: Runner) -> None:
         try:
             worker = runner.home = self._pool.frameworks()
             self._bench.introduce(worker, self._prepared)
@@ -236,13 +208,13 @@ class Race:
             runner.out("failed", reason)
             self._bench.remarks.log(f"{self._prepared.operator}: {runner.name} fails: {reason}")
 
-    def _rounds(self, runners: Sequence[_Runner]) -> None:
+    def _rounds(self, runners: Sequence[Runner]) -> None:
         order = random.Random(f"{self._policy.seed} {self._prepared.key}")
         for runner in runners:
             self._size(runner)
         running = [r for r in runners if r.status == "ok"]
         turn = sum((statistics.median(r.samples) * (r.calls + r.warm) for r in running), 0.0)
-        self._states.clear()
+        self._look()
         rounds = int(self._policy.race_ns / turn) if turn else 0
         rounds = min(max(rounds, self._policy.race_least), self._policy.race_rounds)
         for runner in runners:
@@ -251,13 +223,22 @@ class Race:
             self._round(runners, order, fresh=number == rounds - 1)
         self._repeat(runners, order)
 
-    def _round(self, runners: Sequence[_Runner], order: random.Random, *, fresh: bool) -> None:
-        """A turn of each that is still in the race, and after the last one the device's clock."""
-        turns = [r for r in runners if r.status == "ok"]
-        order.shuffle(turns)
-        mhz = 0.0
-        for runner in turns:
-            mhz = self._turn(runner, fresh=fresh, clock=self._probes and runner is turns[-1])
+    def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:
+        """A turn of each that is still in the race, and after the last one the device's clock.
+
+        What the device is like is asked once for all of them, which takes longer than a sample: a round that is taken
+        again for it is so as a whole.
+        """
+        spoiled = True
+        while spoiled:
+            turns = [r for r in runners if r.status == "ok"]
+            order.shuffle(turns)
+            mhz = 0.0
+            for runner in turns:
+                mhz = self._turn(runner, fresh=fresh, clock=self._probes and runner is turns[-1])
+            spoiled = self._spoiled()
+            for runner in turns if spoiled else ():
+                del runner.samples[-1:]
         self._clocks.append(mhz)
 
     @property
@@ -270,7 +251,7 @@ class Race:
             return list(range(len(self._clocks)))
         return timing.steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
-    def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
+    def _repeat(self, runners: Sequence[Runner], order: random.Random) -> None:
         """Take rounds under a changed clock again, and drop them as far as enough others are there."""
         if not self._probes:
             return
@@ -290,7 +271,7 @@ class Race:
                 runner.samples = [runner.samples[i] for i in kept]
         self._clocks = [self._clocks[i] for i in kept]
 
-    def _size(self, runner: _Runner) -> None:
+    def _size(self, runner: Runner) -> None:
         """Find how many calls a sample takes; a long call needs no call to warm up."""
         if runner.status != "ok":
             return
@@ -300,7 +281,7 @@ class Race:
             runner.calls = timing.group_size(call, 4 * self._policy.sample_ns)
             runner.warm = 0 if call > self._policy.long_ns else 1
 
-    def _turn(self, runner: _Runner, *, fresh: bool, clock: bool) -> float:
+    def _turn(self, runner: Runner, *, fresh: bool, clock: bool) -> float:
         """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
         self._hush(runner)
         request = messages.Turn(
@@ -311,22 +292,19 @@ class Race:
             fresh=fresh,
             clock=clock,
         )
-        while True:
-            reply = self._ask(runner, request, self._policy.deadlines.bench)
-            if not isinstance(reply, messages.Timed):
-                if runner.status == "ok":
-                    runner.out("no-result", "no worker could time it")
-                return 0.0
-            if reply.status != "ok":
-                runner.out(reply.status, reply.reason)
-                return 0.0
-            if not self._spoiled():
-                break
+        reply = self._ask(runner, request, self._policy.deadlines.bench)
+        if not isinstance(reply, messages.Timed):
+            if runner.status == "ok":
+                runner.out("no-result", "no worker could time it")
+            return 0.0
+        if reply.status != "ok":
+            runner.out(reply.status, reply.reason)
+            return 0.0
         runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
         runner.samples.append(reply.samples[0])
         return reply.mhz
 
-    def _hush(self, runner: _Runner) -> None:
+    def _hush(self, runner: Runner) -> None:
         """Before a turn: wait until nothing else runs on the cores, where that matters."""
         if not self._bench.family.on_host:
             return
@@ -336,11 +314,15 @@ class Race:
         if runner.entry is not None:
             self._pool.settle()
 
-    def _spoiled(self) -> bool:
-        """Whether the device slowed down during the last sample; waits for it when the sample is worth another try."""
+    def _look(self) -> DeviceState | None:
+        """What the device is like now, which is kept."""
         state = self._bench.conditions()
-        if state is not None:
-            self._states.append(state)
+        self._states += [state] if state is not None else []
+        return state
+
+    def _spoiled(self) -> bool:
+        """Whether the device slowed down during the last round; waits for it when the round is worth another try."""
+        state = self._look()
         if not self._recoveries or not self._bench.monitor.spoiled(state):
             return False
         self._recoveries -= 1
@@ -363,7 +345,7 @@ class Race:
                 with contextlib.suppress(DiedError):
                     self._pool.request(runner.home, unload, self._policy.deadlines.load)
 
-    def _result(self, runner: _Runner) -> Measurement:
+    def _result(self, runner: Runner) -> Measurement:
         floor = self._bench.floor_ns(self._prepared)
         final = told_apart(self._bench, floor, runner.samples, runner.overhead) if runner.status == "ok" else None
         status, reason = runner.status, runner.reason
