@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 
 from aot_tune.compile.run import kill_running
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.follow import follows_another
 from aot_tune.pipeline.linking import Linker
 from aot_tune.pipeline.outlook import expected_seconds
 from aot_tune.pipeline.session import Session
+from aot_tune.spec import Operator
 
 __all__ = ["Background", "may_compile"]
 
@@ -27,8 +29,12 @@ def may_compile(session: Session) -> bool:
     return session.turn.allows(max(_KEPT_FOR_RACES * (session.turn.seconds or 0.0), 1e-9))
 
 
+def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
+    return -expected_seconds(operator, entry), follows_another(operator, entry.candidate)
+
+
 class Background:
-    """Compiles entries, the longest first, in a thread of its own until `close`.
+    """Compiles entries in a thread of its own until `close`: the longest first, of equal ones what follows others last.
 
     `urgency` tells how urgent an entry's screens are. `waited` are seconds in which `take` had nothing to give.
     """
@@ -38,7 +44,7 @@ class Background:
     ) -> None:
         self._session, self._linker, self._urgency = session, linker, urgency
         operators = {n: loaded.operator for n, loaded in session.operators.items()}
-        self._entries = sorted(entries, key=lambda e: -expected_seconds(operators[e.candidate.operator], e))
+        self._entries = sorted(entries, key=lambda e: _when(operators[e.candidate.operator], e))
         self._found: queue.Queue[Entry | BaseException | None] = queue.Queue()
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._most = 0.0

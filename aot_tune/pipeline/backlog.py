@@ -9,7 +9,7 @@ from functools import partial
 from aot_tune.errors import WorkerError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import competes
+from aot_tune.pipeline.follow import competes, resembles
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
@@ -22,13 +22,15 @@ class Place:
     """A problem; what is measured of its number is measured on one device.
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
-    others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any.
+    others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any. On one
+    that `follows`, what is tried depends on the problem of another dtype.
     """
 
     number: int
     loaded: LoadedOperator
     evidence: Evidence
     problem: Problem
+    follows: bool = False
     urgency: float = 0.0
     rivals: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
@@ -57,7 +59,10 @@ class Place:
 def places_of(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[Place]:
     """All problems of the operators' workloads."""
     each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
-    return [Place(number, *one) for number, one in enumerate(each)]
+    return [
+        Place(number, loaded, evidence, problem, resembles(evidence.operator, problem))
+        for number, (loaded, evidence, problem) in enumerate(each)
+    ]
 
 
 class Backlog:
@@ -98,7 +103,7 @@ class Backlog:
         """Screen the most urgent of what waits; no problem is begun any more once `stop` says so of that urgency."""
         most = [(place, place.most) for place in self._places]
         top = max((urgency for _, urgency in most), default=-1.0)
-        chosen = (place for place, urgency in most if urgency == top >= 0.0)
+        chosen = sorted((place for place, urgency in most if urgency == top >= 0.0), key=lambda place: place.follows)
         crew.each((place.number, partial(_screen, place, top, stop)) for place in chosen)
 
 

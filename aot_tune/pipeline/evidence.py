@@ -31,7 +31,8 @@ class Entry:
 
     `recorded` is what a database says of its object, where the source is the recorded one and the toolchain too, or no
     measurement is made here; `rebuilt` says that the code here is another one than that which was measured. `only` are
-    the ids of the problems that it is tried on, where its kernel does not say it all.
+    the ids of the problems that it is tried on, where its kernel does not say it all; `due` says that it is compiled
+    next.
     """
 
     candidate: Candidate
@@ -41,6 +42,7 @@ class Entry:
     recorded: Code = field(default_factory=Code)
     rebuilt: bool = False
     only: set[str] | None = None
+    due: bool = False
 
     @classmethod
     def of(cls, operator: Operator, rendered: Rendered) -> Entry:
@@ -68,7 +70,8 @@ class Entry:
 class Evidence:
     """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
 
-    `fresh` has, by problem id, the candidates that were screened since the last race on it.
+    `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
+    candidates and problems on which these are not tried, for what they follow was far from the best.
     """
 
     operator: Operator
@@ -76,6 +79,7 @@ class Evidence:
     entries: dict[str, Entry]
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
     fresh: dict[str, set[str]] = field(default_factory=dict)
+    passed_over: set[tuple[str, str]] = field(default_factory=set)
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -89,9 +93,9 @@ class Evidence:
 
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
-        if entry.only is not None and problem.id not in entry.only:
-            return False
         candidate = entry.candidate
+        if (entry.only is not None and problem.id not in entry.only) or (candidate.id, problem.id) in self.passed_over:
+            return False
         known = self._conditions.known(candidate.id, problem)
         if known is not None:
             return known

@@ -12,6 +12,7 @@ from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.errors import AotTuneError, ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
+from aot_tune.pipeline.follow import pass_over
 from aot_tune.pipeline.outlook import task_of
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.pipeline.verification import verify_early
@@ -128,11 +129,16 @@ class Measurer:
         problem: Problem,
         entries: Sequence[Entry],
     ) -> None:
-        """Screen candidates on a problem against the best that it has so far, until the budget ends."""
+        """Screen candidates on a problem against the best that it has so far, until the budget ends.
+
+        Those that need not be, for what they follow was slow, are passed over.
+        """
         one = self._one(loaded, problem)
+        passed = pass_over(evidence, problem, entries)
+        self._session.outlook.spared(one.task, len(passed))
         row = evidence.measurements.get(problem.id, {}).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
-        waiting = list(entries)
+        waiting = [e for e in entries if e.candidate.id not in passed]
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring

@@ -100,6 +100,11 @@ class Outlook:
             self._screened[task] += 1
         self._tick(f"{task.operator} {task.problem}: {note}")
 
+    def spared(self, task: Task, count: int) -> None:
+        """So many candidates are not screened, though that was expected."""
+        with self._lock:
+            self._screens[task] = max(self._screens.get(task, 0) - count, 0)
+
     def raced(self, task: Task, seconds: float) -> None:
         """A race took that long."""
         with self._lock:

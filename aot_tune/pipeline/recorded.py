@@ -18,6 +18,7 @@ from aot_tune.database import (
 )
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.follow import follows_another
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator, Problem, Target, all_of
@@ -44,11 +45,18 @@ class Known:
         return self._baselines.get(problem_key(problem), [])
 
     def give(self, evidence: Evidence) -> int:
-        """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much."""
+        """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much.
+
+        What follows another dtype, and is known on other problems, was passed over where nothing is known of it.
+        """
         given = 0
+        known = {candidate for candidate, _ in self._by}
         for problem in evidence.workload:
             wanted = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
             found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
+            followers = {e.candidate.id for e in wanted if found and follows_another(evidence.operator, e.candidate)}
+            passed = (followers & known) - {m.candidate for m in found}
+            evidence.passed_over |= {(candidate, problem.id) for candidate in passed}
             there = evidence.measurements.get(problem.id, {})
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
             for measurement in (*found, *beside):

@@ -28,7 +28,7 @@ from aot_tune.storage import scratch_folder
 __all__ = ["vendor_entries"]
 
 _SECONDS = 180.0
-_PROCESSES, _PER_PROCESS = 4, 8
+_PROCESSES, _PER_PROCESS = 12, 4
 """At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
 a second or two to begin."""
 _PER_PROBLEM = {"quick": 4, "default": 16, "thorough": 32, "exhaustive": 48}

@@ -69,8 +69,9 @@ class Kernel:
         generic: accepts every legal call on its backend's devices in its dtypes; has one config, is built for the
             baseline target of its backend.
         order: configs to try first, best guess first; each gives some or all of the parameters.
-        follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only where it
-            was among the best in the second. For kernels that take long to compile.
+        follows: dtype to the dtype that it resembles, `{"f16": "bf16"}`: a config is tried in the first only if it was
+            among the best in the second somewhere, and on a problem only if it was not far from the best on the one
+            that is the same otherwise. For kernels that take long to compile; of a vendor's library the latter alone.
         algorithms: for a vendor's library: a problem as its module of `aot_tune.vendor` takes it (None: not this one),
             whose algorithms are then tried beside the declared configs.
         triton: for the backend `triton`, the function. Its autotuner's configs are the space where no parameters are

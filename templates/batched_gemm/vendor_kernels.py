@@ -37,6 +37,7 @@ CUBLASLT = Kernel(
     backend="cublaslt",
     parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
     algorithms=product,
+    follows={"f16": "bf16"},
     requires=(
         (stride("a", 2) == 1) & (stride("a", 1) >= K) | (stride("a", 1) == 1) & (stride("a", 2) >= M),
         (stride("b", 2) == 1) & (stride("b", 1) >= N) | (stride("b", 1) == 1) & (stride("b", 2) >= K),

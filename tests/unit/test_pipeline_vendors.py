@@ -68,15 +68,15 @@ def test_several_processes_give_the_answer_of_one(monkeypatch: pytest.MonkeyPatc
     answer = alone.ask(PRODUCTS)
     assert (alone.runs, len(answer)) == (1, len(PRODUCTS))
     assert len({str(one.configs) for one in answer}) > 1  # the order can be told from the answer
-    meet = threading.Barrier(2, timeout=60)
+    meet = threading.Barrier(4, timeout=60)
 
     def libraries(_number: int) -> Path:
-        meet.wait()  # broken unless two are there at once
+        meet.wait()  # broken unless all four are there at once
         return stub
 
     together = World(monkeypatch, 16, libraries)
     assert together.ask(PRODUCTS) == answer
-    assert together.runs == 2  # of 8 products or more each
+    assert together.runs == 4  # of 4 products or more each
     assert together.lines == alone.lines
     assert together.lines[0].endswith(" algorithms listed for 19 problems in 0 s")
 
@@ -101,9 +101,9 @@ def test_a_device_that_takes_one_process_at_a_time_is_asked_by_one_after_the_oth
 ) -> None:
     answer = World(monkeypatch, 1, lambda _: stub).ask(PRODUCTS)
     # Without a library a process ends as without a device.
-    world = World(monkeypatch, 16, lambda number: stub if number > 2 else NOWHERE)
+    world = World(monkeypatch, 16, lambda number: stub if number > 4 else NOWHERE)
     assert world.ask(PRODUCTS) == answer
-    assert world.runs == 4
+    assert world.runs == 8
 
 
 def test_without_an_answer_a_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
