@@ -12,7 +12,6 @@ from typing import Any
 
 from aot_tune.bench import messages
 from aot_tune.bench.attempt import Phases, Remarks, Run, failure_of
-from aot_tune.bench.checks import checks_for
 from aot_tune.bench.family import Monitor, family
 from aot_tune.bench.findings import Findings, Odd
 from aot_tune.bench.pool import Pool
@@ -50,6 +49,7 @@ class Bench:
         threads: of candidates and baselines.
         log: gets a line now and then.
         findings: those of benches on devices of the same model, to share; without, of this bench alone, in `scratch`.
+        waits: whether it waits for a device that others use: what takes times does.
 
     It belongs to the thread that enters it, which must live until it is left.
     """
@@ -63,8 +63,9 @@ class Bench:
         threads: int,
         log: Callable[[str], None] = lambda _line: None,
         findings: Findings | None = None,
+        waits: bool = True,
     ) -> None:
-        self.device, self.policy, self.log = device, policy, log
+        self.device, self.policy, self.log, self._waits = device, policy, log, waits
         self.findings = findings or Findings(scratch.resolve() / "references")
         self.family = family(device.family)
         self.monitor: Monitor = self.family.monitor(device, policy, log)
@@ -78,7 +79,8 @@ class Bench:
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
 
     def __enter__(self) -> Bench:
-        self.monitor.begin()
+        if self._waits:
+            self.monitor.begin()
         self.pool.__enter__()
         return self
 
@@ -334,9 +336,7 @@ class Bench:
         operator, folder = self._operators[prepared.operator], prepared.operator_folder
         findings, key = self.findings, "\n".join((folder, *(r.key() for r in requires)))
         if (findings, key) not in self._fitted:
-            found = findings.checks.get(
-                key, lambda: checks_for(operator, requires, self.policy, on_host=self.family.on_host)
-            )
+            found = findings.checks.of(Path(folder), operator, requires, self.policy, self.family.on_host)
             self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
         return self._fitted[findings, key]
 

@@ -77,9 +77,8 @@ def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, 
     return derived_checks(operator, requires, special=policy.special_values, most_bytes=policy.check_bytes, most=most)
 
 
-def oddest_checks(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
-    """Of `checks_for` that with the oddest strides, and one that chooses an attribute, if there are such."""
-    every = checks_for(operator, requires, policy, on_host=on_host)
+def oddest_checks(every: Sequence[Check]) -> list[Check]:
+    """Of what `checks_for` gives that with the oddest strides, and one that chooses an attribute, if there are such."""
     found = [c for c in every if not c.integers and not c.special]
     if not found:
         return []

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from aot_tune.bench import messages
+from aot_tune.bench.checks import checks_for
 from aot_tune.bench.process import DiedError
-from aot_tune.bench.records import Check, Prepared, digest_of
+from aot_tune.bench.records import Check, Policy, Prepared, digest_of
 from aot_tune.errors import WorkerError
-from aot_tune.spec import Expr
+from aot_tune.spec import Expr, Operator
 
-__all__ = ["Findings", "Odd", "Once"]
+__all__ = ["Checks", "Findings", "Odd", "Once"]
 
 T = TypeVar("T")
 
@@ -75,6 +76,20 @@ class Once(Generic[T]):
             return name in self._making
 
 
+class Checks:
+    """Odd problems by operator and what a kernel requires: to fit them takes a while, and many require the same."""
+
+    def __init__(self) -> None:
+        self._made = Once[list[Check]]()
+
+    def of(
+        self, folder: Path, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool
+    ) -> list[Check]:
+        """As `checks_for` gives them for the operator in a folder."""
+        name = "\n".join((str(folder.resolve()), policy.digest, str(on_host), *(r.key() for r in requires)))
+        return self._made.get(name, lambda: checks_for(operator, requires, policy, on_host=on_host))
+
+
 @dataclass(frozen=True)
 class Odd:
     """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
@@ -90,11 +105,14 @@ class Findings:
         folder: where references go; workers of all benches can read it.
         prefix: of their names, which tell them from those of others in a worker.
         over: whether what the benches do is being ended.
+        checks: those that are known from before.
     """
 
-    def __init__(self, folder: Path, prefix: str = "", over: Callable[[], bool] = _never) -> None:
+    def __init__(
+        self, folder: Path, prefix: str = "", over: Callable[[], bool] = _never, checks: Checks | None = None
+    ) -> None:
         self.folder, self.prefix, self.over = folder, prefix, over
-        self.checks = Once[list[Check]]()
+        self.checks = checks or Checks()
         self.references = Once[Prepared](over=over)
         self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked), over)
         self._lock = threading.Lock()

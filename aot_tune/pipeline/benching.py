@@ -119,6 +119,7 @@ class LazyBench:
                     threads=self.session.threads,
                     log=self.session.progress.line,
                     findings=self.shared.findings,
+                    waits=self._exclusive,
                 )
             )
             self._stack.enter_context(stack.pop_all())

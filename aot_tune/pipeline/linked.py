@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import re
 import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,8 +25,9 @@ from aot_tune.database import operator_digest
 from aot_tune.errors import BuildError, CacheError, WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
-from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.story import variant_name
+from aot_tune.pipeline.turns import Turns, in_turns, unavailable
 from aot_tune.pipeline.verification import served_by
 from aot_tune.plan import read_plan
 from aot_tune.progress import Progress
@@ -37,8 +38,6 @@ from aot_tune.storage import DISK_ERRORS, check_folder, private_folder, replace_
 __all__ = ["plan_checks", "verify_library"]
 
 _FILE = "shipped.json"
-_UNAVAILABLE = re.compile(r"\breturned -100\b")
-"""AOT_TUNE_UNAVAILABLE: what a variant needs, such as a vendor's library, is not here; dispatch takes the next one."""
 _HOST_FLOPS, _HOST_BYTES = 1 << 31, 32 << 20
 """References of larger problems take seconds on a CPU, too long for a check at the end of each build."""
 _REMEMBERED = 256
@@ -72,7 +71,7 @@ def plan_checks(
             candidate = entry.candidate
             key = (name, candidate.target, *(r.key() for r in entry.requires))
             if key not in odd:
-                odd[key] = _odd(session, loaded.operator, entry)
+                odd[key] = _odd(session, loaded, entry)
             checks = (Check(problem=_problem(session, loaded.operator, entry, found)), *odd[key])
             shipped.append(
                 _Shipped(
@@ -89,10 +88,13 @@ def plan_checks(
     return path
 
 
-def _odd(session: Session, operator: Operator, entry: Entry) -> list[Check]:
+def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
     """One or two small problems that the object was right on by itself."""
     family = target_by_name(entry.candidate.target).family
-    return oddest_checks(operator, entry.requires, session.policy_of(family), on_host=family == "cpu")
+    policy = session.policy_of(family)
+    return oddest_checks(
+        session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host=family == "cpu")
+    )
 
 
 def _problem(session: Session, operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
@@ -176,21 +178,18 @@ def _verify(
     begun = time.monotonic()
     right, whole, failed = 0, True, list[str]()
     for device, group in groups:
+        turns = Turns(group, partial(_run, session, library), _ENOUGH - len(failed))
         try:
-            # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
-            with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
-                for one in group:
-                    if len(failed) == _ENOUGH:
-                        break
-                    found = _run(session, bench, library, one)
-                    right += found.status == "ok"
-                    if found.status == "failed" and _UNAVAILABLE.search(found.reason):
-                        session.progress.line(f"{library.name}: not verified inside the library: {found.reason}")
-                    elif found.status != "ok":
-                        failed.append(_told(one, found))
+            in_turns(session, device, turns)
         except WorkerError as error:  # a replay needs less than a worker does: it may be the first one of this build
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
+        for one, found in turns.found:
+            right += found.status == "ok"
+            if unavailable(found):
+                session.progress.line(f"{library.name}: not verified inside the library: {found.reason}")
+            elif found.status != "ok":
+                failed.append(_told(one, found))
     if failed:
         _refuse(directory, library, failed, sum(len(group) for _, group in groups))
     if right:
@@ -207,7 +206,7 @@ def _told(one: _Shipped, found: Measurement) -> str:
 
 def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -> NoReturn:
     again = ["aot-tune", "check-library", "--directory", str(directory), "--library", str(library)]
-    least = "at least " * (len(failed) == _ENOUGH)
+    least = "at least " * (len(failed) >= _ENOUGH)
     raise BuildError(
         f"{library.name}: {least}{len(failed)} of {count} variants fail inside the library",
         why="\n       ".join(failed),
@@ -216,7 +215,7 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
     )
 
 
-def _run(session: Session, lazy: LazyBench, library: Path, one: _Shipped) -> Measurement:
+def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Measurement:
     loaded, bench = session.operators[one.operator], lazy.get()
     prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"

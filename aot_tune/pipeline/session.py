@@ -15,6 +15,7 @@ import msgspec
 
 from aot_tune.bench import Device, Policy, policy_for
 from aot_tune.bench.cpu import usable_cores
+from aot_tune.bench.findings import Checks
 from aot_tune.compile import (
     Batch,
     Object,
@@ -122,6 +123,7 @@ class Session:
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
         self.outlook = Outlook(progress, self.budget)
+        self.checks = Checks()
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))

@@ -45,7 +45,7 @@ class Shared:
         folder = self.folder()
         with self._lock:
             if self._findings is None:
-                self._findings = Findings(folder / "references", over=self._over)
+                self._findings = Findings(folder / "references", over=self._over, checks=self._session.checks)
             return self._findings
 
     def folder(self) -> Path:

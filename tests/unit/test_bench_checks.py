@@ -74,7 +74,7 @@ def test_the_oddest_checks_are_among_them(folder: Path, on_host: bool) -> None:
     operator = load_operator(folder)
     for kernel in operator.kernels:
         every = checks_for(operator, kernel.requires, Policy(), on_host=on_host)
-        found = oddest_checks(operator, kernel.requires, Policy(), on_host=on_host)
+        found = oddest_checks(every)
         assert 1 <= len(found) <= 2
         assert all(c in every and not c.special and not c.integers for c in found)
         if kernel.generic:
@@ -82,7 +82,7 @@ def test_the_oddest_checks_are_among_them(folder: Path, on_host: bool) -> None:
             assert bool(found[-1].problem.attributes) == bool(operator.attributes)
         if kernel.generic and on_host:  # where the list is thinned, such a check may be left out
             assert any(strides[-1] > 1 for strides in found[0].problem.strides.values())
-    assert oddest_checks(operator, (dim(operator.dims[0]) < 0,), Policy(), on_host=on_host) == []
+    assert oddest_checks([]) == []
 
 
 def test_a_pinned_dim_has_its_value_in_every_check() -> None:

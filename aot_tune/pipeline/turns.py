@@ -1,0 +1,121 @@
+"""Variants of a linked library in turn: on a GPU by several benches at a time, for nothing is timed."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Generic, TypeVar
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.bench.cpu import usable_cores
+from aot_tune.errors import WorkerError
+from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shared import Shared
+
+__all__ = ["Turns", "in_turns", "unavailable"]
+
+T = TypeVar("T")
+
+_UNAVAILABLE = re.compile(r"\breturned -100\b")
+"""AOT_TUNE_UNAVAILABLE: what a variant needs, such as a vendor's library, is not here; dispatch takes the next one."""
+_MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
+"""Benches at a time: at most so many, each for so many cores, so much of the device's memory and so many variants. A
+bench is three processes, which take seconds to start."""
+_AGAIN = 0.1
+"""Seconds between two attempts to end what runs."""
+
+
+class Turns(Generic[T]):
+    """What benches take in turn: `run` is called with each, until `enough` of them have failed.
+
+    `found` is what it came to, in the order in which they were given.
+    """
+
+    def __init__(self, given: Sequence[T], run: Callable[[LazyBench, T], Measurement], enough: int) -> None:
+        self._given, self._run, self._enough = given, run, enough
+        self._left = deque(range(len(given)))
+        self._lock = threading.Lock()
+        self._found: dict[int, Measurement] = {}
+        self.ended = False
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @property
+    def found(self) -> list[tuple[T, Measurement]]:
+        """What was run, and what it came to."""
+        return [(self._given[i], m) for i, m in sorted(self._found.items())]
+
+    def work(self, bench: LazyBench) -> None:
+        """Take one after the other, until none is left.
+
+        Raises:
+            WorkerError: when a worker cannot be started; what it was for is left to others.
+        """
+        while (number := self._next()) is not None:
+            try:
+                found = self._run(bench, self._given[number])
+            except WorkerError:
+                with self._lock:
+                    self._left.append(number)
+                raise
+            with self._lock:
+                self._found[number] = found
+
+    def help(self, bench: LazyBench) -> None:
+        """The same beside another bench, with a bench of one's own; where that cannot work, the other does it all."""
+        try:
+            with bench:
+                self.work(bench)
+        except WorkerError as error:
+            if not self.ended:
+                bench.session.progress.line(f"{bench.device.name}: one bench less verifies: {error}")
+
+    def _next(self) -> int | None:
+        with self._lock:
+            failed = sum(m.status != "ok" and not unavailable(m) for m in self._found.values())
+            return None if self.ended or failed >= self._enough or not self._left else self._left.popleft()
+
+
+def unavailable(found: Measurement) -> bool:
+    """Whether a variant could not be run for lack of what it needs."""
+    return found.status == "failed" and bool(_UNAVAILABLE.search(found.reason))
+
+
+def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
+    """Have all turns done on a device; a CPU is shared with other builds, a GPU's memory is not.
+
+    Raises:
+        WorkerError: when no worker can be started.
+    """
+    count = _benches(device, len(turns))
+    with (
+        Shared(session, count, lambda: turns.ended) as shared,
+        LazyBench(session, device, exclusive=device.family != "cpu", shared=shared) as first,
+        ThreadPoolExecutor(count) as threads,
+    ):
+        first.get()  # has the device to itself, before others begin on it
+        others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
+        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with the thread that has them
+        try:
+            turns.work(first)
+            for one in helping:
+                one.result()
+            turns.work(first)  # what another one could not do
+        except BaseException:
+            turns.ended = True
+            while wait(helping, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
+                for bench in others:
+                    bench.interrupt()
+            raise
+
+
+def _benches(device: Device, count: int) -> int:
+    if device.family == "cpu":
+        return 1
+    memory = int(device.identity.get("memory_gib", 0))
+    return max(1, min(_MOST, usable_cores() // _CORES, memory // _GIB, count // _EACH))

@@ -1,0 +1,141 @@
+"""Benches that verify the variants of a linked library in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from aot_tune.bench import Device, Measurement
+from aot_tune.errors import WorkerError
+from aot_tune.pipeline import turns
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.turns import Turns, in_turns
+from aot_tune.spec import problem
+
+GPU = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 139})
+CPU = Device(family="cpu", name="CPU", slug="cpu", identity={})
+
+
+class Bench:
+    """Stands in for `LazyBench`; notes who was there, and which thread had it."""
+
+    made: ClassVar[list[Bench]] = []
+
+    def __init__(self, session: Any, device: Device, *, exclusive: bool, shared: object) -> None:
+        self.session, self.device, self.exclusive, self.shared = session, device, exclusive, shared
+        self.thread, self.left, self.interrupted, self.got = 0, False, threading.Event(), False
+        self.made.append(self)
+
+    def __enter__(self) -> Bench:
+        self.thread = threading.get_ident()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = True
+
+    def get(self) -> None:
+        assert len(self.made) == 1  # nobody else is there yet
+        self.got = True
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def measured(status: str = "ok", reason: str = "") -> Measurement:
+    return Measurement(
+        candidate="", object="", problem=problem(N=1), device="", policy="", status=cast(Any, status), reason=reason
+    )
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Turns[int], list[str]]]:
+    monkeypatch.setattr(turns, "LazyBench", Bench)
+    monkeypatch.setattr(turns, "usable_cores", lambda: 16)
+    monkeypatch.setattr(Bench, "made", [])
+    monkeypatch.setattr(turns, "Shared", lambda *_: contextlib.nullcontext("shared"))
+
+    def run(one: Callable[[Bench, int], Measurement], count: int = 60, enough: int = 8, device: Device = GPU) -> Any:
+        lines: list[str] = []
+        session = SimpleNamespace(progress=SimpleNamespace(line=lines.append))
+        given: Turns[int] = Turns(range(count), cast(Any, one), enough)
+        in_turns(cast(Session, session), device, given)
+        return given, lines
+
+    return run
+
+
+def test_several_benches_share_the_variants_of_a_gpu(verify: Callable[..., Any]) -> None:
+    meet = threading.Barrier(3, timeout=30)
+    seen: dict[int, int] = {}
+
+    def one(bench: Bench, number: int) -> Measurement:
+        if threading.get_ident() not in seen.values():
+            meet.wait()  # broken unless three are at it at once
+        assert threading.get_ident() == bench.thread
+        seen[number] = bench.thread
+        return measured()
+
+    done, _ = verify(one)
+    assert [n for n, _ in done.found] == list(range(60)) == sorted(seen)
+    assert len(Bench.made) == len(set(seen.values())) == 3
+    assert [b.exclusive for b in Bench.made] == [True, False, False]
+    assert all(b.left for b in Bench.made)
+    assert Bench.made[0].got
+
+
+@pytest.mark.parametrize(("device", "count"), [(CPU, 60), (GPU, 20)])
+def test_one_bench_is_enough_for_few_variants_and_for_a_cpu(
+    verify: Callable[..., Any], device: Device, count: int
+) -> None:
+    done, _ = verify(lambda *_: measured(), count, device=device)
+    assert len(Bench.made) == 1
+    assert Bench.made[0].exclusive == (device is GPU)
+    assert len(done.found) == count
+
+
+def test_a_small_gpu_holds_one_bench(verify: Callable[..., Any]) -> None:
+    small = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 23})
+    verify(lambda *_: measured(), device=small)
+    assert len(Bench.made) == 1
+
+
+def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Callable[..., Any]) -> None:
+    met = threading.Barrier(3, timeout=30)
+
+    def one(bench: Bench, _number: int) -> Measurement:
+        if not bench.interrupted.is_set():  # with its first: each of the three has taken something
+            bench.interrupted.set()
+            met.wait()
+        if bench is not Bench.made[0]:
+            raise WorkerError("it does not start")
+        return measured()
+
+    done, lines = verify(one)
+    assert [n for n, _ in done.found] == list(range(60))
+    assert len(lines) == 2
+    assert all("GPU: one bench less verifies: it does not start" in line for line in lines)
+
+
+def test_it_ends_with_enough_failures_but_not_for_lack_of_a_library(verify: Callable[..., Any]) -> None:
+    done, _ = verify(lambda *_: measured("failed", "the call returned -100: no library"))
+    assert len(done.found) == 60
+    Bench.made.clear()
+    done, _ = verify(lambda *_: measured("wrong-result"), enough=8)
+    assert 8 <= len(done.found) <= 8 + 2  # what the others were at
+
+
+def test_a_fault_ends_the_others(verify: Callable[..., Any]) -> None:
+    def one(bench: Bench, _number: int) -> Measurement:
+        if bench is Bench.made[0]:
+            raise KeyboardInterrupt
+        assert bench.interrupted.wait(30)
+        raise WorkerError("its worker was killed")
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(one)
+    assert all(b.left for b in Bench.made)
