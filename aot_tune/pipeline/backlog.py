@@ -9,8 +9,9 @@ from functools import partial
 from aot_tune.errors import WorkerError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import competes, resembles
+from aot_tune.pipeline.follow import competes
 from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.resemblance import Resemblances, rank_of
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 
@@ -22,15 +23,15 @@ class Place:
     """A problem; what is measured of its number is measured on one device.
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
-    others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any. On one
-    that `follows`, what is tried depends on the problem of another dtype.
+    others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any. Problems
+    of a lower `rank` tell what need not be tried on it.
     """
 
     number: int
     loaded: LoadedOperator
     evidence: Evidence
     problem: Problem
-    follows: bool = False
+    rank: int = 0
     urgency: float = 0.0
     rivals: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
@@ -60,7 +61,7 @@ def places_of(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[Place]:
     """All problems of the operators' workloads."""
     each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
     return [
-        Place(number, loaded, evidence, problem, resembles(evidence.operator, problem))
+        Place(number, loaded, evidence, problem, rank_of(evidence.operator, problem))
         for number, (loaded, evidence, problem) in enumerate(each)
     ]
 
@@ -70,6 +71,8 @@ class Backlog:
 
     def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
         self._places = places_of(pairs)
+        self._resemblances: dict[int, tuple[int, Resemblances]] = {}
+        self._fallen = {id(evidence): _fallen(evidence) for _, evidence in pairs}
 
     def __bool__(self) -> bool:
         return any(place.rivals or place.others for place in self._places)
@@ -103,14 +106,46 @@ class Backlog:
         """Screen the most urgent of what waits; no problem is begun any more once `stop` says so of that urgency."""
         most = [(place, place.most) for place in self._places]
         top = max((urgency for _, urgency in most), default=-1.0)
-        chosen = sorted((place for place, urgency in most if urgency == top >= 0.0), key=lambda place: place.follows)
-        crew.each((place.number, partial(_screen, place, top, stop)) for place in chosen)
+        chosen = [place for place, urgency in most if urgency == top >= 0.0]
+        chosen.sort(key=lambda place: (place.rank, place.number))
+        known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
+        crew.each((place.number, partial(_screen, place, found, top, stop)) for place, found in known)
+        self._reconsider()
+
+    def _resemblances_of(self, evidence: Evidence) -> Resemblances:
+        count, found = self._resemblances.get(id(evidence), (0, None))
+        if found is None or count != len(evidence.entries):
+            count, found = len(evidence.entries), Resemblances(evidence)
+            self._resemblances[id(evidence)] = count, found
+        return found
+
+    def _reconsider(self) -> None:
+        """Where candidates have turned out to fail since, what was passed over for them waits again."""
+        for evidence in {id(place.evidence): place.evidence for place in self._places}.values():
+            before, self._fallen[id(evidence)] = self._fallen[id(evidence)], _fallen(evidence)
+            if before == self._fallen[id(evidence)]:
+                continue
+            passed, evidence.passed_over = evidence.passed_over, set()
+            for place in (p for p in self._places if p.evidence is evidence):
+                mine = (evidence.entries[c] for c, problem in passed if problem == place.problem.id)
+                place.add(evidence.tried(place.problem, mine))
 
 
-def _screen(place: Place, urgency: float, stop: Callable[[float], bool], measurer: Measurer) -> bool:
+def _fallen(evidence: Evidence) -> int:
+    """How many candidates failed, or did not compile."""
+    return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.entries.values())
+
+
+def _screen(
+    place: Place, resemblances: Resemblances, urgency: float, stop: Callable[[float], bool], measurer: Measurer
+) -> bool:
     if stop(urgency):
         return False
     taken = place.take(urgency)
+    passed = resemblances.pass_over(place.problem, taken)
+    if passed:
+        measurer.spare(place.loaded, place.problem, len(passed))
+        taken = [e for e in taken if e.candidate.id not in passed]
     try:
         measurer.screen(place.loaded, place.evidence, place.problem, taken)
     except WorkerError:  # another device may screen them

@@ -71,7 +71,7 @@ class Evidence:
     """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
-    candidates and problems on which these are not tried, for what they follow was far from the best.
+    candidates and problems on which these are not tried, see `resemblance`, and `broken` has candidates that failed.
     """
 
     operator: Operator
@@ -80,6 +80,7 @@ class Evidence:
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -126,6 +127,8 @@ class Evidence:
         row = self.measurements.setdefault(measurement.problem.id, {})
         if measurement.status != "skipped" or measurement.candidate not in row:
             row[measurement.candidate] = measurement
+        if _fails(measurement):
+            self.broken.add(measurement.candidate)
 
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""

@@ -17,7 +17,7 @@ from aot_tune.pipeline.story import failures_of, generic_only, tell, variant_nam
 from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select
-from aot_tune.spec import Activate, AddTensor, Operator, Problem
+from aot_tune.spec import Operator, Problem
 
 __all__ = ["choose", "finish", "without_epilogue"]
 
@@ -63,25 +63,12 @@ def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[
 
     A tree that knows nothing of them may send them where other sizes went.
     """
-    if operator.epilogue is None:
-        return []
-    tensors = {s.tensor for s in operator.epilogue.steps if isinstance(s, AddTensor)}
-    attributes = {s.attribute for s in operator.epilogue.steps if isinstance(s, Activate)}
-    attributes = {a.name for a in operator.attributes if a.name in attributes and a.choices[0] == "none"}
     own = {_facts(operator, one) for one in problems}
     found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
     for one in problems:
-        gone = tensors.intersection(one.present)
-        kept = {a: v for a, v in one.attributes.items() if a not in attributes}
-        bare = msgspec.structs.replace(
-            one,
-            present=tuple(t for t in one.present if t not in gone),
-            attributes=kept,
-            order={t: v for t, v in one.order.items() if t not in gone},
-            strides={t: v for t, v in one.strides.items() if t not in gone},
-            alignment={t: v for t, v in one.alignment.items() if t not in gone},
-        )
-        parts, facts = len(gone) + len(one.attributes) - len(kept), _facts(operator, bare)
+        bare = operator.without_epilogue(one)
+        parts = len(one.present) - len(bare.present) + len(one.attributes) - len(bare.attributes)
+        facts = _facts(operator, bare)
         if facts not in own and (facts not in found or parts < found[facts][0]):
             found[facts] = parts, bare, one
     return [(bare, one) for _, bare, one in found.values()]

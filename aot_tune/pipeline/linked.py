@@ -178,6 +178,8 @@ def _verify(
     begun = time.monotonic()
     right, whole, failed = 0, True, list[str]()
     for device, group in groups:
+        if len(failed) >= _ENOUGH:
+            break
         turns = Turns(group, partial(_run, session, library), _ENOUGH - len(failed))
         try:
             in_turns(session, device, turns)

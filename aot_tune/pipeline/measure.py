@@ -12,7 +12,6 @@ from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.errors import AotTuneError, ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
-from aot_tune.pipeline.follow import pass_over
 from aot_tune.pipeline.outlook import task_of
 from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.pipeline.verification import verify_early
@@ -129,16 +128,11 @@ class Measurer:
         problem: Problem,
         entries: Sequence[Entry],
     ) -> None:
-        """Screen candidates on a problem against the best that it has so far, until the budget ends.
-
-        Those that need not be, for what they follow was slow, are passed over.
-        """
+        """Screen candidates on a problem against the best that it has so far, until the budget ends."""
         one = self._one(loaded, problem)
-        passed = pass_over(evidence, problem, entries)
-        self._session.outlook.spared(one.task, len(passed))
         row = evidence.measurements.get(problem.id, {}).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
-        waiting = [e for e in entries if e.candidate.id not in passed]
+        waiting = list(entries)
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
@@ -154,6 +148,10 @@ class Measurer:
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
             outlook = self._session.outlook
             outlook.screened(one.task, own, whole - own, f"best so far {shown}")
+
+    def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
+        """So many candidates are not screened on a problem, though that was expected."""
+        self._session.outlook.spared(self._one(loaded, problem).task, count)
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
         """Screen a candidate on this device now, whatever is known of it, here or from other devices.

@@ -153,11 +153,11 @@ class _Tuning:
         due = self.due()
         now = {id(e) for e in due}
         self._left = [e for e in self._left if id(e) not in now]
-        for entry in due:
-            entry.due = True
         self.backlog.add(e for e in due if e.object is not None)  # a probe had to be compiled before
         due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
+            for entry in due:
+                entry.due = self._session.turn.seconds is None  # else there may be no time for it
             urgency: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
                 mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]

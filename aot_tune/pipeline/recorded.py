@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -18,7 +19,7 @@ from aot_tune.database import (
 )
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import follows_another
+from aot_tune.pipeline.resemblance import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator, Problem, Target, all_of
@@ -29,7 +30,8 @@ __all__ = ["Known", "known_here", "recorded_evidence"]
 class Known:
     """Measurements of a database by candidate and problem."""
 
-    def __init__(self, measurements: tuple[Measurement, ...] = ()) -> None:
+    def __init__(self, measurements: tuple[Measurement, ...] = (), refused: Iterable[Measurement] = ()) -> None:
+        self._refused = {(m.candidate, problem_key(m.problem)) for m in refused}
         self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
         self._baselines: dict[str, list[Measurement]] = {}
         for m in measurements:
@@ -47,22 +49,29 @@ class Known:
     def give(self, evidence: Evidence) -> int:
         """Add what is known of an operator's candidates to the evidence, as far as that lacks it; returns how much.
 
-        What follows another dtype, and is known on other problems, was passed over where nothing is known of it.
+        What a record on a GPU does not have was passed over, where times on a problem that resembles it say so.
         """
         given = 0
-        known = {candidate for candidate, _ in self._by}
         for problem in evidence.workload:
             wanted = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
             found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
-            followers = {e.candidate.id for e in wanted if found and follows_another(evidence.operator, e.candidate)}
-            passed = (followers & known) - {m.candidate for m in found}
-            evidence.passed_over |= {(candidate, problem.id) for candidate in passed}
             there = evidence.measurements.get(problem.id, {})
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
             for measurement in (*found, *beside):
                 evidence.add(measurement)
             given += len(found)
+        if given and evidence.target.family != "cpu":
+            self._pass_over(evidence)
         return given
+
+    def _pass_over(self, evidence: Evidence) -> None:
+        resemblances = Resemblances(evidence)
+        for problem in sorted(evidence.workload, key=partial(rank_of, evidence.operator)):
+            key = problem_key(problem)
+            missing = (e for e in evidence.tried(problem) if not evidence.has(e, problem))
+            resemblances.pass_over(
+                problem, [e for e in missing if (e.candidate.id, key) not in self._refused], NEAR_IN_A_RECORD
+            )
 
 
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
@@ -85,7 +94,7 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
             | {i: e.code for i, e in entries.items() if e.digest},
             baselines=database.baselines,
         )
-        return Known(match.usable)
+        return Known(match.usable, [r.measurement for r in match.refused])
     return Known()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections import deque
@@ -32,7 +33,8 @@ _AGAIN = 0.1
 class Turns(Generic[T]):
     """What benches take in turn: `run` is called with each, until `enough` of them have failed.
 
-    `found` is what it came to, in the order in which they were given.
+    `found` is what it came to, in the order in which they were given. What fails beside other benches may do so for
+    their sake: it is run `again` by one that is alone.
     """
 
     def __init__(self, given: Sequence[T], run: Callable[[LazyBench, T], Measurement], enough: int) -> None:
@@ -66,6 +68,14 @@ class Turns(Generic[T]):
             with self._lock:
                 self._found[number] = found
 
+    def again(self, bench: LazyBench) -> None:
+        """Run what has failed once more, and what nobody could do."""
+        failed = [number for number, found in sorted(self._found.items()) if _failed(found)]
+        for number in failed:
+            del self._found[number]
+        self._left.extendleft(reversed(failed))
+        self.work(bench)
+
     def help(self, bench: LazyBench) -> None:
         """The same beside another bench, with a bench of one's own; where that cannot work, the other does it all."""
         try:
@@ -77,13 +87,17 @@ class Turns(Generic[T]):
 
     def _next(self) -> int | None:
         with self._lock:
-            failed = sum(m.status != "ok" and not unavailable(m) for m in self._found.values())
+            failed = sum(map(_failed, self._found.values()))
             return None if self.ended or failed >= self._enough or not self._left else self._left.popleft()
 
 
 def unavailable(found: Measurement) -> bool:
     """Whether a variant could not be run for lack of what it needs."""
     return found.status == "failed" and bool(_UNAVAILABLE.search(found.reason))
+
+
+def _failed(found: Measurement) -> bool:
+    return found.status != "ok" and not unavailable(found)
 
 
 def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
@@ -102,10 +116,12 @@ def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
         others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
         helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with the thread that has them
         try:
-            turns.work(first)
+            with contextlib.suppress(*([WorkerError] if others else [])):
+                turns.work(first)
             for one in helping:
                 one.result()
-            turns.work(first)  # what another one could not do
+            if others:
+                turns.again(first)
         except BaseException:
             turns.ended = True
             while wait(helping, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time

@@ -15,7 +15,7 @@ import msgspec
 from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.checks import check_operator
 from aot_tune.spec.dtypes import DType, dtype
-from aot_tune.spec.epilogue import Epilogue
+from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
 from aot_tune.spec.expr import Expr, as_expr
 from aot_tune.spec.generators import IntegerSums
 from aot_tune.spec.kernel import Kernel
@@ -217,6 +217,23 @@ class Operator:
         for variable, choices in self.dtypes.items():
             facts[f"dtype.{variable}"] = choices.index(problem.dtypes.get(variable, choices[0]))
         return facts
+
+    def without_epilogue(self, problem: Problem) -> Problem:
+        """The problem without what the epilogue adds or applies; itself where there is nothing of it."""
+        steps = self.epilogue.steps if self.epilogue is not None else ()
+        gone = {s.tensor for s in steps if isinstance(s, AddTensor)}.intersection(problem.present)
+        applied = {s.attribute for s in steps if isinstance(s, Activate)}
+        applied = {a.name for a in self.attributes if a.name in applied and a.choices[0] == "none"}
+        if not gone and not applied.intersection(problem.attributes):
+            return problem
+        return msgspec.structs.replace(
+            problem,
+            present=tuple(t for t in problem.present if t not in gone),
+            attributes={a: v for a, v in problem.attributes.items() if a not in applied},
+            order={t: v for t, v in problem.order.items() if t not in gone},
+            strides={t: v for t, v in problem.strides.items() if t not in gone},
+            alignment={t: v for t, v in problem.alignment.items() if t not in gone},
+        )
 
     def compulsory_bytes(self, problem: Problem) -> int:
         """Bytes of a call that must cross the memory bus once: every present tensor, read or written."""

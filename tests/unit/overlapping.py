@@ -81,6 +81,7 @@ class World:
         self.compiled: list[str] = []
         self.screened: list[tuple[str, str]] = []
         self.raced: list[str] = []
+        self.spared: dict[str, int] = {}
         self.verified: list[str] = []
         self.delay, self.fault, self.busy = delay, fault, False
         self.times, self.finals = TIMES, TIMES
@@ -166,6 +167,9 @@ class World:
     def each(self, jobs: Iterable[tuple[int, Job]]) -> None:
         for _, job in jobs:
             job(cast(Any, self))
+
+    def spare(self, _loaded: object, where: Problem, count: int) -> None:
+        self.spared[where.id] = self.spared.get(where.id, 0) + count
 
     def screen(self, _loaded: object, evidence: Evidence, where: Problem, tried: list[Entry]) -> None:
         for one in tried:

@@ -16,10 +16,12 @@ from test_pipeline_deadline import LOADED, ONE, measurer
 from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Device, Measurement
+from aot_tune.bench.findings import Checks
 from aot_tune.errors import WorkerError
 from aot_tune.pipeline.backlog import _screen, places_of
 from aot_tune.pipeline.crew import Crew, _Turns
 from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.resemblance import Resemblances
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune import _nothing_is_known
 from aot_tune.search import Budget
@@ -34,7 +36,11 @@ def crew_of(count: int) -> Crew:
     assert len({d.digest for d in devices}) == 1
     lines: list[str] = []
     session = SimpleNamespace(
-        turn=Budget(None), devices=devices, progress=SimpleNamespace(line=lines.append), said=lines
+        turn=Budget(None),
+        devices=devices,
+        progress=SimpleNamespace(line=lines.append),
+        said=lines,
+        checks=Checks(),
     )
     return Crew(cast(Session, session), devices)
 
@@ -373,5 +379,5 @@ def test_a_worker_that_fails_leaves_screens_to_others() -> None:
             raise WorkerError("lost")
 
     with pytest.raises(WorkerError, match="lost"):
-        _screen(place, 0.0, lambda _: False, cast(Measurer, Failing()))
+        _screen(place, Resemblances(place.evidence), 0.0, lambda _: False, cast(Measurer, Failing()))
     assert [*place.rivals, *place.others] == [GENERIC]

@@ -15,6 +15,7 @@ import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench import Device, Measurement, Status
+from aot_tune.bench.findings import Checks
 from aot_tune.database.records import rounded
 from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.pipeline import benching, measure, verification
@@ -120,7 +121,11 @@ def lazy_bench(monkeypatch: pytest.MonkeyPatch, lines: list[str], patience: floa
     monkeypatch.setattr(Fickle, "starts", 0, raising=False)
     monkeypatch.setattr(benching, "Bench", Fickle)
     session = SimpleNamespace(
-        progress=SimpleNamespace(line=lines.append), policy_of=lambda _: None, threads=1, turn=Budget(None)
+        progress=SimpleNamespace(line=lines.append),
+        policy_of=lambda _: None,
+        threads=1,
+        turn=Budget(None),
+        checks=Checks(),
     )
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this other test"})
     return LazyBench(cast(Session, session), device, Budget(patience))
@@ -224,6 +229,7 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | Non
         budget=budget,
         progress=progress,
         outlook=Outlook(progress, budget),
+        checks=Checks(),
         store=SimpleNamespace(operator=lambda *_: store),
         policy_of=lambda _: SimpleNamespace(digest=""),
     )

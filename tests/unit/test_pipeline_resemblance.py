@@ -1,149 +1,245 @@
-"""In a dtype that follows another a candidate is tried only on problems on whose like it was not far from the best."""
+"""A candidate is not tried on a problem where it was far from the best on one that the problem resembles."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from overlapping import OPERATOR, TARGET, entry
+from overlapping import OPERATOR, TARGET, N, entry
 from test_pipeline_deadline import Bench, measurer
 
-from aot_tune.bench import Measurement
+from aot_tune.bench import Measurement, Status
+from aot_tune.compile import Object
 from aot_tune.database import Code
 from aot_tune.pipeline.backlog import Backlog, places_of
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import pass_over, resembles
 from aot_tune.pipeline.outlook import task_of
 from aot_tune.pipeline.recorded import Known
+from aot_tune.pipeline.resemblance import NEAR, NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import LoadedOperator
-from aot_tune.spec import Problem, problem
+from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
+from aot_tune.spec.epilogue import Activate
 
-SMALL, LARGE = problem(N=8), problem(N=64)
-SMALL_F16, LARGE_F16 = (problem(N=n, dtypes={"T": "f16"}) for n in (8, 64))
+
+def made(dtype: str = "", *, bias: bool = False, relu: bool = False, n: int = 8) -> Problem:
+    return problem(
+        N=n,
+        dtypes={"T": dtype} if dtype else {},
+        present=("bias",) if bias else (),
+        attributes={"activation": "relu"} if relu else {},
+    )
+
+
+PLAIN, PLAIN_F16, LARGE, LARGE_F16 = made(), made("f16"), made(n=64), made("f16", n=64)
+FUSED, FUSED_F16 = made(bias=True, relu=True), made("f16", bias=True, relu=True)
 KERNELS = tuple(
     dataclasses.replace(k, dtypes={"T": ("bf16", "f16")}, follows={"f16": "bf16"}) if k.name == "vendor" else k
     for k in OPERATOR.kernels
 )
-RESEMBLING = dataclasses.replace(OPERATOR, workload={"cuda": (SMALL_F16, LARGE_F16, SMALL, LARGE)}, kernels=KERNELS)
+RESEMBLING = dataclasses.replace(
+    OPERATOR,
+    tensors=(*OPERATOR.tensors, Tensor("bias", (N,), "T", optional=True)),
+    attributes=(Attribute("activation", ("none", "relu")),),
+    epilogue=Epilogue("out", (AddTensor("bias", (0,)), Activate("activation"))),
+    workload={"cuda": (FUSED_F16, PLAIN_F16, FUSED, PLAIN, LARGE_F16, LARGE)},
+    kernels=KERNELS,
+)
 LOADED = cast(LoadedOperator, SimpleNamespace(operator=RESEMBLING, folder=Path()))
-
-
-def everyone() -> dict[str, Entry]:
-    """By symbol; all compiled but for those of f16 that are no library's calls."""
-    found = [entry(k, d, w) for k in ("slow", "vendor") for d in ("bf16", "f16") for w in (1, 2, 3)]
-    for one in found:
-        if one.candidate.dtypes["T"] == "bf16":
-            one.recorded = Code(one.rendered.symbol, "device")
-    return {e.rendered.symbol: e for e in (*found, entry("generic", "f16"))}
-
-
-def times(evidence: Evidence, where: Problem, told: Mapping[str, float], entries: Mapping[str, Entry]) -> None:
-    for symbol, ns in told.items():
-        one = entries[symbol].candidate.id
-        evidence.add(
-            Measurement(
-                candidate=one, object=symbol, problem=where, device="d", policy="p", status="ok", screen=(ns,) * 4
-            )
-        )
-
-
-TOLD = {
-    "slow_bf16_1": 100.0,
-    "slow_bf16_2": 114.0,
-    "slow_bf16_3": 116.0,
-    "vendor_bf16_1": 300.0,
-    "vendor_bf16_2": 350.0,
-}
+OWN = {"slow_bf16_1": 100.0, "slow_bf16_2": 114.0, "slow_bf16_3": 116.0}
+TOLD = OWN | {"vendor_bf16_1": 300.0, "vendor_bf16_2": 350.0}
 """On one problem; of the library's third call nothing is known there."""
-
-
-@pytest.fixture
-def entries() -> dict[str, Entry]:
-    return everyone()
-
-
-@pytest.fixture
-def evidence(entries: dict[str, Entry]) -> Evidence:
-    found = Evidence(RESEMBLING, TARGET, {e.candidate.id: e for e in entries.values()})
-    times(found, SMALL, TOLD, entries)
-    return found
-
-
-def passed(evidence: Evidence, where: Problem, entries: Mapping[str, Entry], symbols: list[str]) -> set[str]:
-    gone = pass_over(evidence, where, [entries[s] for s in symbols])
-    return {s for s, e in entries.items() if e.candidate.id in gone}
-
-
 F16 = [f"{kernel}_f16_{w}" for kernel in ("slow", "vendor") for w in (1, 2, 3)]
 
 
-def test_what_was_far_from_the_best_of_its_kind_is_passed_over(evidence: Evidence, entries: dict[str, Entry]) -> None:
-    for symbol in F16[:3]:
-        entries[symbol].due = True
-    assert passed(evidence, SMALL_F16, entries, F16) == {"slow_f16_3", "vendor_f16_2"}
-    assert not evidence.meant_for(entries["slow_f16_3"], SMALL_F16)
-    assert evidence.meant_for(entries["slow_f16_3"], LARGE_F16)
+class Told:
+    """Evidence, with its entries by symbol: those of bf16 are compiled, those of f16 are due."""
+
+    def __init__(self) -> None:
+        found = [entry(k, d, w) for k in ("slow", "vendor") for d in ("bf16", "f16") for w in (1, 2, 3)]
+        found += [entry("generic", "bf16"), entry("generic", "f16")]
+        self.entries = {e.rendered.symbol: e for e in found}
+        for one in found:
+            if one.candidate.dtypes["T"] == "bf16":
+                self.compiled(one.rendered.symbol)
+            else:
+                one.due = True
+        self.evidence = Evidence(RESEMBLING, TARGET, {e.candidate.id: e for e in found})
+
+    def compiled(self, *symbols: str) -> None:
+        for symbol in symbols or self.entries:
+            self.entries[symbol].recorded = Code(symbol, "device")
+
+    def times(self, where: Problem, told: Mapping[str, float], status: Status = "ok", *, raced: bool = False) -> None:
+        for symbol, ns in told.items():
+            self.evidence.add(
+                Measurement(
+                    candidate=self.entries[symbol].candidate.id,
+                    object=symbol,
+                    problem=where,
+                    device="d",
+                    policy="p",
+                    status=status,
+                    screen=() if raced else (ns,) * 4,
+                    final=(ns,) * 4 if raced else None,
+                    race="r" if raced else None,
+                )
+            )
+
+    def passed(self, where: Problem, symbols: Iterable[str], near: float = NEAR) -> set[str]:
+        chosen = [self.entries[s] for s in symbols]
+        gone = Resemblances(self.evidence).pass_over(where, chosen, near)
+        return {s for s, e in self.entries.items() if e.candidate.id in gone}
+
+    def given(self, refused: Iterable[Measurement] = ()) -> Evidence:
+        """What a build knows that has these times from a record."""
+        gone = list(refused)
+        known = (m for row in self.evidence.measurements.values() for m in row.values() if m not in gone)
+        again = Evidence(RESEMBLING, TARGET, self.evidence.entries)
+        Known(tuple(known), gone).give(again)
+        return again
 
 
-def test_it_is_held_against_what_is_tried_here(evidence: Evidence, entries: dict[str, Entry]) -> None:
-    entries["slow_f16_3"].due = True
-    assert passed(evidence, SMALL_F16, entries, ["slow_f16_3"]) == set()
-    entries["slow_f16_1"].only = {LARGE_F16.id}
-    entries["slow_f16_1"].due = True
-    assert passed(evidence, SMALL_F16, entries, ["slow_f16_3"]) == set()
-    entries["slow_f16_1"].only = None
-    assert passed(evidence, SMALL_F16, entries, ["slow_f16_3"]) == {"slow_f16_3"}
+@pytest.fixture
+def told() -> Told:
+    found = Told()
+    found.times(PLAIN, TOLD)
+    return found
 
 
-def test_nothing_is_passed_over_of_which_nothing_is_known(evidence: Evidence, entries: dict[str, Entry]) -> None:
-    assert passed(evidence, LARGE_F16, entries, F16) == set()
-    assert passed(evidence, SMALL, entries, ["slow_bf16_3", "vendor_bf16_2"]) == set()
-    assert passed(evidence, SMALL_F16, entries, ["generic_f16_0"]) == set()
-    assert evidence.passed_over == set()
+def test_in_a_dtype_that_follows_what_was_far_from_the_best_of_its_kind_is_passed_over(told: Told) -> None:
+    assert told.passed(PLAIN_F16, F16) == {"slow_f16_3", "vendor_f16_2"}
+    assert not told.evidence.meant_for(told.entries["slow_f16_3"], PLAIN_F16)
+    assert told.evidence.meant_for(told.entries["slow_f16_3"], LARGE_F16)
 
 
-def test_what_is_passed_over_is_not_screened_nor_expected(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, entries: dict[str, Entry]
-) -> None:
+def test_so_it_is_with_an_epilogue(told: Told) -> None:
+    told.times(PLAIN, {"generic_bf16_0": 9000.0})
+    assert told.passed(FUSED, [*TOLD, "generic_bf16_0"]) == {"slow_bf16_3", "vendor_bf16_2"}
+
+
+def test_one_resemblance_is_enough_and_what_was_passed_over_is_so_again(told: Told) -> None:
+    assert told.passed(FUSED, TOLD) == {"slow_bf16_3", "vendor_bf16_2"}
+    told.times(FUSED, {"slow_bf16_1": 120.0, "slow_bf16_2": 100.0})
+    told.times(PLAIN_F16, {"slow_f16_2": 120.0, "slow_f16_1": 100.0})  # the third was not timed there
+    assert told.passed(FUSED_F16, F16) == {"slow_f16_1", "slow_f16_2", "slow_f16_3", "vendor_f16_2"}
+
+
+def test_it_is_held_against_what_is_tried_too(told: Told) -> None:
+    first, second = told.entries["slow_f16_1"], told.entries["slow_f16_2"]
+    first.due = second.due = False
+    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == set()
+    first.due, first.only = True, {LARGE_F16.id}
+    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == set()
+    first.only = None
+    assert told.passed(PLAIN_F16, ["slow_f16_3"]) == {"slow_f16_3"}
+
+
+@pytest.mark.parametrize(("symbol", "where"), [("slow_bf16_1", LARGE), ("slow_f16_1", LARGE_F16)])
+def test_what_fails_somewhere_is_no_measure_for_others(told: Told, symbol: str, where: Problem) -> None:
+    told.times(where, {symbol: 1.0}, "wrong-result")
+    assert told.passed(PLAIN_F16, F16[:3]) == set()
+
+
+def test_nor_is_what_did_not_compile(told: Told) -> None:
+    told.entries["slow_f16_1"].object = Object(
+        key="", path="", digest="", symbol="", source="", target=TARGET.name, status="compile-failed"
+    )
+    assert told.passed(PLAIN_F16, F16[:3]) == set()
+
+
+def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
+    assert told.passed(LARGE_F16, F16) == set()
+    assert told.passed(PLAIN, [*TOLD, "generic_bf16_0"]) == set()
+    assert told.evidence.passed_over == set()
+
+
+def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     bench = Bench()
     one, outlook = measurer(monkeypatch, bench, seconds=None)
-    for symbol in F16[:3]:
-        entries[symbol].due = True
-    outlook.expect([evidence], list(entries.values()), devices=1, overlap=True)
-    task = task_of(RESEMBLING, SMALL_F16)
+    told.compiled()
+    outlook.expect([told.evidence], [], devices=1, overlap=True)
+    task = task_of(RESEMBLING, PLAIN_F16)
     left = outlook._screens[task]
-    one.screen(LOADED, evidence, SMALL_F16, [entries[s] for s in F16])
+    backlog = Backlog([(LOADED, told.evidence)])
+    backlog.add(told.entries[s] for s in F16)
+    places = [p for p in backlog._places if p.problem == PLAIN_F16]
+    backlog._places = places
+    backlog.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(one) for _, job in jobs])), lambda _: False)
     assert bench.calls == 4
     assert left - outlook._screens[task] == 6
 
 
-def test_a_record_says_what_was_passed_over(evidence: Evidence, entries: dict[str, Entry]) -> None:
+def test_problems_that_others_resemble_are_screened_first(told: Told) -> None:
+    ranks = {p.id: rank_of(RESEMBLING, p) for p in RESEMBLING.workload_for("cuda")}
+    assert [ranks[p.id] for p in (PLAIN, LARGE, FUSED, PLAIN_F16, FUSED_F16)] == [0, 0, 1, 1, 2]
+    told.compiled()
+    backlog, asked = Backlog([(LOADED, told.evidence)]), list[str]()
+    backlog.add(told.entries.values())
+    member = SimpleNamespace(screen=lambda _l, _e, where, _w: asked.append(where.id), spare=lambda *_: None)
+    backlog.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs])), lambda _: False)
+    assert asked == sorted(asked, key=lambda p: ranks[p])
+    assert asked == sorted([p.id for p in RESEMBLING.workload_for("cuda")], key=lambda p: ranks[p])
+    assert [p.rank for p in places_of([(LOADED, told.evidence)])] == [2, 1, 1, 0, 1, 0]
+
+
+def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Told) -> None:
+    """The best of bf16 is wrong in f16, which shows as late as on the last problem."""
+    told.times(LARGE, TOLD)
+    told.compiled()
+    backlog, asked = Backlog([(LOADED, told.evidence)]), list[tuple[Problem, str]]()
+
+    def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry]) -> None:
+        for symbol in (e.rendered.symbol for e in tried):
+            asked.append((where, symbol))
+            wrong = (where, symbol) == (LARGE_F16, "slow_f16_1")
+            told.times(where, {symbol: 90.0}, "wrong-result" if wrong else "ok")
+
+    member = SimpleNamespace(screen=screen, spare=lambda *_: None)
+    crew = cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs]))
+    backlog.add(told.entries[s] for s in F16[:3])
+    backlog._places = [p for p in backlog._places if p.problem in (PLAIN_F16, LARGE_F16)]
+    backlog.screen(crew, lambda _: False)
+    both = ("slow_f16_1", "slow_f16_2")
+    assert sorted(asked, key=str) == sorted([(p, s) for p in (PLAIN_F16, LARGE_F16) for s in both], key=str)
+    assert backlog
+    asked.clear()
+    backlog.screen(crew, lambda _: False)
+    assert sorted(s for _, s in asked) == ["slow_f16_3", "slow_f16_3"]
+    assert not backlog
+
+
+def test_a_record_lacks_what_was_passed_over(told: Told) -> None:
     """So a build upon it neither compiles nor measures what the one that was recorded did without."""
-    for one in entries.values():
-        one.recorded = Code(one.rendered.symbol, "device")
-    times(evidence, SMALL_F16, {"slow_f16_1": 90.0}, entries)
-    times(evidence, LARGE_F16, {"slow_f16_1": 90.0, "slow_f16_3": 95.0}, entries)
-    known = Known(tuple(m for row in evidence.measurements.values() for m in row.values()))
-    again = Evidence(RESEMBLING, TARGET, evidence.entries)
-    assert known.give(again) == len(TOLD) + 3
-    assert again.passed_over == {(entries["slow_f16_3"].candidate.id, SMALL_F16.id)}
-    assert not again.lacks(entries["slow_f16_3"])
-    assert again.lacks(entries["slow_f16_2"])  # which the record does not know at all
-    assert again.lacks(entries["slow_bf16_3"])  # on LARGE, which is not of a dtype that follows
+    told.compiled()
+    told.times(PLAIN_F16, {"slow_f16_1": 90.0, "vendor_f16_1": 300.0})
+    again = told.given()
+    passed = {(told.entries[s].candidate.id, PLAIN_F16.id) for s in ("slow_f16_2", "slow_f16_3", "vendor_f16_2")}
+    assert {(c, p) for c, p in again.passed_over if p == PLAIN_F16.id} == passed
+    assert 100.0 * NEAR_IN_A_RECORD < 114.0 < 100.0 * NEAR  # the second: a race may have told other times than a screen
 
 
-def test_problems_of_the_other_dtype_are_screened_first(evidence: Evidence, entries: dict[str, Entry]) -> None:
-    assert [resembles(RESEMBLING, p) for p in (SMALL_F16, SMALL)] == [True, False]
-    assert [p.follows for p in places_of([(LOADED, evidence)])] == [True, True, False, False]
-    backlog, asked = Backlog([(LOADED, evidence)]), list[str]()
-    for one in entries.values():
-        one.recorded = Code(one.rendered.symbol, "device")
-    backlog.add(entries.values())
-    member = SimpleNamespace(screen=lambda _loaded, _evidence, where, _entries: asked.append(where.id))
-    crew = SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs])
-    backlog.screen(crew, lambda _: False)  # type: ignore[arg-type]
-    assert asked == [SMALL.id, LARGE.id, SMALL_F16.id, LARGE_F16.id]
+def test_what_a_record_lacks_though_it_was_near_the_best_is_tried(told: Told) -> None:
+    """A budget ended before it was."""
+    told.compiled()
+    told.times(LARGE, {"slow_bf16_1": 100.0, "slow_bf16_2": 104.0, "slow_bf16_3": 130.0})
+    told.times(LARGE_F16, {"generic_f16_0": 9000.0})
+    again = told.given()
+    assert [s for s in F16[:3] if again.meant_for(told.entries[s], LARGE_F16)] == ["slow_f16_1", "slow_f16_2"]
+    assert again.lacks(told.entries["slow_f16_1"])
+
+
+def test_what_a_record_has_in_a_race_that_is_broken_is_tried(told: Told) -> None:
+    """Another kernel of the race is a new one: what was among its finalists was not passed over."""
+    told.compiled()
+    told.times(PLAIN_F16, {"slow_f16_1": 100.0, "slow_f16_3": 90.0}, raced=True)
+    third = told.entries["slow_f16_3"]
+    assert third.candidate.id in told.evidence.measurements[PLAIN_F16.id]
+    refused = [told.evidence.measurements[PLAIN_F16.id][third.candidate.id]]
+    again = told.given(refused)
+    assert again.meant_for(third, PLAIN_F16)
+    assert again.lacks(third)
+    assert not again.meant_for(told.entries["slow_f16_2"], PLAIN_F16)

@@ -121,6 +121,29 @@ def test_what_a_bench_that_cannot_work_had_taken_is_done_by_another(verify: Call
     assert all("GPU: one bench less verifies: it does not start" in line for line in lines)
 
 
+def test_what_fails_beside_others_is_run_again_alone(verify: Callable[..., Any]) -> None:
+    met, tried = threading.Barrier(3, timeout=30), list[int]()
+
+    def one(bench: Bench, number: int) -> Measurement:
+        if not bench.interrupted.is_set():
+            bench.interrupted.set()
+            met.wait()
+        tried.append(number)
+        again = tried.count(number) == 2
+        if again and number in (3, 7):
+            assert bench is Bench.made[0]
+            assert all(b.left for b in Bench.made[1:])
+        if number == 7 or (number == 3 and not again):
+            return measured("oom")
+        if number == 5 and not again:
+            raise WorkerError("no worker can hold it")
+        return measured()
+
+    done, _ = verify(one)
+    assert [(n, m.status) for n, m in done.found] == [(n, "oom" if n == 7 else "ok") for n in range(60)]
+    assert [tried.count(n) for n in (3, 5, 7)] == [2, 2, 2]
+
+
 def test_it_ends_with_enough_failures_but_not_for_lack_of_a_library(verify: Callable[..., Any]) -> None:
     done, _ = verify(lambda *_: measured("failed", "the call returned -100: no library"))
     assert len(done.found) == 60

@@ -1,0 +1,117 @@
+"""What need not be tried on a problem: candidates that were far from the best on one that it resembles.
+
+That is the problem which is the same but for its epilogue, and the one of the dtypes that a kernel follows, as far as
+the workload has them: a config that is slow at a product stays so with a bias, and is so in f16 where it was in bf16. A
+GPU is not kept waiting for that; on a CPU everything is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.follow import competes, groups_of, other_dtypes, resembled
+from aot_tune.spec import Operator, Problem
+
+__all__ = ["NEAR", "NEAR_IN_A_RECORD", "Resemblances", "rank_of"]
+
+NEAR = 1.15
+"""A candidate is tried where it took at most so many times the best time of what is tried too. Of the 4750 times of an
+H200 for products in f16 or with an epilogue that leaves 2972, and of 123 of rows in f16 65, with the best of each
+problem among them. With 1.1 a row kernel would be 2 % slower on one problem."""
+
+NEAR_IN_A_RECORD = 1.05
+"""The same for what a record does not have. What was tried is in it; times of its races, which heat a device, are up to
+8 % above those of screens, by which the tuning chose."""
+
+
+def rank_of(operator: Operator, problem: Problem) -> int:
+    """How much there is of a problem that others do without: these are of lower ranks, and are screened first."""
+    followed = any(_in_other_dtypes(operator, k.name, problem).id != problem.id for k in operator.kernels)
+    return int(operator.without_epilogue(problem).id != problem.id) + int(followed)
+
+
+def _in_other_dtypes(operator: Operator, kernel: str, problem: Problem) -> Problem:
+    dtypes = other_dtypes(operator.kernel(kernel).follows, problem.dtypes)
+    stated = {v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]}  # as problems of a workload have them
+    return msgspec.structs.replace(problem, dtypes=stated)
+
+
+class Resemblances:
+    """Of one operator's candidates as they are now: to be made anew once there are more."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence, groups = evidence, groups_of(evidence)
+        self._leaders = {
+            c: [x.candidate.id for x in resembled(evidence, e, groups)] for c, e in evidence.entries.items()
+        }
+        self._followers: dict[str, list[str]] = {}
+        for follower, leaders in self._leaders.items():
+            for leader in leaders:
+                self._followers.setdefault(leader, []).append(follower)
+        self._bare = {p.id: evidence.operator.without_epilogue(p).id for p in evidence.workload}
+
+    def pass_over(self, problem: Problem, entries: Iterable[Entry], near: float = NEAR) -> set[str]:
+        """Have those of the entries that were far from the best not tried on a problem; returns their ids.
+
+        Calls of a vendor's library are held against each other, and so is the rest. What was not timed is tried, unless
+        it was passed over itself.
+        """
+        best: dict[tuple[str, bool, bool], float] = {}
+        passed = {e.candidate.id for e in entries if self._is_far(e, problem, near, best)}
+        self._evidence.passed_over |= {(c, problem.id) for c in passed}
+        return passed
+
+    def _is_far(self, entry: Entry, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:
+        own = competes(self._evidence, entry)
+        for like, before, follows in self._likes(entry, problem):
+            took = self._took(like, before)
+            if took is None:
+                if before and all((c, like) in self._evidence.passed_over for c in before):
+                    return True
+                continue
+            key = (like, own, follows)
+            if key not in best:
+                best[key] = self._best(*key, problem)
+            if took > near * best[key]:
+                return True
+        return False
+
+    def _likes(self, entry: Entry, problem: Problem) -> list[tuple[str, list[str], bool]]:
+        """Problems that one resembles, with the candidates that were on it what an entry is here, and whether that is
+        by a dtype which it follows."""
+        candidate = entry.candidate
+        if candidate.generic:  # is to be timed wherever it may have to serve
+            return []
+        found: list[tuple[str, list[str], bool]] = []
+        bare = self._bare.get(problem.id, problem.id)
+        if bare != problem.id:
+            found.append((bare, [candidate.id], False))
+        if leaders := self._leaders.get(candidate.id, []):
+            found.append((_in_other_dtypes(self._evidence.operator, candidate.kernel, problem).id, leaders, True))
+        return found
+
+    def _took(self, like: str, candidates: Sequence[str]) -> float | None:
+        """The least ns that candidates took which are right everywhere."""
+        row, broken = self._evidence.measurements.get(like, {}), self._evidence.broken
+        known = (row[c].ns for c in candidates if c in row and c not in broken)
+        return min((ns for ns in known if ns is not None), default=None)
+
+    def _best(self, like: str, own: bool, follows: bool, problem: Problem) -> float:
+        """The least ns on a problem of what is tried on the one that resembles it, and is right as far as is known."""
+        evidence, found = self._evidence, float("inf")
+        for before in evidence.measurements.get(like, {}):
+            took = self._took(like, [before])
+            if before not in evidence.entries or took is None or took >= found:
+                continue
+            here = (evidence.entries[c] for c in (self._followers.get(before, []) if follows else [before]))
+            if any(self._is_rival(e, own) and evidence.meant_for(e, problem) for e in here):
+                found = took
+        return found
+
+    def _is_rival(self, entry: Entry, own: bool) -> bool:
+        coming = bool(entry.digest) or (entry.object is None and entry.due)
+        right = entry.candidate.id not in self._evidence.broken
+        return coming and right and not entry.candidate.generic and competes(self._evidence, entry) == own
