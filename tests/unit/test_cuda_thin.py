@@ -21,6 +21,7 @@ from gemm_on_host import (
 from gemm_on_host import run_check as run_on_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_cuda_early import faults, ptx_of
 
 from aot_tune.render import Rendered
 from aot_tune.spec import Config
@@ -49,8 +50,8 @@ def test_every_config_exists_and_few_are_tried() -> None:
         configs = list(kernel.configs(BLACKWELL.facts))
         few = list(kernel.configs(HOPPER.facts))
         assert len(kernel.order) <= 10
-        most = {"cuda_thin_gemv": 0, "cuda_thin": 2, "cuda_thin_kn": 4}[kernel.name]
-        assert most == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:4])
+        most = {"cuda_thin_gemv": 0, "cuda_thin": 5, "cuda_thin_kn": 4}[kernel.name]
+        assert most == len(few) == sum(any(all(c[n] == v for n, v in w.items()) for c in few) for w in kernel.order[:5])
         for wanted in kernel.order:
             assert sum(all(c[n] == v for n, v in wanted.items()) for c in configs) == 1, wanted
         for name, target in TARGET.items():
@@ -63,6 +64,7 @@ def test_every_config_exists_and_few_are_tried() -> None:
 # -- laid on blocks --------------------------------------------------------------------------------------------------
 
 NARROW, MIDDLE, WIDE, WIDEST = (5, 1, 4, 8, 1), (5, 2, 2, 8, 1), (5, 4, 1, 8, 1), (4, 8, 1, 8, 1)
+EIGHT, PAIRS = (1, 1, 8, 1, 1), (3, 1, 8, 2, 1)
 
 
 def layouts(folder: Path, values: tuple[int, ...], products: list[tuple[int, int, int, int]]) -> list[tuple[int, ...]]:
@@ -80,6 +82,9 @@ def layouts(folder: Path, values: tuple[int, ...], products: list[tuple[int, int
         (MIDDLE, {1024: (64, 8), 3072: (48, 2), 3584: (56, 2), 4096: (64, 2), 6144: (48, 1), 8192: (64, 1)}),
         (WIDE, {3584: (112, 4), 4096: (128, 4), 4608: (144, 4), 14336: (112, 1), 18944: (144, 1), 28672: (112, 1)}),
         (WIDEST, {4096: (256, 8), 14336: (224, 2), 28672: (224, 1)}),
+        (EIGHT, {1024: (8, 1)}),
+        ((2, 1, 8, 2, 1), {1024: (16, 2)}),
+        (PAIRS, {1536: (24, 2), 3072: (24, 1)}),
     ],
 )
 def test_columns_are_shared_evenly(
@@ -90,10 +95,12 @@ def test_columns_are_shared_evenly(
     assert {n: f[:2] for n, f in zip(expected, found, strict=True)} == expected
     for n, (width, _, ring, blocks, _, _) in zip(expected, found, strict=True):
         assert blocks / (132 * -(-blocks // 132)) > 0.87, (n, blocks)
-        assert ring * width * 128 * values[2] >= 48 * 1024, (n, ring)
+        assert ring * width * 128 * values[2] >= (32 if width == 8 else 48) * 1024, (n, ring)
 
 
-@pytest.mark.parametrize("values", [NARROW, WIDE, WIDEST, (2, 1, 8, 1, 1), (3, 1, 8, 1, 1), (3, 2, 4, 8, 1)])
+@pytest.mark.parametrize(
+    "values", [NARROW, WIDE, WIDEST, EIGHT, PAIRS, (2, 1, 8, 1, 1), (3, 1, 8, 1, 1), (3, 2, 4, 8, 1)]
+)
 def test_any_product_has_a_layout(values: tuple[int, ...], tmp_path: Path) -> None:
     nt, wn, wk, split, _ = values
     products = [
@@ -123,11 +130,15 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[tuple[Shape, int], ...]], ..
     ("cuda_thin", "f16", WIDE, (((16, 260, 2700), 16), ((9, 161, 1111), 1), ((33, 130, 200), 32))),
     ("cuda_thin", "bf16", (3, 2, 4, 8, 1), (((8, 90, 3000), 8), ((16, 47, 513), 4))),
     ("cuda_thin", "bf16", (3, 1, 8, 1, 1), (((16, 77, 1500), 3), ((9, 190, 2100), 8))),
+    ("cuda_thin", "bf16", EIGHT, (((16, 77, 3001), 12), ((9, 30, 1500), 3), ((16, 1, 0), 132))),
+    ("cuda_thin", "f16", (2, 1, 8, 2, 1), (((16, 77, 3000), 12), ((7, 90, 1500), 3))),
+    ("cuda_thin", "bf16", PAIRS, (((16, 77, 3500), 10), ((12, 190, 2100), 8))),
     ("cuda_thin", "f16", (2, 1, 8, 1, 2), (((16, 77, 1500), 3), ((13, 33, 700), 4))),
     ("cuda_thin", "bf16", WIDEST, (((16, 500, 700), 16), ((5, 7, 16), 132))),
     ("cuda_thin_kn", "bf16", MIDDLE, (((16, 200, 3000), 20), ((1, 65, 777), 16), ((20, 203, 256), 3))),
     ("cuda_thin_kn", "f16", WIDE, (((16, 301, 2700), 16), ((9, 161, 1111), 1), ((2, 3, 0), 132))),
     ("cuda_thin_kn", "bf16", (5, 1, 4, 1, 1), (((13, 77, 1500), 7),)),
+    ("cuda_thin_kn", "f16", EIGHT, (((16, 61, 3001), 12), ((3, 21, 700), 7))),
 )
 
 
@@ -159,11 +170,11 @@ def test_any_product_is_right(programs: dict[str, Path], name: str, shape: Shape
 
 
 FAULTS = (
-    ("cuda_thin", "    wait_copies_but(layout.ring - 1);\n", "    wait_copies_but(layout.ring);\n"),
+    ("cuda_thin", "    wait_for_stage(layout.ring);\n", "    wait_for_stage(layout.ring + 1);\n"),
     (
         "cuda_thin",
-        "    wait_copies_but(layout.ring - 1);\n    wait_for_slice();",
-        "    wait_copies_but(layout.ring - 1);",
+        "    wait_for_stage(layout.ring);\n    wait_for_slice();",
+        "    wait_for_stage(layout.ring);",
     ),
     ("cuda_thin", "      wait_for_slice();  // all have read it\n", ""),
     ("cuda_thin", "  wait_for_earlier_kernels();\n", ""),
@@ -172,8 +183,11 @@ FAULTS = (
     ("cuda_thin", "part = at.rank * WK + at.warp_k", "part = at.rank * WK"),
     ("cuda_thin", "(((lane / 8) ^ (lane % 8)) << 4)", "((lane / 8) << 4)"),
     ("cuda_thin", "(to ^ 64) + 4 * 128", "to + 4 * 128"),
-    ("cuda_thin", "rows ^ 32", "rows + 32"),
+    ("cuda_thin", "first ^ 32", "first + 32"),
     ("cuda_thin", "k + CHUNK <= depth", "true"),
+    ("cuda_thin", "whole && has_all != 0", "whole"),
+    ("cuda_thin", "column -= wraps ? columns : 0", "column -= 0"),
+    ("cuda_thin", "finish_next(added[u])", "finish_next(added[0])"),
     ("cuda_thin_kn", "k + row + i * B_ROWS < depth ? valid : 0", "valid"),
     ("cuda_thin_kn", " && valid >= 16", ""),
     ("cuda_thin_kn", "static_cast<uint32_t>(32 * layout.pitch())", "static_cast<uint32_t>(16 * layout.pitch())"),
@@ -181,15 +195,29 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize(("name", "old", "new"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
-def test_the_host_notices_faults(name: str, old: str, new: str, tmp_path: Path) -> None:
+# Of blocks with 8 columns, whose ring has the usual depth.
+FAULTS_OF_EIGHT = (
+    ("cuda_thin", "wait_copies<USUAL_STAGES - 1>()", "wait_copies<USUAL_STAGES>()"),
+    ("cuda_thin", "sums[0][i][e] + sums[CHAINS - 1][i][e]", "sums[0][i][e]"),
+    ("cuda_thin", "== end ? ring", "== end + stage_bytes ? ring"),
+    ("cuda_thin_kn", "wait_copies<USUAL_STAGES - 1>()", "wait_copies<USUAL_STAGES>()"),
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "old", "new"),
+    [*((MIDDLE, *fault) for fault in FAULTS), *((EIGHT, *fault) for fault in FAULTS_OF_EIGHT)],
+    ids=[str(i) for i in range(len(FAULTS) + len(FAULTS_OF_EIGHT))],
+)
+def test_the_host_notices_faults(values: tuple[int, ...], name: str, old: str, new: str, tmp_path: Path) -> None:
     def change(source: str) -> str:
         assert source.count(old) == 1, source.count(old)
         return source.replace(old, new)
 
-    program = build_for_host(tmp_path, rendered(name, "bf16", MIDDLE), change)
+    program = build_for_host(tmp_path, rendered(name, "bf16", values), change)
+    columns = 203 if values == MIDDLE else 61
     # A part of a stage; whole stages, up to the end of B's memory; more stages than the ring has.
-    assert any(run_check(program, name, (16, 203, k), 20) != "" for k in (1519, 1536, 3001))
+    assert any(run_check(program, name, (16, columns, k), 20) != "" for k in (1519, 1536, 3001))
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
@@ -201,3 +229,17 @@ def test_sums_stay_in_registers(name: str, values: tuple[int, ...], tmp_path: Pa
     """An array whose elements are not all known at compile time lies in memory, without counting as a spill."""
     said = compile_for_hopper(tmp_path, rendered(name, "bf16", values))
     assert said.count("0 bytes stack frame") == said.count("stack frame") > 0, said
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_what_is_added_is_read_after_earlier_kernels_have_ended(tmp_path: Path) -> None:
+    """Plain loads, which the host cannot tell from others; early, and not as of what nobody writes."""
+    source = rendered("cuda_thin", "bf16", EIGHT).source
+    assert faults(ptx_of(source, tmp_path)) == []
+    load = "    if (loaded.row < loaded.rows && at.n0 + loaded.column"
+    wait = "  wait_knowing(copies.a, copies.b);\n"
+    begin = source.index("  const int64_t i0 = at.m0")
+    assert source.count(wait) == 1
+    assert begin < source.index(load) < source.index("  float sums[CHAINS]")
+    loads = source[begin : source.index("  float sums[CHAINS]")]
+    assert faults(ptx_of(source.replace(loads, "").replace(wait, loads + wait), tmp_path)) != []
