@@ -72,8 +72,8 @@ def cuda_workload() -> tuple[Problem, ...]:
                 found.append(_layer("bf16", m, n, k))  # the product alone
         for _, n, k, (activation, *present) in F16_LAYERS:
             found.append(_layer("f16", m, n, k, activation, *present))
-            if activation != "none" or (present and m <= 16):  # the product alone, where another kernel may win it
-                found.append(_layer("f16", m, n, k))
+            if activation != "none" or present:
+                found.append(_layer("f16", m, n, k))  # the product alone
         for _, n, k, (activation, *present) in LAYERS[1::8]:
             found.append(_layer("f32", m, n, k, activation, *present))
             found.append(_layer("f32", m, n, k, activation, *present, math="tf32"))
