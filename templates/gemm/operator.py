@@ -21,6 +21,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.reference import activation
 
+from .bf16x6_kernels import BF16X6_KERNELS
 from .cpu_kernels import CPU_KERNELS
 from .cuda_kernels import CUDA_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
@@ -86,5 +87,14 @@ operator = Operator(
         Baseline("numpy.matmul", "numpy", numpy_matmul),
         Baseline("torch.matmul", "torch", torch_matmul),
     ),
-    kernels=(*CPU_KERNELS, *CUDA_KERNELS, *DIRECT_KERNELS, *WGMMA_KERNELS, *CUTLASS_KERNELS, *TRITON_KERNELS, CUBLASLT),
+    kernels=(
+        *CPU_KERNELS,
+        *CUDA_KERNELS,
+        *DIRECT_KERNELS,
+        *WGMMA_KERNELS,
+        *BF16X6_KERNELS,
+        *CUTLASS_KERNELS,
+        *TRITON_KERNELS,
+        CUBLASLT,
+    ),
 )

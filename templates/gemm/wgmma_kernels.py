@@ -9,6 +9,7 @@ from aot_tune.spec import (
     Parameter,
     alignment,
     among,
+    attribute,
     dims,
     parameter,
     present,
@@ -25,21 +26,47 @@ _STAGE: Expr = (64 * GROUPS + WIDTH) * 128
 _ROOM: Expr = (target("shared_bytes") + 1024) // BLOCKS - 1280 - _SUMS * (SPLIT > 1)
 
 
-def _wgmma(name: str, groups: int, worthwhile: tuple[Expr, ...], order: tuple[Config, ...]) -> Kernel:
-    """For tiles of 64 rows for each of so many warp groups."""
+def copied(size: int) -> tuple[Expr, ...]:
+    """What copies of boxes, and a store of four columns at a time, ask of a call with elements of `size` bytes."""
+    whole = 16 // size
+    return (
+        stride("a", 1) == 1,
+        stride("b", 0) == 1,
+        stride("bias", 0) == 1,
+        stride("residual", 1) == 1,
+        stride("out", 1) == 1,
+        *(s % whole == 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+        *(s > 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
+        *(s < 2**40 // size for s in (stride("a", 0), stride("b", 1))),  # bytes of it fit into 40 bits
+        # Copies end at whole 16 bytes: beyond them they would read what is not the tensor's.
+        N % whole == 0,
+        K % whole == 0,
+        (present("residual") == 0) | (stride("residual", 0) % 4 == 0),
+        *(alignment(t) >= 16 for t in ("a", "b", "out")),
+        *(alignment(t) >= 4 * size for t in ("bias", "residual")),  # four columns at a time
+        (K > 0) & (M < 2**20) & (N < 2**27) & (K < 2**31),
+    )
+
+
+def _wgmma(
+    name: str, groups: int, worthwhile: tuple[Expr, ...], order: tuple[Config, ...], floats: bool = False
+) -> Kernel:
+    """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32."""
+    size = 4 if floats else 2
     parameters = (
         Parameter("GROUPS", (groups,)),
         Parameter("WIDTH", tuple(sorted({int(config["WIDTH"]) for config in order}))),
         Parameter("SPLIT", (1, 2, 4, 8)),
         Parameter("EARLY", (1, 2, 4)),
         Parameter("BLOCKS", (1, 2)),
+        *((Parameter("TURN", (0, 8)),) if floats else ()),
     )
     return Kernel(
         name,
         "gemm/cuda_wgmma.cu.j2",
         backend="nvcc",
-        dtypes={"T": ("bf16", "f16")},
-        follows={"f16": "bf16"},
+        dtypes={"T": ("f32",) if floats else ("bf16", "f16")},
+        follows={} if floats else {"f16": "bf16"},
         parameters=parameters,
         constraints=(
             target("wgmma") == 1,
@@ -47,23 +74,7 @@ def _wgmma(name: str, groups: int, worthwhile: tuple[Expr, ...], order: tuple[Co
             (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS),
             among(parameters, order),
         ),
-        requires=(
-            stride("a", 1) == 1,
-            stride("b", 0) == 1,
-            stride("bias", 0) == 1,
-            stride("residual", 1) == 1,
-            stride("out", 1) == 1,
-            *(s % 8 == 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
-            *(s > 0 for s in (stride("a", 0), stride("b", 1), stride("out", 0))),
-            *(s < 2**39 for s in (stride("a", 0), stride("b", 1))),  # bytes of it fit into 40 bits
-            # Copies end at whole 16 bytes: beyond them they would read what is not the tensor's.
-            N % 8 == 0,
-            K % 8 == 0,
-            (present("residual") == 0) | (stride("residual", 0) % 4 == 0),
-            *(alignment(t) >= 16 for t in ("a", "b", "out")),
-            *(alignment(t) >= 8 for t in ("bias", "residual")),
-            (K > 0) & (M < 2**20) & (N < 2**27) & (K < 2**31),
-        ),
+        requires=(*((attribute("math") == 1,) if floats else ()), *copied(size)),
         worthwhile=worthwhile,
         order=order,
     )
@@ -98,5 +109,30 @@ WGMMA_KERNELS = (
             (32, 2, 1, 1),  # [1024 x 1024]
             (88, 4, 1, 1),  # [1280 x 8192]
         ),
+    ),
+    _wgmma(
+        "cuda_wgmma_tf32",
+        1,
+        (M > 1, M <= 64, N >= 64),
+        table(
+            "WIDTH SPLIT EARLY BLOCKS TURN",
+            (32, 2, 1, 2, 0),  # 16 x [4096]
+            (64, 2, 1, 1, 0),  # 64 x [4096]
+            (64, 4, 1, 2, 0),  # 16 and 64 x [3584]
+            (32, 2, 1, 2, 8),
+            (64, 2, 1, 1, 8),
+        ),
+        floats=True,
+    ),
+    _wgmma(
+        "cuda_wgmma_tf32_128",
+        2,
+        (M > 64, M <= 256, N >= 64),
+        table(
+            "WIDTH SPLIT EARLY BLOCKS TURN",
+            (112, 2, 1, 1, 0),  # 256 x [3584]
+            (128, 2, 1, 1, 0),  # 256 x [4096]
+        ),
+        floats=True,
     ),
 )

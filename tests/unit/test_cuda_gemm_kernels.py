@@ -38,6 +38,10 @@ WHERE = {
     "cuda_mma_kn_ragged": (True,),
     "cuda_wgmma": (True,),
     "cuda_wgmma_128": (True,),
+    "cuda_wgmma_tf32": (True,),
+    "cuda_wgmma_tf32_128": (True,),
+    "cuda_bf16x6": (True,),
+    "cuda_bf16x6_thin": (True,),
 }
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in OURS]
 

@@ -19,12 +19,15 @@ from aot_tune.spec import Config, Kernel, all_of, problem
 
 GEMM = OPERATORS["gemm"]
 KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda_wgmma.cu.j2"]
+SHORT = [k.name for k in KERNELS if "f32" not in k.dtypes["T"]]
+FLOATS = [k.name for k in KERNELS if k.name not in SHORT]
 Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
-    """A config by its WIDTH, SPLIT, EARLY and BLOCKS."""
-    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS"), values, strict=True))
+    """A config by its WIDTH, SPLIT, EARLY and BLOCKS, of floats also TURN."""
+    names = ("WIDTH", "SPLIT", "EARLY", "BLOCKS", "TURN")[: len(values)]
+    wanted: Config = dict(zip(names, values, strict=True))
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
@@ -72,7 +75,12 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma", "bf16", FOUR, ((17, 48, 4616), (9, 120, 136), (200, 8, 320))),
     ("cuda_wgmma_128", "bf16", (32, 2, 1, 1), ((100, 40, 1416), (200, 64, 64), (9, 8, 8))),
     ("cuda_wgmma_128", "f16", (88, 4, 1, 1), ((65, 96, 2000), (200, 88, 200))),
+    ("cuda_wgmma_tf32", "f32", (32, 2, 1, 2, 0), ((16, 68, 580), (2, 8, 4), (65, 28, 100))),
+    ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, 0), ((64, 132, 1100), (9, 4, 36))),
+    ("cuda_wgmma_tf32", "f32", (64, 2, 1, 1, 8), ((33, 260, 1100), (9, 68, 580))),
+    ("cuda_wgmma_tf32_128", "f32", (112, 2, 1, 1, 0), ((100, 116, 412), (200, 12, 64))),
 )
+TF32 = 5  # the first case of floats
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +97,8 @@ def program_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_products_are_right(case: int, program_of: Callable[[int], Path]) -> None:
     name, dtype, values, shapes = CASES[case]
-    assert max(k for _, _, k in shapes) > 64 * values[1] * stages_of(rendered(name, dtype, values)), "no ring wraps"
+    stage = 32 if dtype == "f32" else 64
+    assert max(k for _, _, k in shapes) > stage * values[1] * stages_of(rendered(name, dtype, values)), "no ring wraps"
     for shape in shapes:
         assert run_check(program_of(case), shape) == "", shape
     assert run_check(program_of(case), shapes[-1], epilogue=False) == ""
@@ -107,6 +116,28 @@ def test_any_product_is_right(
     program_of: Callable[[int], Path], case: int, m: int, n: int, k: int, epilogue: bool
 ) -> None:
     assert run_check(program_of(case), (m, 8 * n, 8 * k), epilogue) == ""
+
+
+@settings(max_examples=8, deadline=None)
+@given(m=st.integers(1, 80), n=st.integers(1, 19), k=st.integers(1, 180), epilogue=st.booleans())
+def test_any_product_of_floats_is_right(
+    program_of: Callable[[int], Path], m: int, n: int, k: int, epilogue: bool
+) -> None:
+    assert run_check(program_of(TF32), (m, 4 * n, 4 * k), epilogue) == ""
+
+
+def test_copies_round_floats(
+    program_of: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products would drop what is finer than TF32."""
+    monkeypatch.setenv("FINE", "tf32")
+    assert run_check(program_of(TF32), (16, 68, 100)) == ""
+
+    def keep(text: str) -> str:
+        assert text.count("TYPE_TFLOAT32") == 1
+        return for_host(text).replace("TYPE_TFLOAT32", "TYPE_FLOAT32")
+
+    assert run_check(build_for_host(tmp_path, rendered(*CASES[TF32][:3]), keep), (16, 68, 100)) != ""
 
 
 FAULTS = (
@@ -173,7 +204,9 @@ def test_the_host_notices_faults(fault: int, faulty: Path, monkeypatch: pytest.M
 
 def is_taken(name: str, m: int = 64, n: int = 512, k: int = 512, **given_facts: Any) -> bool:
     given_facts.setdefault("order", {"b": (1, 0)})
-    call = problem(M=m, N=n, K=k, dtypes={"T": "bf16"}, **given_facts)
+    floats = name in FLOATS
+    given_facts.setdefault("attributes", {"math": "tf32"} if floats else {})
+    call = problem(M=m, N=n, K=k, dtypes={"T": "f32" if floats else "bf16"}, **given_facts)
     return all_of(GEMM.kernel(name).requires, GEMM.facts(call))
 
 
@@ -197,7 +230,27 @@ BOTH = ("bias", "residual")
     ids=str,
 )
 def test_what_tma_can_read_is_taken(given_facts: dict[str, Any]) -> None:
-    assert all(is_taken(kernel.name, **given_facts) for kernel in KERNELS)
+    assert all(is_taken(name, **given_facts) for name in SHORT)
+
+
+@pytest.mark.parametrize(
+    "given_facts",
+    [
+        {},
+        {"m": 1},
+        {"n": 4},
+        {"k": 4},
+        {"m": 2**20 - 1},
+        {"n": 2**27 - 4},
+        {"n": 508, "k": 500},
+        {"strides": {"a": (516, 1), "b": (1, 524), "out": (1028, 1)}},
+        {"present": BOTH, "strides": {"residual": (516, 1)}, "alignment": {"bias": 16, "residual": 16}},
+        {"present": BOTH, "strides": {"residual": (0, 1)}},
+    ],
+    ids=str,
+)
+def test_floats_that_tma_can_read_are_taken(given_facts: dict[str, Any]) -> None:
+    assert all(is_taken(name, **given_facts) for name in FLOATS)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +274,31 @@ def test_what_tma_can_read_is_taken(given_facts: dict[str, Any]) -> None:
     ids=str,
 )
 def test_what_tma_cannot_read_is_not_taken(given_facts: dict[str, Any]) -> None:
-    assert not any(is_taken(kernel.name, **given_facts) for kernel in KERNELS)
+    assert not any(is_taken(name, **given_facts) for name in SHORT)
+
+
+@pytest.mark.parametrize(
+    "given_facts",
+    [
+        {"attributes": {}},
+        {"n": 510, "strides": {"b": (1, 512), "out": (512, 1)}},
+        {"k": 510, "strides": {"a": (512, 1), "b": (1, 512)}},
+        {"k": 0},
+        {"m": 2**20},
+        {"n": 2**27},
+        {"k": 2**31},
+        {"order": {}},
+        *({"strides": {t: s}} for t in ("a", "out") for s in ((514, 1), (0, 1), (-512, 1), (1024, 2))),
+        *({"strides": {"b": s}} for s in ((1, 514), (1, 0), (1, 2**38), (2, 1024), (512, 1))),
+        *({"alignment": {t: 8}} for t in ("a", "b", "out")),
+        *({"present": (t,), "alignment": {t: 8}} for t in ("bias", "residual")),
+        {"present": ("bias",), "strides": {"bias": (2,)}},
+        *({"present": ("residual",), "strides": {"residual": s}} for s in ((514, 1), (1, 64), (1024, 2))),
+    ],
+    ids=str,
+)
+def test_floats_that_tma_cannot_read_are_not_taken(given_facts: dict[str, Any]) -> None:
+    assert not any(is_taken(name, **given_facts) for name in FLOATS)
 
 
 def test_a_matrix_that_the_driver_refuses_is_an_error(program_of: Callable[[int], Path]) -> None:
@@ -231,6 +308,8 @@ def test_a_matrix_that_the_driver_refuses_is_an_error(program_of: Callable[[int]
             a,
             b,
         )
+    for a, b in ((k + 2, k), (k, k + 2), (2**38, k)):
+        assert run_on_host(program_of(TF32), 1, (1 if a > 2**30 else m, n, k), (a, 1, 1, b, n, 1), True) == "exit 2"
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
@@ -241,7 +320,7 @@ def test_every_config_fits(kernel: Kernel) -> None:
     assert not any(list(kernel.configs(t.facts)) for name, t in TARGET.items() if name != HOPPER.name)
     for config in configs:
         width, split, rows = int(config["WIDTH"]), int(config["SPLIT"]), 64 * int(config["GROUPS"])
-        stages = stages_of(render(GEMM, kernel, HOPPER, config, "bf16"))
+        stages = stages_of(render(GEMM, kernel, HOPPER, config, kernel.dtypes["T"][0]))
         pitch = width + 8 * (width % 16 == 0)
         shared = stages * (rows + width) * 128 + (split > 1) * rows * pitch * 4 + (2 * stages + 1) * 8
         assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config

@@ -51,7 +51,7 @@ EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 DESCRIPTORS = ("_tma", "tf32", "specialized")
 """Parts of the names of kernels on descriptors."""
 EARLY = "_early"
-"""Ends the names of kernels that may begin before the kernel in front of them has ended, from Hopper on."""
+"""A part of the names of kernels that may begin before the kernel in front of them has ended, from Hopper on."""
 
 
 def declared(reference: str) -> Inspection:

@@ -1,9 +1,11 @@
 // Calls a rendered gemm (SYMBOL, element type ELEMENT) on small integers, whose products and sums are exact,
 // and compares every element. Arguments: B M N K, then strides of a and b (along M, K; K, N), of out (M, N),
-// padding between batches, bias, residual, relu.
+// padding between batches, bias, residual, relu. With FINE=tf32 or FINE=ieee in the environment a is finer than
+// TF32, and counts as rounded to it or as it is; products and sums are exact again.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -37,13 +39,13 @@ struct Matrix {
   ELEMENT& at(int64_t b, int64_t i, int64_t j) {
     return first[b * strides[0] + i * strides[1] + j * strides[2]];
   }
-  void fill(int seed) {
+  void fill(int seed, float unit = 1) {
     unsigned state = static_cast<unsigned>(seed);
     for (int64_t b = 0; b < shape[0]; ++b)
       for (int64_t i = 0; i < shape[1]; ++i)
         for (int64_t j = 0; j < shape[2]; ++j) {
           state = state * 1664525u + 1013904223u;
-          at(b, i, j) = from_float<ELEMENT>(static_cast<float>(static_cast<int>(state >> 28) % 4 - 1));
+          at(b, i, j) = from_float<ELEMENT>(unit * static_cast<float>(static_cast<int>(state >> 28) % 4 - 1));
         }
   }
 };
@@ -56,7 +58,10 @@ int main(int, char** argv) {
   Matrix out(batch, m, n, number(9), number(10), rank), residual(batch, m, n, n, 1, rank),
       bias(1, 1, n, n, 1, 1);
   const bool with_bias = number(11) != 0, with_residual = number(12) != 0, relu_after = number(13) != 0;
-  a.fill(1), b.fill(2), bias.fill(3), residual.fill(4);
+  const char* const fine = std::getenv("FINE");
+  const float unit = fine != nullptr ? 1 + 3.0f / 4096 : 1;
+  const float counts = fine != nullptr && std::strcmp(fine, "tf32") == 0 ? 1 + 4.0f / 4096 : unit;
+  a.fill(1, unit), b.fill(2), bias.fill(3), residual.fill(4);
   size_t bytes = 0;
 #if BATCHED
   if (WORKSPACE(&a.tensor, &b.tensor, &out.tensor, 1, &bytes) != 0) return 2;
@@ -76,7 +81,7 @@ int main(int, char** argv) {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
         float sum = with_bias ? to_float(bias.at(0, 0, j)) : 0;
-        for (int64_t p = 0; p < k; ++p) sum += to_float(a.at(z, i, p)) * to_float(b.at(z, p, j));
+        for (int64_t p = 0; p < k; ++p) sum += to_float(a.at(z, i, p)) / unit * counts * to_float(b.at(z, p, j));
         if (relu_after && sum < 0) sum = 0;
         if (with_residual) sum += to_float(residual.at(z, i, j));
         const float got = to_float(out.at(z, i, j)), want = to_float(from_float<ELEMENT>(sum));

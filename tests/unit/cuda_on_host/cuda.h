@@ -10,7 +10,9 @@ using cudaError_t = int;
 enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 };
 enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT32 = 7,
   CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 = 11,
 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
@@ -24,27 +26,44 @@ constexpr int cudaSuccess = 0, cudaErrorNotSupported = 801, cudaEnableDefault = 
 
 struct alignas(64) CUtensorMap {
   const unsigned char* data;
-  uint64_t depth, rows, stride;  // elements of 16 bits, of which rows; bytes from a row to the next
+  uint64_t depth, rows, stride;  // elements of a row, rows, bytes from a row to the next
   uint32_t box;                  // rows; each has 128 bytes
-  char rest[88];
+  uint32_t size;                 // bytes of an element
+  bool rounds;                   // floats to TF32
+  char rest[80];
 };
 static_assert(sizeof(CUtensorMap) == 128);
 
 namespace host {
+
+// Bytes of an element, 0 for those that nothing here copies.
+inline uint32_t size_of(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+      return 4;
+    default:
+      return 0;
+  }
+}
 
 inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                              const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* boxes,
                              const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   constexpr uint64_t most = uint64_t{1} << 32;
+  const uint32_t size = size_of(type);
   const bool right = rank == 2 && reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
-                     (type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) &&
                      reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides[0] % 16 == 0 &&
                      strides[0] < uint64_t{1} << 40 && extents[0] - 1 < most && extents[1] - 1 < most &&
-                     boxes[0] == 64 && boxes[1] - 1 < 256 && steps[0] == 1 && steps[1] == 1 &&
+                     boxes[0] * size == 128 && boxes[1] - 1 < 256 && steps[0] == 1 && steps[1] == 1 &&
                      swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
   if (!right) return CUDA_ERROR_INVALID_VALUE;
-  *map = {static_cast<unsigned char*>(data), extents[0], extents[1], strides[0], boxes[1], {}};
+  const bool rounds = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  *map = {static_cast<unsigned char*>(data), extents[0], extents[1], strides[0], boxes[1], size, rounds, {}};
   return CUDA_SUCCESS;
 }
 

@@ -80,6 +80,8 @@ struct Product {  // by a warp group, on operands that are described
   float* sums;
   int width;
   uint64_t rows, columns;
+  const uint32_t* words = nullptr;  // of the rows, where they are in registers
+  bool begins = false;              // it does not add to what was in the sums
 };
 struct Fibre {
   Context context;

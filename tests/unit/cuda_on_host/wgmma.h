@@ -30,22 +30,32 @@ inline void begin_flight(Flight flight) {
   if (haste) return flight.arrive();
   cluster->flights.push_back(std::move(flight));
 }
+// Floats of 16 bytes to the nearest ones with 10 bits of mantissa.
+inline void round_floats(unsigned char* at) {
+  uint32_t words[4];
+  std::memcpy(words, at, 16);
+  for (uint32_t& word : words)
+    if ((word >> 23 & 0xff) != 0xff) word = (word + 0x1000) & ~0x1fffu;
+  std::memcpy(at, words, 16);
+}
 // Where piece p of row r of a box lies is piece p ^ r % 8 of that row, in atoms of 8 rows.
 inline void fill_box(const CUtensorMap& matrix, unsigned char* to, uint64_t k, uint64_t row) {
+  const uint64_t lanes = 16 / matrix.size;
   for (uint64_t r = 0; r < matrix.box; ++r)
     for (uint64_t piece = 0; piece < 8; ++piece) {
       unsigned char* const there = to + 128 * r + 16 * (piece ^ r % 8);
-      const uint64_t first = k + 8 * piece;
+      const uint64_t first = k + lanes * piece;
       const uint64_t left = row + r < matrix.rows && first < matrix.depth ? matrix.depth - first : 0;
-      const size_t bytes = left < 8 ? 2 * left : 16;
-      const unsigned char* const from = matrix.data + (row + r) * matrix.stride + 2 * first;
+      const size_t bytes = left < lanes ? matrix.size * left : 16;
+      const unsigned char* const from = matrix.data + (row + r) * matrix.stride + matrix.size * first;
       if (bytes != 0) check_readable(from, bytes);
       std::memset(there, 0, 16);
       std::memcpy(there, from, bytes);
+      if (matrix.rounds) round_floats(there);
     }
 }
 
-// Piece 0 or 1 of the 16 elements of K of a row: addresses are swizzled after the description's start is
+// Piece 0 or 1 of the 32 bytes along K of a row: addresses are swizzled after the description's start is
 // added.
 inline const unsigned char* described_at(uint64_t description, int row, int piece) {
   if (description >> 62 != 1 || (description >> 49 & 7) != 0) fail("operands in another layout");
@@ -57,25 +67,49 @@ inline const unsigned char* described_at(uint64_t description, int row, int piec
 }
 inline float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 inline float as_float(__half x) { return __half2float(x); }
+inline float as_float(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }  // TF32, cut off
 template <typename T>
-void load_described(uint64_t description, int row, float (&to)[16]) {
+constexpr int depth_of = 32 / static_cast<int>(sizeof(T));  // elements of K that a product takes
+template <typename T>
+void load_described(uint64_t description, int row, float (&to)[depth_of<T>]) {
+  constexpr int lanes = depth_of<T> / 2;
   for (int piece = 0; piece < 2; ++piece) {
-    T elements[8];
+    T elements[lanes];
     std::memcpy(elements, described_at(description, row, piece), 16);
-    for (int i = 0; i < 8; ++i) to[8 * piece + i] = as_float(elements[i]);
+    for (int i = 0; i < lanes; ++i) to[lanes * piece + i] = as_float(elements[i]);
   }
 }
 // This thread's sums of a product of 64 rows.
 template <typename T>
 void multiply_now(const Product& of) {
   const int lane = host::lane(), row = static_cast<int>(now().thread.x) / 32 % 4 * 16 + lane / 4;
-  float rows[2][16], column[16];
+  float rows[2][depth_of<T>], column[depth_of<T>];
   for (int half = 0; half < 2; ++half) load_described<T>(of.rows, row + 8 * half, rows[half]);
   for (int i = 0; i < of.width / 4; ++i) {
     load_described<T>(of.columns, i / 2 * 8 + lane % 4 * 2 + i % 2, column);
     for (int half = 0; half < 2; ++half)
-      for (int k = 0; k < 16; ++k) of.sums[i / 2 * 4 + half * 2 + i % 2] += rows[half][k] * column[k];
+      for (int k = 0; k < depth_of<T>; ++k) of.sums[i / 2 * 4 + half * 2 + i % 2] += rows[half][k] * column[k];
   }
+}
+// The same with rows in registers: 16 elements in bf16, of which the lanes of a row have four each.
+inline void multiply_words(const Product& of) {
+  const int lane = host::lane();
+  uint32_t(&words)[32][8] = warp().words;
+  std::memcpy(words[lane], of.words, 16);
+  wait_warp();
+  for (int i = 0; i < of.width / 4; ++i) {
+    float column[16];
+    load_described<__nv_bfloat16>(of.columns, i / 2 * 8 + lane % 4 * 2 + i % 2, column);
+    for (int half = 0; half < 2; ++half) {
+      float& sum = of.sums[i / 2 * 4 + half * 2 + i % 2];
+      if (of.begins) sum = 0;
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t word = words[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + half];
+        sum += __uint_as_float(k % 2 == 0 ? word << 16 : word & 0xffff0000u) * column[k];
+      }
+    }
+  }
+  wait_warp();
 }
 
 }  // namespace host
@@ -164,6 +198,7 @@ template <int groups, size_t N>
 void wait_for_products(float (&)[N]) {
   auto& products = host::now().products;
   for (; products.size() > groups; products.erase(products.begin()))
-    for (const auto& product : products.front()) host::multiply_now<ELEMENT>(product);
+    for (const auto& product : products.front())
+      product.words != nullptr ? host::multiply_words(product) : host::multiply_now<ELEMENT>(product);
   host::now().may_multiply = false;
 }
