@@ -76,7 +76,7 @@ operator = Operator(
     dtypes={"T": ("f32", "bf16", "f16")},
     attributes=(
         Attribute("activation", ("none", "relu", "gelu", "gelu_tanh", "silu")),
-        Attribute("math", ("ieee", "tf32")),  # of f32 products: tf32 rounds the factors to 10 bits
+        Attribute("math", ("ieee", "tf32")),  # of f32 products: ieee keeps all bits of the factors, tf32 ten of them
     ),
     epilogue=Epilogue("out", (AddTensor("bias", (1,)), Activate("activation"), AddTensor("residual", (0, 1)))),
     reference=reference,

@@ -24,6 +24,7 @@ GROUPS, WIDTH, SPLIT, BLOCKS = (parameter(name) for name in ("GROUPS", "WIDTH", 
 _SUMS: Expr = 64 * GROUPS * (WIDTH + 8) * 4
 _STAGE: Expr = (64 * GROUPS + WIDTH) * 128
 _ROOM: Expr = (target("shared_bytes") + 1024) // BLOCKS - 1280 - _SUMS * (SPLIT > 1)
+_FITS: Expr = (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS)
 
 
 def copied(size: int) -> tuple[Expr, ...]:
@@ -59,7 +60,7 @@ def _wgmma(
         Parameter("SPLIT", (1, 2, 4, 8)),
         Parameter("EARLY", (1, 2, 4)),
         Parameter("BLOCKS", (1, 2)),
-        *((Parameter("TURN", (0, 8)),) if floats else ()),
+        *((Parameter("TURN", (0, 8)), Parameter("LATE", (False, True))) if floats else ()),
     )
     return Kernel(
         name,
@@ -70,8 +71,8 @@ def _wgmma(
         parameters=parameters,
         constraints=(
             target("wgmma") == 1,
-            # Two stages in the ring, and as much as the sums of a block.
-            (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS),
+            # Two stages in the ring, and as much as the sums of a block; sums that come late need no room of their own.
+            (parameter("LATE") == 1) | _FITS if floats else _FITS,
             among(parameters, order),
         ),
         requires=(*((attribute("math") == 1,) if floats else ()), *copied(size)),
@@ -115,12 +116,12 @@ WGMMA_KERNELS = (
         1,
         (M > 1, M <= 64, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS TURN",
-            (32, 2, 1, 2, 0),  # 16 x [4096]
-            (64, 2, 1, 1, 0),  # 64 x [4096]
-            (64, 4, 1, 2, 0),  # 16 and 64 x [3584]
-            (32, 2, 1, 2, 8),
-            (64, 2, 1, 1, 8),
+            "WIDTH SPLIT EARLY BLOCKS TURN LATE",
+            (32, 2, 1, 2, 0, False),  # 16 x [4096]
+            (64, 2, 1, 1, 0, False),  # 64 x [4096]
+            (64, 4, 1, 2, 0, False),  # 16 and 64 x [3584]
+            (32, 2, 1, 2, 8, False),
+            (64, 2, 1, 1, 8, False),
         ),
         floats=True,
     ),
@@ -129,9 +130,13 @@ WGMMA_KERNELS = (
         2,
         (M > 64, M <= 256, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS TURN",
-            (112, 2, 1, 1, 0),  # 256 x [3584]
-            (128, 2, 1, 1, 0),  # 256 x [4096]
+            "WIDTH SPLIT EARLY BLOCKS TURN LATE",
+            (112, 2, 1, 1, 0, False),  # 256 x [3584]
+            (128, 2, 1, 1, 0, False),  # 256 x [4096]
+            # Fewer bytes through shared memory and the L2 cache for each product, and more sums to send.
+            (224, 4, 1, 1, 0, True),  # 256 x [3584]
+            (256, 4, 1, 1, 0, True),  # 256 x [4096]
+            (256, 4, 1, 1, 8, True),
         ),
         floats=True,
     ),

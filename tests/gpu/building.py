@@ -35,7 +35,7 @@ include("{cmake}/aot_tune_add_library.cmake")
 aot_tune_add_library(gpu_tests TEMPLATES "{templates}" MODULE ops{database})
 """
 
-# For each dtype the smallest problem and the middle one, so that the set is tuned within minutes.
+# For each dtype and math mode the smallest problem and the middle one, so that the set is tuned within minutes.
 _CUT = """
 import dataclasses
 
@@ -43,7 +43,7 @@ import dataclasses
 def _few(problems):
     found = {}
     for one in sorted(problems, key=lambda p: operator.flops.evaluate(operator.facts(p))):
-        found.setdefault(tuple(one.dtypes.values()), []).append(one)
+        found.setdefault((*one.dtypes.values(), one.attributes.get("math")), []).append(one)
     return tuple(m[i] for m in found.values() for i in dict.fromkeys((0, len(m) // 2)))
 
 

@@ -123,6 +123,21 @@ def empty_calls(world: World) -> None:
     torch.testing.assert_close(world.ops.gemm(a, b, bias), bias.expand(4, 8).contiguous())
 
 
+def no_numbers(world: World) -> None:
+    """Infinities and NaN among the factors of floats come out where they belong, in few rows and many."""
+    for rows in (1, 16, 64, 256):
+        a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3584, 3584, device="cuda")
+        infinity = float("inf")
+        a[0, 5], a[-1, 8], b[6, 8], b[7, 9] = infinity, -infinity, infinity, float("nan")
+        b[8, 5] = b[9, 8] = 0.0
+        if rows > 2:
+            a[1, 5], a[1, 8], a[2, 7] = infinity, infinity, -infinity
+        got, want = world.ops.gemm(a, b.T), a.double() @ b.double().T
+        served = world.ops.explain("gemm", a, b.T)["variant"]
+        assert torch.equal(got.isnan(), want.isnan()), (rows, served)
+        assert torch.equal(got[got.isinf()], want[want.isinf()].float()), (rows, served)
+
+
 def two_streams(world: World) -> None:
     """Calls on two streams at once do not share a workspace, and each is ordered with its own stream's work."""
     streams = [torch.cuda.Stream() for _ in range(2)]

@@ -25,8 +25,8 @@ Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
-    """A config by its WIDTH, SPLIT, EARLY and BLOCKS, of floats also TURN."""
-    names = ("WIDTH", "SPLIT", "EARLY", "BLOCKS", "TURN")[: len(values)]
+    """A config by its WIDTH, SPLIT, EARLY and BLOCKS, of floats also TURN and LATE."""
+    names = ("WIDTH", "SPLIT", "EARLY", "BLOCKS", "TURN", "LATE")[: len(values)]
     wanted: Config = dict(zip(names, values, strict=True))
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
@@ -79,6 +79,8 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, 0), ((64, 132, 1100), (9, 4, 36))),
     ("cuda_wgmma_tf32", "f32", (64, 2, 1, 1, 8), ((33, 260, 1100), (9, 68, 580))),
     ("cuda_wgmma_tf32_128", "f32", (112, 2, 1, 1, 0), ((100, 116, 412), (200, 12, 64))),
+    ("cuda_wgmma_tf32_128", "f32", (224, 4, 1, 1, 0, True), ((130, 228, 700), (9, 12, 64))),
+    ("cuda_wgmma_tf32_128", "f32", (256, 4, 1, 1, 8, True), ((100, 260, 700), (200, 12, 132))),
 )
 TF32 = 5  # the first case of floats
 
@@ -321,11 +323,14 @@ def test_every_config_fits(kernel: Kernel) -> None:
     for config in configs:
         width, split, rows = int(config["WIDTH"]), int(config["SPLIT"]), 64 * int(config["GROUPS"])
         stages = stages_of(render(GEMM, kernel, HOPPER, config, kernel.dtypes["T"][0]))
-        pitch = width + 8 * (width % 16 == 0)
-        shared = stages * (rows + width) * 128 + (split > 1) * rows * pitch * 4 + (2 * stages + 1) * 8
+        late = bool(config.get("LATE"))
+        pitch = width + 8 * (width % 16 == 0 and not (late and width % 64 == 0))
+        ring, sums = stages * (rows + width) * 128, rows * pitch * 4
+        shared = max(ring, sums + sums // split * (split - 1)) if late else ring + (split > 1) * sums
+        shared += (2 * stages + 1) * 8
         assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
         assert 2 <= stages <= 16, config
-        assert rows * pitch * 4 <= stages * (rows + width) * 128, config
+        assert late or sums <= ring, config
         assert split <= 8, config
         assert (2**27 // width + 1) * split < 2**31, config
         assert 2**20 // rows < 2**16, config

@@ -11,6 +11,8 @@ inline float2 load_two(uint32_t at) {
 }
 inline void store_shared(uint32_t at, uint4 v) { std::memcpy(host::shared_at(at, 16), &v, 16); }
 
+inline void settle(uint32_t (&)[4]) {}
+
 template <size_t N>
 void multiply_rows(float (&sums)[N], const uint32_t (&rows)[4], uint64_t columns) {
   if (!host::now().may_multiply) host::fail("a product before its registers are ready");

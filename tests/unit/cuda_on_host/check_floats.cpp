@@ -47,9 +47,9 @@ int main(int, char** argv) {
       std::exit(2);
   };
 
-  // One is at another place of each column: a float comes out as it is, up to the largest.
+  // One is at another place of each column: a float comes out as it is, from 2^-110 up to the largest.
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t p = 0; p < k; ++p) a.at(i, p) = i == 0 ? std::numeric_limits<float>::max() : draw(200);
+    for (int64_t p = 0; p < k; ++p) a.at(i, p) = i == 0 ? std::numeric_limits<float>::max() : draw(220);
   for (int64_t j = 0; j < n; ++j) b.at(j * 7 % k, j) = 1;
   multiply();
   for (int64_t i = 0; i < m; ++i)
