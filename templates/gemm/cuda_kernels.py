@@ -129,7 +129,7 @@ THIN_PARAMETERS = (
     Parameter("NT", (1, 2, 3, 4, 5)),
     Parameter("WN", (1, 2, 4, 8)),
     Parameter("WK", (1, 2, 4, 8)),
-    Parameter("SPLIT", (1, 2, 8)),
+    Parameter("SPLIT", (1, 8)),
     Parameter("AHEAD", (0, 1, 2)),
     Parameter("RING", (96, 80)),
 )
@@ -156,9 +156,7 @@ THIN_CONSTRAINTS: tuple[Expr, ...] = (
     (SPLIT == 8) | (WN == 1) | (CAPABILITY < 90),
     (AHEAD != 0) | (WN * WK == 4) | (CAPABILITY < 90),
     (AHEAD != 2) | (WN * WK == 4) | (SPLIT == 1),
-    # For few columns.
-    (NT != 1) | ((SPLIT == 1) & (AHEAD != 2)),
-    (SPLIT != 2) | ((WK == 8) & (AHEAD == 1)),
+    (NT != 1) | ((SPLIT == 1) & (AHEAD != 2)),  # for few columns
 )
 
 
@@ -363,15 +361,13 @@ CUDA_KERNELS = (
         "cuda_thin",
         COLUMNS_OF_B,
         (M >= 2, M <= 16),
-        5,
+        3,
         table(
             "NT WN WK SPLIT AHEAD",
             # Blocks by themselves, of which two fill a multiprocessor, were the only ones to win anything on an H200.
             (2, 1, 8, 1, 1),
             (3, 1, 8, 1, 1),
             (1, 1, 8, 1, 1),
-            (2, 1, 8, 2, 1),
-            (3, 1, 8, 2, 1),
             (2, 1, 8, 1, 2),
             (3, 4, 2, 8, 1),
             (3, 2, 4, 8, 1),
