@@ -10,10 +10,11 @@ import msgspec
 
 from aot_tune.bench import Device, Measurement
 from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update, without
-from aot_tune.errors import BuildError, DatabaseError
+from aot_tune.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.library import load_operator
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.folders import folder_digest, put_folder
+from aot_tune.pipeline.recorded import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.recording import NOTES
 from aot_tune.render import Candidate
@@ -135,14 +136,37 @@ def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> 
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks what this build does without, such as backends not installed
-                    database = update(_of_this_tree(load_operator(loaded.folder), sources, same[0]), database)
+                    rest = _untried_sources(session, loaded.operator, sources, same[0])
+                    older = _of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
+                    database = update(older, database)
                 yield database
+
+
+def _untried_sources(
+    session: Session, operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase
+) -> dict[str, str]:
+    """Digests of what the recorded candidates that this build did not try are rendered to, where it has their kernels.
+
+    A replay renders them all, and takes no record with another source.
+    """
+    kernels = {k.name: k for k in operator.kernels}
+    found = {}
+    for record in recorded.candidates:
+        if record.id in sources or not _may_be_of(kernels, record.candidate):
+            continue
+        try:
+            found[record.id] = render_again(session, operator, record.candidate).digest
+        except SpecError:  # a Triton function that this build has not read: it cannot tell
+            continue
+        except RenderError:  # a template that has other configs than it had
+            found[record.id] = ""
+    return found
 
 
 def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
     """A committed record less the candidates that none of the operator's kernels can give any more.
 
-    Nor those of another source than here: `sources` has the digests of what was rendered. Configs that a vendor's
+    Nor those of another source than here: `sources` has the digests of what is rendered. Configs that a vendor's
     library or a function's autotuner lists are not known here, and stay.
     """
     kernels = {k.name: k for k in operator.kernels}

@@ -21,10 +21,10 @@ from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.resemblance import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
-from aot_tune.render import Candidate
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target, all_of
 
-__all__ = ["Known", "known_here", "recorded_evidence"]
+__all__ = ["Known", "known_here", "recorded_evidence", "render_again"]
 
 
 class Known:
@@ -193,11 +193,18 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     return min(fitting, key=lambda d: d.device.slug, default=None)
 
 
-def _as_declared(operator: Operator, candidate: Candidate) -> Candidate:
-    """The candidate with its config in the order of declaration: records sort it, and people read it."""
+def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
+    """What a recorded candidate is rendered to here.
+
+    Its config is in the order of declaration: records sort it, and people read it.
+
+    Raises:
+        RenderError: for any fault in the template, with its file and line.
+    """
     names = [p.name for p in operator.kernel(candidate.kernel).parameters]
     config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
-    return msgspec.structs.replace(candidate, config=config)
+    candidate = msgspec.structs.replace(candidate, config=config)
+    return session.renderer.render(operator, candidate, target_by_name(candidate.target))
 
 
 def _rendered_again(
@@ -216,12 +223,10 @@ def _rendered_again(
             continue
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
-        built_for = target_by_name(candidate.target)
-        candidate = _as_declared(operator, candidate)
-        rendered = session.renderer.render(operator, candidate, built_for)
+        rendered = render_again(session, operator, candidate)
         if rendered.digest != record.source:
             raise DatabaseError(
-                f"operator {operator.name!r}: the source of {candidate.label} is not the recorded one",
+                f"operator {operator.name!r}: the source of {rendered.candidate.label} is not the recorded one",
                 why=f"the record of {database.device.slug} is of source {record.source[:12]}, the template gives "
                 f"{rendered.digest[:12]}",
                 fix="tune again and record, or use the templates that the database was recorded with",

@@ -20,6 +20,7 @@ from aot_tune.library import bundled_templates, load_operator, without_backends
 from aot_tune.options import resolve
 from aot_tune.pipeline import keep
 from aot_tune.recording import export_records
+from aot_tune.render import Renderer
 
 
 def database(operator: str = "gemm", slug: str = "cpu-2t") -> OperatorDatabase:
@@ -178,6 +179,24 @@ def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
     assert keep._of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
 
 
+def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config that the device is not given any more, of a template that has changed."""
+    folder = bundled_templates() / "softmax"
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
+    stale = msgspec.structs.replace(first, source="another")
+    older = msgspec.structs.replace(whole, candidates=tuple(stale if c is first else c for c in whole.candidates))
+    session: Any = SimpleNamespace(
+        operators={"softmax": SimpleNamespace(folder=folder, operator=load_operator(folder))},
+        devices=[SimpleNamespace(digest=whole.device.digest)],
+        databases=[older],
+        renderer=Renderer([bundled_templates()]),
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep._databases(session, {"softmax": []})
+    assert found == canonical_database(without(whole, {first.id})) != canonical_database(whole)
+
+
 def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of a backend that is excluded, or is not installed here, are gone for this build alone."""
     folder = bundled_templates() / "softmax"
@@ -186,7 +205,10 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
     here = without_backends(load_operator(folder), ["triton"])
     device = SimpleNamespace(digest=whole.device.digest)
     session: Any = SimpleNamespace(
-        operators={"softmax": SimpleNamespace(folder=folder, operator=here)}, devices=[device], databases=[whole]
+        operators={"softmax": SimpleNamespace(folder=folder, operator=here)},
+        devices=[device],
+        databases=[whole],
+        renderer=Renderer([bundled_templates()]),
     )
     monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
     assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
