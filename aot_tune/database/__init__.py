@@ -12,7 +12,7 @@ from aot_tune.database.match import (
     missing_problems,
     nearest_databases,
 )
-from aot_tune.database.merge import merge, update, without
+from aot_tune.database.merge import measured_before, merge, update, without
 from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, as_recorded, make_database
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
@@ -36,6 +36,7 @@ __all__ = [
     "load_databases",
     "make_database",
     "match_measurements",
+    "measured_before",
     "merge",
     "missing_problems",
     "nearest_databases",

@@ -12,7 +12,7 @@ from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabas
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
-__all__ = ["merge", "update", "without"]
+__all__ = ["measured_before", "merge", "update", "without"]
 
 
 def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
@@ -71,6 +71,22 @@ def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDataba
         candidates=tuple(c for c in database.candidates if c.id not in gone),
         measurements=tuple(m for m in database.measurements if m.candidate not in gone),
     )
+
+
+def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """`older` less what it has of kernels that `newer` measured on any problem, on the problems that it measured.
+
+    For builds that measure again: what such a build chose, a replay of its record must choose too, and what it did not
+    try there took no part. Kernels that it did without stay as they are.
+    """
+    kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in (*older.candidates, *newer.candidates)}
+    again = {kernels[m.candidate] for m in newer.measurements if m.candidate in kernels}
+    problems = {problem_key(m.problem) for m in newer.measurements}
+    kept = tuple(
+        m for m in older.measurements if kernels.get(m.candidate) not in again or problem_key(m.problem) not in problems
+    )
+    empty = {m.candidate for m in older.measurements} - {m.candidate for m in kept}
+    return without(msgspec.structs.replace(older, measurements=kept), empty)
 
 
 def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:

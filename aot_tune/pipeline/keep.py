@@ -9,7 +9,15 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.database import OperatorDatabase, make_database, operator_digest, save_database, update, without
+from aot_tune.database import (
+    OperatorDatabase,
+    make_database,
+    measured_before,
+    operator_digest,
+    save_database,
+    update,
+    without,
+)
 from aot_tune.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.library import load_operator
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
@@ -138,7 +146,8 @@ def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> 
                 if same:  # the session's operator lacks what this build does without, such as backends not installed
                     rest = _untried_sources(session, loaded.operator, sources, same[0])
                     older = _of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
-                    database = update(older, database)
+                    again = session.options.mode == "tune"
+                    database = update(measured_before(older, database) if again else older, database)
                 yield database
 
 

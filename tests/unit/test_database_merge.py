@@ -16,6 +16,7 @@ from aot_tune.database import (
     decode,
     encode,
     match_measurements,
+    measured_before,
     merge,
     missing_problems,
     nearest_databases,
@@ -50,6 +51,24 @@ def test_halves_make_a_whole(database: OperatorDatabase) -> None:
 def test_the_newer_measurement_holds() -> None:
     older, newer = a_database(), a_database(scale=2.0)
     assert merge(older, newer) == update(older, newer) == canonical_database(newer)
+
+
+def test_what_is_measured_again_leaves_nothing_of_its_kernels_there() -> None:
+    """Nothing of their other configs on the problem; what else was measured stays."""
+    older = a_database()
+    first, again = older.candidates[0], older.problems[0]
+    newer = keep(older, lambda m: m.candidate == first.id and m.problem == again)
+    left = measured_before(older, newer)
+    kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in older.candidates}
+    gone = [m for m in older.measurements if m not in left.measurements]
+    assert {m.problem.id for m in gone} == {again.id}
+    assert {kernels[m.candidate] for m in gone} == {kernels[first.id]}
+    assert len({m.candidate for m in gone}) == 2
+    assert left.candidates == older.candidates  # each was measured on the other problem, too
+    assert measured_before(older, keep(older, lambda _: False)) == older
+    nothing = measured_before(older, older)
+    assert all(m.candidate.startswith("baseline:") for m in nothing.measurements)
+    assert [c.status for c in nothing.candidates] == ["compile-failed"]
 
 
 def test_a_race_that_is_told_of_again_in_part_stays_whole() -> None:

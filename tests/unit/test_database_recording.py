@@ -191,6 +191,7 @@ def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatc
         devices=[SimpleNamespace(digest=whole.device.digest)],
         databases=[older],
         renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
     )
     monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
     [found] = keep._databases(session, {"softmax": []})
@@ -209,6 +210,7 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
         devices=[device],
         databases=[whole],
         renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
     )
     monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
     assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
