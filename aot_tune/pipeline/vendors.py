@@ -31,13 +31,16 @@ _SECONDS = 180.0
 _PROCESSES, _PER_PROCESS = 12, 4
 """At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
 a second or two to begin."""
-_PER_PROBLEM = {"quick": 4, "default": 16, "thorough": 32, "exhaustive": 48}
+_PER_PROBLEM = {"quick": (4, 4), "default": (16, 12), "thorough": (32, 24), "exhaustive": (48, 48)}
+"""Algorithms drawn for a problem, and those tried of them: what is estimated to take the longest is left out. By the
+times that an H200's record has of 236 products, the 12 of 16 cost 0.003 % in the mean, and 0.6 % at most."""
 _HEURISTIC_SHARE = 0.6
-"""Of the algorithms tried on a problem, so many are the first of the library's own list; the rest is enumerated."""
+"""Of the algorithms drawn for a problem, so many are the first of the library's own list; the rest is enumerated."""
 
 
 class _Products(msgspec.Struct, frozen=True):
     configs: list[dict[str, int]]
+    costs: list[float]
     heuristics: int
 
 
@@ -82,7 +85,7 @@ def _configs(
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
     answer = _ask(session, kernel, device, [product for _, product in asked])
     for (problem, _), products in zip(asked, answer, strict=False):
-        for config in _chosen(products, _PER_PROBLEM[session.options.effort]):
+        for config in _chosen(products, *_PER_PROBLEM[session.options.effort]):
             yield problem, dict(sorted(config.items()))  # as records have it: labels are part of the library
 
 
@@ -112,11 +115,11 @@ def _product(kernel: Kernel, problem: Problem) -> Mapping[str, object] | None:
     return kernel.algorithms(problem) if kernel.algorithms is not None else None
 
 
-def _chosen(products: _Products, count: int) -> list[dict[str, int]]:
-    own = products.configs[: products.heuristics]
-    enumerated = products.configs[products.heuristics :]
-    first = own[: max(1, round(count * _HEURISTIC_SHARE))]
-    return [*first, *enumerated[: count - len(first)]]
+def _chosen(products: _Products, drawn: int, tried: int) -> list[dict[str, int]]:
+    first = range(products.heuristics)[: max(1, round(drawn * _HEURISTIC_SHARE))]
+    enumerated = range(products.heuristics, len(products.configs))[: drawn - len(first)]
+    likely = sorted([*first, *enumerated], key=lambda i: products.costs[i])[:tried]
+    return [products.configs[i] for i in sorted(likely)]
 
 
 def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[_Products]:
@@ -148,7 +151,7 @@ def _ask_process(
     session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
 ) -> _Answer | str:
     """What the library says of products in one process; or why it says nothing."""
-    module, limit = f"aot_tune.vendor.{kernel.backend}", _PER_PROBLEM[session.options.effort] + 16
+    module, limit = f"aot_tune.vendor.{kernel.backend}", _PER_PROBLEM[session.options.effort][0] + 16
     with scratch_folder() as name:
         folder = Path(name)
         (folder / "in.json").write_bytes(msgspec.json.encode(products))

@@ -102,9 +102,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to: configs, `heuristics` of them the library's own choice, and how many were checked."""
+    """What a search came to: configs, `heuristics` of them the library's own choice, and how many were checked.
+
+    `costs` are estimates of the configs' times, which only order them.
+    """
 
     configs: list[dict[str, int]]
+    costs: list[float]
     heuristics: int = 0
     checked: int = 0
     passed: int = 0
@@ -173,7 +177,7 @@ def enumerate_algorithms(
             break
         if config not in configs:
             configs.append(config)
-    return Found(configs, heuristics, search.checked, search.passed)
+    return Found(configs, [_cost(search, c) for c in configs], heuristics, search.checked, search.passed)
 
 
 def _operands(library: Library, product: Product) -> Operands:

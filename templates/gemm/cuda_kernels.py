@@ -65,13 +65,7 @@ MMA_CONSTRAINTS: tuple[Expr, ...] = (
     (REDUCE == 0) | (BM == 64),
 )
 # Where TMA and warpgroups serve most products, tf32 is for few rows and for sizes that they cannot take.
-TF32_ON_HOPPER = table(
-    "BM BN SPLIT REDUCE",
-    (32, 64, 4, "cluster"),
-    (64, 128, 4, "cluster"),
-    (32, 128, 4, "cluster"),
-    (128, 128, 1, "cluster"),
-)
+TF32_ON_HOPPER = table("BM BN SPLIT REDUCE", (32, 64, 4, "cluster"), (128, 128, 1, "cluster"))
 MMA_ORDER = table(
     "BM BN STAGES SPLIT REDUCE",
     (64, 128, 4, 2, "cluster"),
@@ -96,7 +90,8 @@ SIMT_PARAMETERS = (
     Parameter("STAGES", (3, 4)),
     Parameter("SPLIT", (1, 2, 4, 8)),
 )
-SIMT_ON_HOPPER = table("BM BN SPLIT", (128, 128, 1), (128, 128, 2), (64, 128, 2), (64, 128, 4), (32, 64, 8))
+# There it is for sizes that `cuda_bf16x6` cannot take.
+SIMT_ON_HOPPER = table("BM BN SPLIT", (128, 128, 1), (64, 128, 4))
 SIMT_CONSTRAINTS: tuple[Expr, ...] = (
     ~HOPPER | among(SIMT_PARAMETERS, SIMT_ON_HOPPER),
     (SPLIT == 1) | (CAPABILITY >= 90),

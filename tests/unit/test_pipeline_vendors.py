@@ -96,6 +96,16 @@ def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, st
         assert list(config) == sorted(config)
 
 
+def test_what_is_estimated_to_take_the_longest_is_not_tried() -> None:
+    """Of the first of the library's list and the first that were enumerated; those that are left keep their order."""
+    configs = [{"ALGO": i} for i in range(12)]
+    products = vendors._Products(configs, [1, 9, 2, 3, 0, 8, 4, 5, 0, 0, 0, 0], 5)
+    assert [c["ALGO"] for c in vendors._chosen(products, 5, 5)] == [0, 1, 2, 5, 6]  # 3 of 5 are the library's
+    assert [c["ALGO"] for c in vendors._chosen(products, 5, 3)] == [0, 2, 6]
+    assert [c["ALGO"] for c in vendors._chosen(products, 100, 100)] == list(range(12))
+    assert vendors._chosen(vendors._Products([], [], 0), 16, 12) == []
+
+
 def test_a_device_that_takes_one_process_at_a_time_is_asked_by_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, stub: Path
 ) -> None:
