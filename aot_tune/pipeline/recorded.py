@@ -193,18 +193,22 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     return min(fitting, key=lambda d: d.device.slug, default=None)
 
 
+def _as_declared(operator: Operator, candidate: Candidate) -> Candidate:
+    """The candidate with its config in the order of declaration: records sort it, and people read it."""
+    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
+    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
+    return msgspec.structs.replace(candidate, config=config)
+
+
 def render_again(session: Session, operator: Operator, candidate: Candidate) -> Rendered:
     """What a recorded candidate is rendered to here.
 
-    Its config is in the order of declaration: records sort it, and people read it.
-
     Raises:
         RenderError: for any fault in the template, with its file and line.
+        SpecError: where a Triton function was not read for the candidate's target.
     """
-    names = [p.name for p in operator.kernel(candidate.kernel).parameters]
-    config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
-    candidate = msgspec.structs.replace(candidate, config=config)
-    return session.renderer.render(operator, candidate, target_by_name(candidate.target))
+    declared = _as_declared(operator, candidate)
+    return session.renderer.render(operator, declared, target_by_name(candidate.target))
 
 
 def _rendered_again(

@@ -134,8 +134,9 @@ WGMMA_KERNELS = (
             "WIDTH SPLIT EARLY BLOCKS TURN LATE",
             (112, 2, 1, 1, 0, False),  # 256 x [3584]
             (128, 2, 1, 1, 0, False),  # 256 x [4096]
-            # Fewer bytes through shared memory and the L2 cache for each product, and more sums to send. They won nothing
-            # on an H200, which seems to run 31 clusters of four at a time, one less than most of these are; LATE goes, too.
+            # Fewer bytes through shared memory and the L2 cache for each product, and more sums to send. They won
+            # nothing on an H200, which seems to run 31 clusters of four at a time, where most of these are 32; LATE
+            # goes, too.
             (224, 4, 1, 1, 0, True),  # 256 x [3584]
             (256, 4, 1, 1, 0, True),  # 256 x [4096]
             (256, 4, 1, 1, 8, True),
