@@ -106,6 +106,20 @@ def test_what_is_estimated_to_take_the_longest_is_not_tried() -> None:
     assert vendors._chosen(vendors._Products([], [], 0), 16, 12) == []
 
 
+@pytest.mark.parametrize(("dtype", "tried"), [("f32", 16), ("bf16", 12), ("f16", 12)])
+def test_of_floats_all_that_are_drawn_are_tried(monkeypatch: pytest.MonkeyPatch, dtype: str, tried: int) -> None:
+    """The estimate is of 16 bits."""
+    world = World(monkeypatch, 1)
+    listed = vendors._Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
+    monkeypatch.setattr(vendors, "_recorded", lambda *_: iter(()))
+    monkeypatch.setattr(vendors, "_ask", lambda *_: [listed])
+    world.session.options.mode = "tune"
+    operator = SimpleNamespace(workload_for=lambda _: (problem(M=16),), facts=lambda _: {})
+    kernel = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: {**PRODUCTS[0], "dtype": dtype})
+    found = list(vendors._configs(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
+    assert len(found) == tried
+
+
 def test_a_device_that_takes_one_process_at_a_time_is_asked_by_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, stub: Path
 ) -> None:
