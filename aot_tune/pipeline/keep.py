@@ -156,15 +156,21 @@ def _untried_sources(
 ) -> dict[str, str]:
     """Digests of what the recorded candidates that this build did not try are rendered to, where it has their kernels.
 
-    A replay renders them all, and takes no record with another source.
+    A replay renders them all, and takes no record with another source, nor with a kernel that is not for its target.
     """
     kernels = {k.name: k for k in operator.kernels}
     found = {}
     for record in recorded.candidates:
-        if record.id in sources or not _may_be_of(kernels, record.candidate):
+        if record.id in sources:
+            continue
+        candidate = record.candidate
+        tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
+        if tried and candidate.kernel not in kernels:  # a Triton function that is for no target of this build
+            found[record.id] = ""
+        if not _may_be_of(kernels, candidate):
             continue
         try:
-            found[record.id] = render_again(session, operator, record.candidate).digest
+            found[record.id] = render_again(session, operator, candidate).digest
         except SpecError:  # a Triton function that this build has not read: it cannot tell
             continue
         except RenderError:  # a template that has other configs than it had

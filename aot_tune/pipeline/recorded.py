@@ -217,16 +217,24 @@ def _rendered_again(
     """Entries of the recorded candidates of a target, and of the generic one.
 
     Raises:
-        DatabaseError: when a source is not the recorded one any more: its times are those of another kernel.
+        DatabaseError: when a source is not the recorded one any more, for its times are those of another kernel, or a
+            kernel is none of the target's.
     """
     found: dict[str, Entry] = {}
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
+    kernels = {k.name for k in operator.kernels}
     for record in database.candidates:
         candidate = record.candidate
         if candidate.backend in session.options.exclude_backends:
             continue
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
+        if candidate.kernel not in kernels:
+            raise DatabaseError(
+                f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}",
+                why=f"the record of {database.device.slug} is of templates that have one",
+                fix="tune again and record, or use the templates that the database was recorded with",
+            )
         rendered = render_again(session, operator, candidate)
         if rendered.digest != record.source:
             raise DatabaseError(

@@ -14,7 +14,7 @@ from aot_tune.pipeline.overlap import measure_overlapped
 from aot_tune.pipeline.probe import check_agreement
 from aot_tune.pipeline.recorded import known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.vendors import vendor_entries
+from aot_tune.pipeline.vendors import Vendors
 from aot_tune.spec import Target
 
 __all__ = ["tune"]
@@ -78,14 +78,15 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
     for name, loaded in session.operators.items():
         found[name].append(Evidence(loaded.operator, target, {}))
         pairs.append((loaded, found[name][-1]))
-    with Crew(session, devices) as crew:
+    operators = [loaded.operator for loaded, _ in pairs]
+    with Vendors(session, operators, target, devices[0]) as vendors, Crew(session, devices) as crew:
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
         within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
         if not on_host and _nothing_is_known(session, crew.device):
             crew.start()
         step = session.step
-        while step and (fresh := _ask(session, pairs, crew.device, step)):
+        while step and (fresh := _ask(session, pairs, vendors, step)):
             begun = session.turn.spent
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
@@ -130,19 +131,18 @@ def _nothing_is_known(session: Session, device: Device) -> bool:
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
 
 
-def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], device: Device, step: int) -> list[Evidence]:
+def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors: Vendors, step: int) -> list[Evidence]:
     """Add to the evidence what the strategies want to try next, with the first also the generic candidates.
 
     Returns the evidence that was added to.
     """
     fresh: list[Evidence] = []
-    for loaded, evidence in pairs:
-        asked = session.ask(loaded.operator, evidence.target, step)
+    drawn = [session.ask(loaded.operator, evidence.target, step) for loaded, evidence in pairs]
+    for (loaded, evidence), asked in zip(pairs, drawn, strict=True):
+        others: list[Entry] = []
         if not evidence.entries:
-            asked += vendor_entries(session, loaded.operator, evidence.target, device)
-        if not evidence.entries:
-            asked += session.generic_entries(loaded.operator, evidence.target)
-        new = {e.candidate.id: e for e in asked if e.candidate.id not in evidence.entries}
+            others = vendors.entries(loaded.operator) + session.generic_entries(loaded.operator, evidence.target)
+        new = {e.candidate.id: e for e in (*asked, *others) if e.candidate.id not in evidence.entries}
         evidence.entries.update(new)
         if new:
             fresh.append(evidence)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,12 +25,16 @@ from aot_tune.render import candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of
 from aot_tune.storage import scratch_folder
 
-__all__ = ["vendor_entries"]
+__all__ = ["Vendors", "vendor_entries"]
+
+_Config = tuple[Problem, dict[str, ConfigValue]]
 
 _SECONDS = 180.0
 _PROCESSES, _PER_PROCESS = 12, 4
 """At most so many processes ask at a time, each of so many problems or more: it computes for 0.14 s for one, and takes
 a second or two to begin."""
+_KERNELS = 4
+"""Kernels, each of an operator, about which libraries are asked at a time."""
 _PER_PROBLEM = {"quick": (4, 4), "default": (16, 12), "thorough": (32, 24), "exhaustive": (48, 48)}
 """Algorithms drawn for a problem, and those tried of them: what is estimated to take the longest is left out.
 
@@ -53,50 +57,76 @@ class _Answer(msgspec.Struct, frozen=True):
     products: list[_Products]
 
 
+class Vendors:
+    """Vendors' libraries, asked about operators' problems in threads from when this is made until it is left."""
+
+    def __init__(self, session: Session, operators: Iterable[Operator], target: Target, device: Device) -> None:
+        self._session, self._target = session, target
+        self._threads = ThreadPoolExecutor(_KERNELS)
+        self._told: dict[str, list[tuple[Kernel, Future[list[_Config]]]]] = {}
+        for operator in operators:
+            asked = [k for k in operator.kernels if _is_wanted(session, operator, k, target)]
+            self._told[operator.name] = [
+                (k, self._threads.submit(_configs, session, operator, k, target, device)) for k in asked
+            ]
+
+    def __enter__(self) -> Vendors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def entries(self, operator: Operator) -> list[Entry]:
+        """Rendered candidates of one of the operators, each with the problems that it is meant for."""
+        found: dict[str, Entry] = {}
+        for kernel, told in self._told[operator.name]:
+            for problem, config in told.result():
+                dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
+                candidate = candidate_for(operator, kernel, config, self._target, problem, dtypes)
+                if candidate.id not in found:
+                    rendered = self._session.renderer.render(operator, candidate, self._target)
+                    found[candidate.id] = Entry.of(operator, rendered)
+                    found[candidate.id].only = set()
+                only = found[candidate.id].only
+                assert only is not None
+                only.add(problem.id)
+        return list(found.values())
+
+
 def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Entry]:
-    """Rendered candidates of an operator's vendor kernels, each with the problems that it is meant for."""
-    found: dict[str, Entry] = {}
-    for kernel in operator.kernels:
-        chain = toolchain_for(kernel.backend, session.environment)
-        wanted = fnmatchcase(f"{operator.name}/{kernel.name}", session.options.filter)
-        if kernel.algorithms is None or not wanted or target.family not in families_of(chain):
-            continue
-        for problem, config in _configs(session, operator, kernel, target, device):
-            dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-            candidate = candidate_for(operator, kernel, config, target, problem, dtypes)
-            if candidate.id not in found:
-                rendered = session.renderer.render(operator, candidate, target)
-                found[candidate.id] = Entry.of(operator, rendered)
-                found[candidate.id].only = set()
-            only = found[candidate.id].only
-            assert only is not None
-            only.add(problem.id)
-    return list(found.values())
+    """Rendered candidates of one operator's vendor kernels, asked for now."""
+    with Vendors(session, [operator], target, device) as vendors:
+        return vendors.entries(operator)
 
 
-def _configs(
-    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
-) -> Iterator[tuple[Problem, dict[str, ConfigValue]]]:
+def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Target) -> bool:
+    chain = toolchain_for(kernel.backend, session.environment)
+    wanted = fnmatchcase(f"{operator.name}/{kernel.name}", session.options.filter)
+    return kernel.algorithms is not None and wanted and target.family in families_of(chain)
+
+
+def _configs(session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device) -> list[_Config]:
     """Problems with the algorithms to try on them: those recorded on this very device, or what it says now.
 
     An algorithm of another version of the library stays in a record as it is; `tune` asks again.
     """
     recorded = list(_recorded(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
-        yield from recorded
-        return
+        return recorded
     problems = [p for p in operator.workload_for(target.family) if all_of(kernel.requires, operator.facts(p))]
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
     answer = _ask(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]
-    for (problem, product), products in zip(asked, answer, strict=False):
-        for config in _chosen(products, drawn, drawn if product.get("dtype") == "f32" else tried):
-            yield problem, dict(sorted(config.items()))  # as records have it: labels are part of the library
+    return [
+        (problem, dict(sorted(config.items())))  # as records have it: labels are part of the library
+        for (problem, product), products in zip(asked, answer, strict=False)
+        for config in _chosen(products, drawn, drawn if product.get("dtype") == "f32" else tried)
+    ]
 
 
 def _recorded(
     session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
-) -> Iterator[tuple[Problem, dict[str, ConfigValue]]]:
+) -> Iterator[_Config]:
     for database in (*session.databases, *_last_build(session, operator)):
         if database.operator != operator.name or database.device.digest != device.digest:
             continue

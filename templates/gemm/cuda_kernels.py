@@ -118,63 +118,6 @@ SIMT_ORDER = table(
     (64, 64, 1),
 )
 
-RING, AHEAD = parameter("RING"), parameter("AHEAD")
-
-THIN_PARAMETERS = (
-    Parameter("NT", (1, 2, 3, 4, 5)),
-    Parameter("WN", (1, 2, 4, 8)),
-    Parameter("WK", (1, 2, 4, 8)),
-    Parameter("SPLIT", (1, 8)),
-    Parameter("AHEAD", (0, 1, 2)),
-    Parameter("RING", (96, 80)),
-)
-THIN_BLOCKS = table(
-    "NT WN WK",
-    # Up to 8, 16, 24, 40, 80, 160 and 256 columns: at least two stages for 16 rows, mostly three, fit into the ring.
-    (1, 1, 8),
-    (2, 1, 8),
-    (3, 1, 8),
-    (5, 1, 4),
-    (5, 2, 2),
-    (3, 2, 4),
-    (5, 4, 1),
-    (3, 4, 2),
-    (4, 8, 1),
-)
-THIN_CONSTRAINTS: tuple[Expr, ...] = (
-    (SPLIT == 1) | (CAPABILITY >= 90),
-    (AHEAD == 0) | (CAPABILITY >= 90),
-    among(THIN_PARAMETERS, THIN_BLOCKS),
-    RING * 1024 + WK * 64 * (8 * NT * WN + 8) <= SHARED,
-    (RING == 96) | (SHARED < 113 * 1024),
-    # Where clusters exist, wide blocks are for them, and all but a few overlap.
-    (SPLIT == 8) | (WN == 1) | (CAPABILITY < 90),
-    (AHEAD != 0) | (WN * WK == 4) | (CAPABILITY < 90),
-    (AHEAD != 2) | (WN * WK == 4) | (SPLIT == 1),
-    (NT != 1) | ((SPLIT == 1) & (AHEAD != 2)),  # for few columns
-)
-
-
-def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, order: tuple[Config, ...]) -> Kernel:
-    """For weights that are kept as `b` says and products worth it by their rows.
-
-    Hopper has the first so many of `order`, which may be none.
-    """
-    few = among(THIN_PARAMETERS, order[:hopper]) if hopper else ~HOPPER
-    return Kernel(
-        name,
-        "gemm/cuda_thin.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("bf16", "f16")},
-        follows={"f16": "bf16"},
-        parameters=THIN_PARAMETERS,
-        constraints=(*THIN_CONSTRAINTS, ~HOPPER | few),
-        requires=(M <= 64, *ROWS_OF_A, *b),
-        worthwhile=rows,
-        order=order,
-    )
-
-
 # What TMA cannot take: it clips a tile at whole 16 bytes, beyond them it would read and write what is not the tensor's.
 RAGGED: Expr = (N % 8 != 0) | (K % 8 != 0) | (stride("out", 0) % 8 != 0) | (alignment("out") < 16)
 
@@ -266,15 +209,17 @@ _GEMV_ON_HOPPER = table(
     (2, 4, 4, 1, False),
 )
 
-CUDA_KERNELS = (
-    Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
-    Kernel(
-        "cuda_gemv",
+
+def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Kernel:
+    """For one row; on Hopper with the configs given, if any: in 16 bits `cuda_direct_gemv` was faster on an H200."""
+    return Kernel(
+        name,
         "gemm/cuda_skinny.cu.j2",
         backend="nvcc",
+        dtypes={"T": dtypes},
         parameters=_GEMV_PARAMETERS,
         constraints=(
-            ~HOPPER | among(_GEMV_PARAMETERS, _GEMV_ON_HOPPER),
+            (~HOPPER | among(_GEMV_PARAMETERS, hopper)) if hopper else ~HOPPER,
             *HOPPER_ONLY,
             SKINNY_FITS,
             WN * WK == 8,
@@ -297,7 +242,13 @@ CUDA_KERNELS = (
             (4, 2, 2, 4, 2, False),
             (1, 8, 2, 6, 1, True),
         ),
-    ),
+    )
+
+
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    _gemv("cuda_gemv", ("f32",), _GEMV_ON_HOPPER),
+    _gemv("cuda_gemv_short", ("bf16", "f16"), ()),
     _skinny("cuda_skinny", ("f32",), _SKINNY_ON_HOPPER),
     _skinny("cuda_skinny_short", ("bf16", "f16"), ()),
     *_mma(COLUMNS_OF_B, "cuda_mma", "cuda_mma_ragged"),
@@ -334,57 +285,5 @@ CUDA_KERNELS = (
         requires=(K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(M >= 8, attribute("math") == 0),
         order=SIMT_ORDER,
-    ),
-    _thin(
-        "cuda_thin_gemv",
-        COLUMNS_OF_B,
-        (M == 1,),
-        0,  # kernels whose weights go straight into registers were faster with every product on an H200
-        table(
-            "NT WN WK SPLIT AHEAD",
-            (2, 1, 8, 1, 1),
-            (2, 1, 8, 1, 2),
-            (3, 1, 8, 1, 1),
-            (5, 2, 2, 8, 1),
-            (5, 1, 4, 8, 1),
-            (5, 1, 4, 1, 1),
-            (3, 1, 8, 1, 2),
-            (5, 4, 1, 8, 1),
-        ),
-    ),
-    _thin(
-        "cuda_thin",
-        COLUMNS_OF_B,
-        (M >= 2, M <= 16),
-        3,
-        table(
-            "NT WN WK SPLIT AHEAD",
-            # Blocks by themselves, of which two fill a multiprocessor, were the only ones to win anything on an H200.
-            (2, 1, 8, 1, 1),
-            (3, 1, 8, 1, 1),
-            (1, 1, 8, 1, 1),
-            (2, 1, 8, 1, 2),
-            (3, 4, 2, 8, 1),
-            (3, 2, 4, 8, 1),
-            (5, 2, 2, 8, 1),
-            (5, 2, 2, 8, 0),
-        ),
-    ),
-    _thin(
-        "cuda_thin_kn",
-        ROWS_OF_B,
-        (M <= 16,),
-        4,
-        table(
-            "NT WN WK SPLIT AHEAD",
-            (5, 4, 1, 8, 1),
-            (5, 2, 2, 8, 1),
-            (3, 4, 2, 8, 1),
-            (4, 8, 1, 8, 1),
-            (5, 2, 2, 8, 2),
-            (5, 4, 1, 8, 0),
-            (5, 1, 4, 1, 1),
-            (3, 2, 4, 8, 1),
-        ),
     ),
 )

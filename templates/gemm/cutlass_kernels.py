@@ -166,15 +166,15 @@ _TF32 = table(
     "TM TN CM CN SCHEDULE",
     (128, 128, 2, 1, "pingpong"),
     (128, 256, 2, 1, "cooperative"),
-    (64, 128, 1, 2, "pingpong"),
 )
 
 _SPACE_OF_TF32 = _parameters(
     False,
-    TM=(128, 64),
+    TM=(128,),
     TN=(256, 128),
     TK=(32,),
-    CM=(2, 1),
+    CM=(2,),
+    CN=(1,),
     SPLITS=(1,),
     SWIZZLE=(1,),
     RASTER=("heuristic",),

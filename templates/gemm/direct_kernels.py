@@ -48,7 +48,8 @@ CUDA_DIRECT = Kernel(
     constraints=(
         among(_PARAMETERS, _ORDER),
         (EARLY == 0) | (target("capability") >= 90),
-        (EARLY == 1) | (target("wgmma") == 0),  # no product was faster without on an H200
+        # No product was faster with others on an H200.
+        ((EARLY == 1) & (parameter("NT") == 2)) | (target("wgmma") == 0),
     ),
     requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B, K % 8 == 0),  # pieces of 16 bytes exist whole, or not
     worthwhile=(M == 1,),  # with 16 rows, of which each block reads all, `cuda_thin` was faster everywhere

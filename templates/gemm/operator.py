@@ -26,6 +26,7 @@ from .cpu_kernels import CPU_KERNELS
 from .cuda_kernels import CUDA_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
 from .direct_kernels import DIRECT_KERNELS
+from .thin_kernels import THIN_KERNELS
 from .triton_kernels import TRITON_KERNELS
 from .vendor_kernels import CUBLASLT
 from .wgmma_kernels import WGMMA_KERNELS
@@ -90,6 +91,7 @@ operator = Operator(
     kernels=(
         *CPU_KERNELS,
         *CUDA_KERNELS,
+        *THIN_KERNELS,
         *DIRECT_KERNELS,
         *WGMMA_KERNELS,
         *BF16X6_KERNELS,

@@ -24,6 +24,7 @@ GROUPS, WIDTH, SPLIT, BLOCKS = (parameter(name) for name in ("GROUPS", "WIDTH", 
 _SUMS: Expr = 64 * GROUPS * (WIDTH + 8) * 4
 _STAGE: Expr = (64 * GROUPS + WIDTH) * 128
 _ROOM: Expr = (target("shared_bytes") + 1024) // BLOCKS - 1280 - _SUMS * (SPLIT > 1)
+# Two stages in the ring, and as much as the sums of a block.
 _FITS: Expr = (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS)
 
 
@@ -50,7 +51,13 @@ def copied(size: int) -> tuple[Expr, ...]:
 
 
 def _wgmma(
-    name: str, groups: int, worthwhile: tuple[Expr, ...], order: tuple[Config, ...], floats: bool = False
+    name: str,
+    groups: int,
+    worthwhile: tuple[Expr, ...],
+    order: tuple[Config, ...],
+    *,
+    floats: bool = False,
+    pair: bool = False,
 ) -> Kernel:
     """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32."""
     size = 4 if floats else 2
@@ -60,7 +67,7 @@ def _wgmma(
         Parameter("SPLIT", (1, 2, 4, 8)),
         Parameter("EARLY", (1, 2, 4)),
         Parameter("BLOCKS", (1, 2)),
-        *((Parameter("TURN", (0, 8)), Parameter("LATE", (False, True))) if floats else ()),
+        Parameter("PAIR", (pair,)),
     )
     return Kernel(
         name,
@@ -71,8 +78,7 @@ def _wgmma(
         parameters=parameters,
         constraints=(
             target("wgmma") == 1,
-            # Two stages in the ring, and as much as the sums of a block; sums that come late need no room of their own.
-            (parameter("LATE") == 1) | _FITS if floats else _FITS,
+            _FITS,
             among(parameters, order),
         ),
         requires=(*((attribute("math") == 1,) if floats else ()), *copied(size)),
@@ -99,6 +105,7 @@ WGMMA_KERNELS = (
             (40, 2, 1, 2),  # [4608 x 3584]
             (32, 1, 1, 2),  # [8192 x 3584, 8192 x 1024]
             (120, 4, 1, 1),  # [3584 x 18944]
+            (64, 2, 1, 1),  # [4096 x 14336]
         ),
     ),
     _wgmma(
@@ -116,13 +123,10 @@ WGMMA_KERNELS = (
         1,
         (M > 1, M <= 64, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS TURN LATE",
-            (32, 2, 1, 2, 0, False),  # 16 x [4096]
-            (64, 2, 1, 1, 0, False),  # 64 x [4096]
-            (64, 4, 1, 2, 0, False),  # 16 and 64 x [3584]
-            # Blocks that begin at other stages won nothing on an H200; without them, TURN goes, and with it the record.
-            (32, 2, 1, 2, 8, False),
-            (64, 2, 1, 1, 8, False),
+            "WIDTH SPLIT EARLY BLOCKS",
+            (32, 2, 1, 2),  # 16 x [4096]
+            (64, 4, 1, 2),  # 16 and 64 x [3584]
+            (72, 4, 1, 2),  # 64 x [4096]
         ),
         floats=True,
     ),
@@ -131,16 +135,12 @@ WGMMA_KERNELS = (
         2,
         (M > 64, M <= 256, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS TURN LATE",
-            (112, 2, 1, 1, 0, False),  # 256 x [3584]
-            (128, 2, 1, 1, 0, False),  # 256 x [4096]
-            # Fewer bytes through shared memory and the L2 cache for each product, and more sums to send. They won
-            # nothing on an H200, which seems to run 31 clusters of four at a time, where most of these are 32; LATE
-            # goes, too.
-            (224, 4, 1, 1, 0, True),  # 256 x [3584]
-            (256, 4, 1, 1, 0, True),  # 256 x [4096]
-            (256, 4, 1, 1, 8, True),
+            "WIDTH SPLIT EARLY BLOCKS",
+            # An H200 runs 30 or 31 clusters of four at a time, not 33.
+            (144, 2, 1, 1),  # 256 x [4096]: 29
+            (120, 2, 1, 1),  # 256 x [3584]: 30
         ),
         floats=True,
+        pair=True,
     ),
 )

@@ -75,6 +75,8 @@ def cuda_workload() -> tuple[Problem, ...]:
             if activation != "none" or present:
                 found.append(_layer("f16", m, n, k))  # the product alone
         for _, n, k, (activation, *present) in LAYERS[1::8]:
-            found.append(_layer("f32", m, n, k, activation, *present))
-            found.append(_layer("f32", m, n, k, activation, *present, math="tf32"))
+            for math in ("ieee", "tf32"):
+                found.append(_layer("f32", m, n, k, activation, *present, math=math))
+                if m == 1:
+                    found.append(_layer("f32", m, n, k, math=math))  # the product alone
     return tuple(found)

@@ -318,7 +318,7 @@ def twice(world: World) -> None:
 SCENARIOS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (variants, without_force, empty_calls, two_streams, two_threads, capture, capture_beside, preload,
-                     workspaces, wrong_calls, imports, twice)
+                     workspaces, wrong_calls, imports, twice, no_numbers)
 }  # fmt: skip
 
 if __name__ == "__main__":

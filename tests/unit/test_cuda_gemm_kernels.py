@@ -30,6 +30,7 @@ OURS = [
 ]
 # Whether kernels of gemm are for Hopper, where they are not for all GPUs.
 WHERE = {
+    "cuda_gemv_short": (False,),
     "cuda_skinny_short": (False,),
     "cuda_mma": (False,),
     "cuda_mma_kn": (False,),
@@ -91,7 +92,7 @@ def test_kernels_compile_for_hopper_without_spills(op: Operator, kernel: Kernel,
 
 EDGES = ((70, 90, 333), (5, 7, 16))
 CASES: tuple[tuple[str, str, str, Config, tuple[tuple[int, int, int], ...]], ...] = (
-    ("gemm", "cuda_gemv", "bf16", {"WN": 2, "STAGES": 4}, ((1, 200, 520), (3, 65, 777))),
+    ("gemm", "cuda_gemv_short", "bf16", {"WN": 2, "STAGES": 4}, ((1, 200, 520), (3, 65, 777))),
     ("gemm", "cuda_gemv", "f32", {"WN": 4, "SPLIT": 2}, ((1, 200, 520),)),
     (
         "gemm",

@@ -25,9 +25,8 @@ Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
-    """A config by its WIDTH, SPLIT, EARLY and BLOCKS, of floats also TURN and LATE."""
-    names = ("WIDTH", "SPLIT", "EARLY", "BLOCKS", "TURN", "LATE")[: len(values)]
-    wanted: Config = dict(zip(names, values, strict=True))
+    """A config by its WIDTH, SPLIT, EARLY and BLOCKS."""
+    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS"), values, strict=True))
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
@@ -75,12 +74,10 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma", "bf16", FOUR, ((17, 48, 4616), (9, 120, 136), (200, 8, 320))),
     ("cuda_wgmma_128", "bf16", (32, 2, 1, 1), ((100, 40, 1416), (200, 64, 64), (9, 8, 8))),
     ("cuda_wgmma_128", "f16", (88, 4, 1, 1), ((65, 96, 2000), (200, 88, 200))),
-    ("cuda_wgmma_tf32", "f32", (32, 2, 1, 2, 0), ((16, 68, 580), (2, 8, 4), (65, 28, 100))),
-    ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, 0), ((64, 132, 1100), (9, 4, 36))),
-    ("cuda_wgmma_tf32", "f32", (64, 2, 1, 1, 8), ((33, 260, 1100), (9, 68, 580))),
-    ("cuda_wgmma_tf32_128", "f32", (112, 2, 1, 1, 0), ((100, 116, 412), (200, 12, 64))),
-    ("cuda_wgmma_tf32_128", "f32", (224, 4, 1, 1, 0, True), ((130, 228, 700), (9, 12, 64))),
-    ("cuda_wgmma_tf32_128", "f32", (256, 4, 1, 1, 8, True), ((100, 260, 700), (200, 12, 132))),
+    ("cuda_wgmma_tf32", "f32", (32, 2, 1, 2), ((16, 68, 580), (2, 8, 4), (65, 28, 100))),
+    ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2), ((64, 132, 1100), (9, 4, 36))),
+    ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1), ((200, 124, 412), (100, 12, 64), (300, 8, 500))),
+    ("cuda_wgmma_tf32_128", "f32", (144, 2, 1, 1), ((256, 148, 420), (65, 4, 36))),
 )
 TF32 = 5  # the first case of floats
 
@@ -174,16 +171,32 @@ FAULTS = (
     ("shared.parts() + at.rank * part", "shared.parts() + (SPLIT - 1 - at.rank) * part"),
     ("mine + (at.rank * OWN + row) * PITCH", "mine + row * PITCH"),
     ("sent + p * OWN * PITCH", "sent + (SPLIT - 1 - p) * OWN * PITCH"),
-    ("      wait_at(shared.told(), 0);\n", ""),
+    ("      wait_for_sent(shared.told(), 0);\n", ""),
     (
-        "      wait_at(shared.told(), 0);\n      __syncwarp();\n      arrive_at_cluster();",
-        "      arrive_at_cluster();\n      wait_at(shared.told(), 0);",
+        "      wait_for_sent(shared.told(), 0);\n      __syncwarp();\n      announce_to_cluster();",
+        "      announce_to_cluster();\n      wait_for_sent(shared.told(), 0);",
     ),
     # others' memory and kernels
     ("exists[u] = row < OWN && i < args.dim_M", "exists[u] = row < OWN && i <= args.dim_M"),
     ("&& j < args.dim_N;", "&& j <= args.dim_N;"),
     ("  wait_for_earlier_kernels();\n", ""),
     ("  wait_for_earlier_kernels();\n", "  if (copies) wait_for_earlier_kernels();\n"),
+)
+
+
+FAULTS_OF_PAIRS = (
+    ("init_barrier(shared.emptied(slot), 8 * GROUPS)", "init_barrier(shared.emptied(slot), 4 * GROUPS)"),
+    ("      arrive_at_other(shared.emptied((s - 1) % STAGES), other);\n", ""),
+    ("(1 - at.half) * SPLIT + at.rank, ", "at.half * SPLIT + at.rank, "),
+    ("(1 - at.half) * SPLIT + at.rank, ", "(1 - at.half) * SPLIT + 1 - at.rank, "),
+    ("if (s % 2 == at.half) share_box", "share_box"),
+    ("if (s % 2 == at.half) share_box", "if (s % 2 == 0) share_box"),
+    ("(1u << SPLIT | 1u) << at.rank", "1u << at.rank"),
+    ("(1u << SPLIT | 1u) << at.rank", "3u << at.rank"),
+    ("(static_cast<int>(blockIdx.y) * 2 + half) * ROWS", "static_cast<int>(blockIdx.y) * 2 * ROWS"),
+    ("half = block / SPLIT % 2;", "half = block % 2;"),
+    ("at.half * SPLIT + to);", "to);"),
+    ("  wait_for_cluster();\n  wait_for_earlier_kernels();\n", "  wait_for_earlier_kernels();\n"),
 )
 
 
@@ -198,6 +211,19 @@ def test_the_host_notices_faults(fault: int, faulty: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FAULT", str(fault))
     # Stages fill the ring twice over, and fewer than blocks share them.
     found = run_check(faulty, (48, 56, 2000)) or run_check(faulty, (61, 40, 64), epilogue=False)
+    assert (found != "") == (fault > 0)
+
+
+@pytest.fixture(scope="module")
+def faulty_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = rendered("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1))
+    return build_for_host(tmp_path_factory.mktemp("faulty"), source, lambda text: for_host(text, FAULTS_OF_PAIRS))
+
+
+@pytest.mark.parametrize("fault", range(len(FAULTS_OF_PAIRS) + 1))
+def test_the_host_notices_faults_of_pairs(fault: int, faulty_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", str(fault))
+    found = run_check(faulty_pair, (200, 124, 800)) or run_check(faulty_pair, (70, 20, 36), epilogue=False)
     assert (found != "") == (fault > 0)
 
 
@@ -323,14 +349,14 @@ def test_every_config_fits(kernel: Kernel) -> None:
     for config in configs:
         width, split, rows = int(config["WIDTH"]), int(config["SPLIT"]), 64 * int(config["GROUPS"])
         stages = stages_of(render(GEMM, kernel, HOPPER, config, kernel.dtypes["T"][0]))
-        late = bool(config.get("LATE"))
-        pitch = width + 8 * (width % 16 == 0 and not (late and width % 64 == 0))
+        pitch = width + 8 * (width % 16 == 0)
         ring, sums = stages * (rows + width) * 128, rows * pitch * 4
-        shared = max(ring, sums + sums // split * (split - 1)) if late else ring + (split > 1) * sums
+        shared = ring + (split > 1) * sums
         shared += (2 * stages + 1) * 8
         assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
         assert 2 <= stages <= 16, config
-        assert late or sums <= ring, config
-        assert split <= 8, config
-        assert (2**27 // width + 1) * split < 2**31, config
+        assert sums <= ring, config
+        cluster = split * (1 + bool(config["PAIR"]))
+        assert cluster <= 8, config
+        assert (2**27 // width + 1) * cluster < 2**31, config
         assert 2**20 // rows < 2**16, config

@@ -192,6 +192,7 @@ def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatc
         databases=[older],
         renderer=Renderer([bundled_templates()]),
         options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
     )
     monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
     [found] = keep._databases(session, {"softmax": []})
@@ -211,6 +212,28 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
         databases=[whole],
         renderer=Renderer([bundled_templates()]),
         options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
     )
     monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
     assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
+
+
+def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build does not read them, so that a replay could not render them."""
+    folder = bundled_templates() / "softmax"
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    gone = {c.id for c in whole.candidates if c.candidate.backend == "triton"}
+    session: Any = SimpleNamespace(
+        operators={
+            "softmax": SimpleNamespace(folder=folder, operator=without_backends(load_operator(folder), ["triton"]))
+        },
+        devices=[SimpleNamespace(digest=whole.device.digest)],
+        databases=[whole],
+        renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}, "triton": {}}),
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep._databases(session, {"softmax": []})
+    assert gone
+    assert found == canonical_database(without(whole, gone))

@@ -11,6 +11,7 @@ namespace host {
 inline void check_own(uint32_t at) {
   if (static_cast<int>(at >> 24) != now().rank) fail("an address in another block");
 }
+inline uint32_t at_block(uint32_t at, int rank) { return at & 0xffffffu | static_cast<uint32_t>(rank) << 24; }
 inline Known& known(uint32_t barrier) {
   auto& barriers = cluster->blocks.at(barrier >> 24).barriers;
   const auto found = barriers.find(barrier);
@@ -130,23 +131,41 @@ inline void arrive_at(uint32_t barrier) {
   host::check_own(barrier);
   host::count(barrier, 0, true);
 }
+inline void arrive_at_other(uint32_t barrier, int rank) {
+  check_runs(rank);
+  host::check_own(barrier);
+  host::count(host::at_block(barrier, rank), 0, true);
+}
 inline void wait_at(uint32_t barrier, uint32_t parity) {
   host::check_own(barrier);
   host::Known& known = host::known(barrier);
   while (host::state_of(host::shared_at(barrier, 8)).parity == parity) host::yield();
   known.unseen = false;
 }
+inline void wait_for_sent(uint32_t barrier, uint32_t parity) { wait_at(barrier, parity); }
 
-inline void copy_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
+inline void copy_to(int rank, uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
   host::check_own(to), host::check_own(barrier);
   host::check_has_waited();
   if (k < 0 || row < 0) host::fail("a copy before the beginning");
-  const uint32_t bytes = matrix->box * 128;
-  unsigned char* const there = host::shared_range(to, bytes, 1024);
-  host::begin_flight({barrier, -1, host::now().rank, [=] {
+  const uint32_t bytes = matrix->box * 128, at = host::at_block(barrier, rank);
+  unsigned char* const there = host::shared_range(host::at_block(to, rank), bytes, 1024);
+  host::begin_flight({at, -1, rank, [=] {
                         host::fill_box(*matrix, there, static_cast<uint64_t>(k), static_cast<uint64_t>(row));
-                        host::count(barrier, -static_cast<int>(bytes), false);
+                        host::count(at, -static_cast<int>(bytes), false);
                       }});
+}
+inline void copy_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
+  copy_to(host::now().rank, to, matrix, k, row, barrier);
+}
+inline void share_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier,
+                      uint32_t blocks) {
+  if (blocks >> host::cluster->blocks.size() != 0) host::fail("a copy to a block that does not exist");
+  for (int rank = 0; blocks >> rank != 0; ++rank) {
+    if ((blocks >> rank & 1) == 0) continue;
+    check_runs(rank);
+    copy_to(rank, to, matrix, k, row, barrier);
+  }
 }
 inline void stream_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
   copy_box(to, matrix, k, row, barrier);
@@ -166,8 +185,8 @@ inline void send_bytes(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barr
   check_runs(rank);
   host::check_own(to), host::check_own(from), host::check_own(barrier);
   if (bytes == 0 || bytes % 16 != 0) host::fail("a message that is not of whole 16 bytes");
-  const uint32_t there = static_cast<uint32_t>(rank) << 24, at = barrier & 0xffffffu | there;
-  unsigned char* const place = host::shared_range(to & 0xffffffu | there, bytes, 16);
+  const uint32_t at = host::at_block(barrier, rank);
+  unsigned char* const place = host::shared_range(host::at_block(to, rank), bytes, 16);
   host::shared_range(from, bytes, 16);
   host::Block* const sender = &host::block();
   if (sender->published.empty()) host::fail("stores that copies do not see");
