@@ -112,17 +112,23 @@ class MeasurementStore:
         shared = {"operator": name, "contract": contract, "device": device, "policy": policy}
         return OperatorStore(self, shared, baselines or {})
 
-    def load(self, key: dict[str, object]) -> tuple[Measurement, ...] | None:
-        """What is stored under a key; None when there is nothing, or nothing that can be used."""
+    def load(self, key: dict[str, object], *, peek: bool = False) -> tuple[Measurement, ...] | None:
+        """What is stored under a key; None when there is nothing, or nothing that can be used.
+
+        Who only wants to know whether there is something (`peek`) does not count.
+        """
         name = digest(key)
         found = self._memory.get(name)
         if found is None and self._root is not None and self._mode != "fresh":
             found = self._read(self._path(self._root, name), name)
+        if found is not None:
+            self._memory[name] = found  # whether it is known is asked before it is taken
+        if peek:
+            return found
         if found is None:
             self.misses += 1
             self.absent.add(name)
         else:
-            self._memory[name] = found  # whether it is known is asked before it is taken
             self.hits += 1
         return found
 
@@ -200,14 +206,17 @@ class OperatorStore:
         self._store, self._shared, self._baselines = store, shared, baselines
         self._plain: dict[str, object] = {}
 
-    def find(self, candidate: str, object_digest: str, problem: Problem) -> Measurement | None:
+    def find(self, candidate: str, object_digest: str, problem: Problem, *, peek: bool = False) -> Measurement | None:
         """The measurement of an object on a problem, under this candidate's id.
 
         Args:
             candidate: a candidate's id, or `baseline:<name>`.
             object_digest: empty for a baseline.
+            problem: that it was measured on.
+            peek: see `MeasurementStore.load`.
         """
-        found = self._store.load(self._key("one", [self._subject(candidate, object_digest)], problem))
+        key = self._key("one", [self._subject(candidate, object_digest)], problem)
+        found = self._store.load(key, peek=peek)
         return None if found is None else msgspec.structs.replace(found[0], candidate=candidate, problem=problem)
 
     def put(self, measurement: Measurement) -> None:
@@ -220,13 +229,16 @@ class OperatorStore:
         subject = self._subject(measurement.candidate, measurement.object)
         self._store.save(self._key("one", [subject], measurement.problem), (measurement,))
 
-    def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
+    def find_race(
+        self, entrants: Sequence[tuple[str, str]], problem: Problem, *, peek: bool = False
+    ) -> list[Measurement] | None:
         """The race of exactly these entrants (candidate id, object digest) on a problem, in the order given.
 
-        Times of different races are not comparable, so a race is found whole or not at all.
+        Times of different races are not comparable, so a race is found whole or not at all. For `peek` see
+        `MeasurementStore.load`.
         """
         subjects = [self._subject(candidate, object_digest) for candidate, object_digest in entrants]
-        found = self._store.load(self._key("race", subjects, problem))
+        found = self._store.load(self._key("race", subjects, problem), peek=peek)
         if found is None:
             return None
         by_subject = {self._subject(m.candidate, m.object): m for m in found}

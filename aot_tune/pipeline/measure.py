@@ -173,11 +173,11 @@ class Measurer:
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem; any thread may ask."""
-        return self._store(loaded).find(candidate, digest, problem) is not None
+        return self._store(loaded).find(candidate, digest, problem, peek=True) is not None
 
     def knows_race(self, loaded: LoadedOperator, problem: Problem, entrants: Sequence[Entry]) -> bool:
         """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
-        return self._known_race(self._one(loaded, problem), entrants) is not None
+        return self._known_race(self._one(loaded, problem), entrants, peek=True) is not None
 
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen, where a race is due, and what it shows to have been overlooked."""
@@ -265,9 +265,11 @@ class Measurer:
             one.store.put(measurement)
         return measurement
 
-    def _known_race(self, one: _OneProblem, entries: Sequence[Entry]) -> list[Measurement] | None:
+    def _known_race(
+        self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
+    ) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.digest) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
-        return one.store.find_race(subjects, one.problem)
+        return one.store.find_race(subjects, one.problem, peek=peek)
 
     def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:
         known = self._known_race(one, entries)

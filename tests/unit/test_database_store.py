@@ -53,6 +53,20 @@ def test_what_was_found_is_read_once(tmp_path: Path) -> None:
     assert shelf(tmp_path).find("c1", "o1", kept.problem) is None
 
 
+def test_only_what_is_wanted_and_not_there_is_absent(tmp_path: Path) -> None:
+    """A build that knows from a record what it looks for here would never be the next one's."""
+    store, kept = MeasurementStore(tmp_path), measured()
+    part = store.operator("gemm", contract="con", device="dev", policy="pol")
+    assert part.find("c1", "o1", kept.problem, peek=True) is None
+    assert part.find_race([("c1", "o1"), ("c2", "o2")], kept.problem, peek=True) is None
+    assert (store.absent, store.hits, store.misses) == (set(), 0, 0)
+    assert part.find("c1", "o1", kept.problem) is None
+    assert (len(store.absent), store.hits, store.misses) == (1, 0, 1)
+    part.put(kept)
+    assert part.find("c1", "o1", kept.problem, peek=True) == kept
+    assert (store.absent, store.hits, store.misses) == (set(), 0, 1)
+
+
 def test_equal_objects_share_measurements(tmp_path: Path) -> None:
     shelf(tmp_path).put(measured("c1", "o1"))
     found = shelf(tmp_path).find("c2", "o1", problem(M=16, N=64))
