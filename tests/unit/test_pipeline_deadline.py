@@ -206,7 +206,7 @@ class Store:
     def __init__(self) -> None:
         self.put_, self.raced = [], []
 
-    def find(self, *_: object) -> None:
+    def find(self, *_: object, **__: object) -> None:
         return None
 
     find_race = find
