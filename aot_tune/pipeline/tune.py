@@ -79,7 +79,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         found[name].append(Evidence(loaded.operator, target, {}))
         pairs.append((loaded, found[name][-1]))
     operators = [loaded.operator for loaded, _ in pairs]
-    with Vendors(session, operators, target, devices[0]) as vendors, Crew(session, devices) as crew:
+    with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
         within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
