@@ -23,7 +23,7 @@ from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, HostEngine
 from aot_tune.bench.cuda.probes import Probes
 from aot_tune.bench.cuda.state import ProblemState
 from aot_tune.bench.cuda.timing import Sampler, measure_empty
-from aot_tune.bench.cuda.truth import input_digests, write_limits
+from aot_tune.bench.cuda.truth import write_reference
 from aot_tune.bench.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
 from aot_tune.bench.family import Emit, Role
 from aot_tune.bench.objects import LaunchError, Loaded, LoadError, load
@@ -229,8 +229,8 @@ class CudaSession:
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
         begin = time.monotonic()
         operator = self._operator(request.operator_folder).concrete(request.check.problem.dtypes)
-        write_limits(operator, request.check, Path(request.folder), self._policy.seed, self._engine.device)
-        digests = input_digests(operator, request.check, self._policy.seed)
+        folder, seed = Path(request.folder), self._policy.seed
+        digests = write_reference(operator, request.check, folder, seed, self._engine.device)
         return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
 
     def _load(self, request: messages.Load, emit: Emit) -> messages.Reply:

@@ -13,12 +13,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from aot_tune.bench.cuda.memory import Strided
 from aot_tune.bench.inputs import call_of, draw
@@ -31,16 +33,18 @@ __all__ = [
     "Limits",
     "draw_inputs",
     "exact_values",
-    "input_digests",
     "layout",
     "read_limits",
     "torch_dtype",
     "write_limits",
+    "write_reference",
 ]
 
 _SAMPLE, _DRAWS = 4096, 8
 _SEQUENTIAL = 512
 _BLOCK = 1 << 24
+_MANY = 1 << 16
+"""Values that take longer to draw than a thread to start."""
 _PERIOD = 262_147
 """Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
 
@@ -156,10 +160,9 @@ def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
     """The storage of each input that is present, as bytes on the device; the operator is concrete."""
     found: dict[str, Any] = {}
-    present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
-    for number, tensor in enumerate(present):
+    for number, (tensor, values) in enumerate(_drawn(operator, check, seed)):
         count = layout(operator, check, tensor).extent()
-        drawn = torch.from_numpy(draw(operator, check, tensor, count, seed, _PERIOD)).to(device).to(torch_dtype(tensor))
+        drawn = torch.from_numpy(values).to(device).to(torch_dtype(tensor))
         if count > drawn.numel():
             drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
         if number == 0 and check.special and drawn.dtype.is_floating_point and count:
@@ -173,14 +176,35 @@ def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.devic
 _SPECIAL = (-float("inf"), float("nan"), float("inf"))
 
 
+def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, NDArray[Any]]]:
+    """The values of each input that is present, before they are rounded to a narrow dtype and repeated.
+
+    Many are drawn side by side: that takes milliseconds a tensor, while a GPU has nothing to do.
+    """
+    present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
+    counts = [layout(operator, check, t).extent() for t in present]
+
+    def one(tensor: Tensor, count: int) -> NDArray[Any]:
+        return draw(operator, check, tensor, count, seed, _PERIOD)
+
+    if sum(counts) < _MANY:
+        return [(t, one(t, count)) for t, count in zip(present, counts, strict=True)]
+    with ThreadPoolExecutor(len(present)) as threads:
+        return list(zip(present, threads.map(one, present, counts), strict=True))
+
+
 def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
     """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
-    found = {}
-    for tensor in operator.inputs:
-        if operator.is_present(check.problem, tensor):
-            values = draw(operator, check, tensor, layout(operator, check, tensor).extent(), seed, _PERIOD)
-            found[tensor.name] = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-    return found
+    drawn = _drawn(operator, check, seed)
+    return {t.name: hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() for t, values in drawn}
+
+
+def write_reference(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> dict[str, str]:
+    """Write how far off outputs may be into `folder`; the digests of the inputs, which are made meanwhile."""
+    with ThreadPoolExecutor(1) as beside:
+        digests = beside.submit(input_digests, operator, check, seed)
+        write_limits(operator, check, folder, seed, device)
+    return digests.result()
 
 
 def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
