@@ -133,7 +133,7 @@ WGMMA_KERNELS = (
     _wgmma(
         "cuda_wgmma_tf32_128",
         2,
-        (M > 64, M <= 256, N >= 64),
+        (M > 128, M <= 256, N >= 64),  # below, half of a pair has no rows
         table(
             "WIDTH SPLIT EARLY BLOCKS",
             # An H200 runs 30 or 31 clusters of four at a time, not 33.

@@ -187,6 +187,8 @@ FAULTS = (
 FAULTS_OF_PAIRS = (
     ("init_barrier(shared.emptied(slot), 8 * GROUPS)", "init_barrier(shared.emptied(slot), 4 * GROUPS)"),
     ("      arrive_at_other(shared.emptied((s - 1) % STAGES), other);\n", ""),
+    ("s > 0 && s - 1 + STAGES < count && ", "s > 0 && "),
+    ("s > 0 && s - 1 + STAGES < count && ", "s > 0 && s + STAGES < count && "),
     ("(1 - at.half) * SPLIT + at.rank, ", "at.half * SPLIT + at.rank, "),
     ("(1 - at.half) * SPLIT + at.rank, ", "(1 - at.half) * SPLIT + 1 - at.rank, "),
     ("if (s % 2 == at.half) share_box", "share_box"),

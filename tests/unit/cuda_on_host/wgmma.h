@@ -134,7 +134,8 @@ inline void arrive_at(uint32_t barrier) {
 inline void arrive_at_other(uint32_t barrier, int rank) {
   check_runs(rank);
   host::check_own(barrier);
-  host::count(host::at_block(barrier, rank), 0, true);
+  const uint32_t at = host::at_block(barrier, rank);
+  host::begin_flight({at, -1, rank, [=] { host::count(at, 0, true); }});
 }
 inline void wait_at(uint32_t barrier, uint32_t parity) {
   host::check_own(barrier);
