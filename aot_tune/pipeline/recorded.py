@@ -211,6 +211,22 @@ def render_again(session: Session, operator: Operator, candidate: Candidate) -> 
     return session.renderer.render(operator, declared, target_by_name(candidate.target))
 
 
+def _no_kernel(session: Session, operator: Operator, candidate: Candidate, database: OperatorDatabase) -> DatabaseError:
+    """What to say of a record of a kernel that this build has not: for want of its backend, or since it is gone."""
+    what = f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}"
+    if candidate.backend not in session.plan.toolchains:
+        return DatabaseError(
+            what,
+            why=f"the record of {database.device.slug} needs {candidate.backend}, which this build does without",
+            fix=f"install what it needs (the build's notes say what), or AOT_TUNE_EXCLUDE_BACKENDS={candidate.backend}",
+        )
+    return DatabaseError(
+        what,
+        why=f"the record of {database.device.slug} is of templates that have one",
+        fix="tune again and record, or use the templates that the database was recorded with",
+    )
+
+
 def _rendered_again(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase
 ) -> dict[str, Entry]:
@@ -230,11 +246,7 @@ def _rendered_again(
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue
         if candidate.kernel not in kernels:
-            raise DatabaseError(
-                f"operator {operator.name!r}: no kernel {candidate.kernel!r} for {candidate.target}",
-                why=f"the record of {database.device.slug} is of templates that have one",
-                fix="tune again and record, or use the templates that the database was recorded with",
-            )
+            raise _no_kernel(session, operator, candidate, database)
         rendered = render_again(session, operator, candidate)
         if rendered.digest != record.source:
             raise DatabaseError(

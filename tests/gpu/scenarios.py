@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -315,11 +316,18 @@ def twice(world: World) -> None:
     assert not any(faults), "\n".join(filter(None, faults))
 
 
-SCENARIOS: dict[str, Callable[..., None]] = {
-    function.__name__: function
-    for function in (variants, without_force, empty_calls, two_streams, two_threads, capture, capture_beside, preload,
-                     workspaces, wrong_calls, imports, twice, no_numbers)
-}  # fmt: skip
+def found_in(module: Mapping[str, object]) -> dict[str, Callable[..., None]]:
+    """The scenarios of a module by name: its public functions of a world that return nothing."""
+    found = {}
+    for name, one in module.items():
+        if inspect.isfunction(one) and not name.startswith("_"):
+            form = inspect.signature(one)
+            if next(iter(form.parameters), "") == "world" and form.return_annotation == "None":
+                found[name] = one
+    return found
+
+
+SCENARIOS = found_in(globals())
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](World(*sys.argv[2:4]), *sys.argv[4:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +77,7 @@ def replaced(world: World) -> None:
     scenarios._all_right([cases])
 
 
-SCENARIOS: dict[str, Callable[..., None]] = {
-    **scenarios.SCENARIOS,
-    **{function.__name__: function for function in (forced, unforced, nothing_and_too_little, replaced)},
-}
+SCENARIOS = scenarios.SCENARIOS | scenarios.found_in(globals())
 
 
 def main(name: str, module: str, templates: str, *arguments: Any) -> None:

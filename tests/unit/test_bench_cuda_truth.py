@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench import Check  # noqa: E402
-from aot_tune.bench.cuda import compare  # noqa: E402
+from aot_tune.bench.cuda import compare, truth  # noqa: E402
 from aot_tune.bench.cuda.compare import Expected  # noqa: E402
-from aot_tune.bench.cuda.truth import draw_inputs, exact_values, layout, read_limits, torch_dtype, write_limits  # noqa: E402
+from aot_tune.bench.cuda.truth import (  # noqa: E402
+    draw_inputs,
+    exact_values,
+    layout,
+    read_limits,
+    torch_dtype,
+    write_limits,
+    write_reference,
+)
+from aot_tune.bench.inputs import draw  # noqa: E402
 from aot_tune.library import bundled_templates, load_operator  # noqa: E402
 from aot_tune.spec import Problem, problem  # noqa: E402
 
@@ -27,6 +37,26 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     exact = exact_values(operator, check, storages)
     a, b = (layout(operator, check, t).of(storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2])
     return Expected(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
+
+
+@pytest.mark.parametrize("size", [16, 512], ids=["one after the other", "side by side"])
+def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
+    """And digests are of them, in whatever order threads draw."""
+    one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
+    operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
+    alone = {
+        t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth._PERIOD)
+        for t in operator.inputs
+        if operator.is_present(one, t)
+    }
+    assert list(alone) == ["a", "b", "bias"]
+    assert (sum(v.size for v in alone.values()) >= truth._MANY) == (size == 512)
+    got = draw_inputs(operator, check, 5, HOST)
+    assert list(got) == list(alone)
+    assert all(bytes(got[n].numpy()) == alone[n].tobytes() for n in alone)
+    digests = write_reference(operator, check, tmp_path / "limits", 5, HOST)
+    assert digests == {n: hashlib.sha256(v.tobytes()).hexdigest() for n, v in alone.items()}
+    assert read_limits(tmp_path / "limits").keys() == {"out"}
 
 
 def split(a: Any, b: Any, parts: int) -> Any:

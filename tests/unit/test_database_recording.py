@@ -13,12 +13,14 @@ import pytest
 from databases import DEVICE
 
 from aot_tune.cli.main import main
+from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, load_databases, without
 from aot_tune.database.records import canonical_database
 from aot_tune.errors import DatabaseError
 from aot_tune.library import bundled_templates, load_operator, without_backends
 from aot_tune.options import resolve
 from aot_tune.pipeline import keep
+from aot_tune.pipeline.recorded import _rendered_again
 from aot_tune.recording import export_records
 from aot_tune.render import Renderer
 
@@ -237,3 +239,30 @@ def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeyp
     [found] = keep._databases(session, {"softmax": []})
     assert gone
     assert found == canonical_database(without(whole, gone))
+
+
+@pytest.mark.parametrize(
+    ("toolchains", "why", "fix"),
+    [
+        ({"nvcc": {}, "triton": {}}, "templates that have one", "tune again and record"),
+        ({"nvcc": {}}, "needs triton, which this build does without", "AOT_TUNE_EXCLUDE_BACKENDS=triton"),
+    ],
+    ids=["it is gone", "its backend is not here"],
+)
+def test_a_record_of_a_kernel_that_is_not_here_is_refused_with_the_remedy(
+    toolchains: dict[str, Any], why: str, fix: str
+) -> None:
+    """By its kernel's name alone nobody would know what to do."""
+    [whole] = [d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.family == "cuda"]
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(exclude_backends=()),
+        plan=SimpleNamespace(toolchains=toolchains),
+        renderer=Renderer([bundled_templates()]),
+    )
+    here = without_backends(load_operator(bundled_templates() / "softmax"), ["triton"])
+    with pytest.raises(DatabaseError) as refused:
+        _rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
+    assert refused.value.what.startswith("operator 'softmax': no kernel 'triton_")
+    assert whole.device.slug in refused.value.why
+    assert why in refused.value.why
+    assert fix in refused.value.fix

@@ -205,9 +205,11 @@ class Store:
 
     def __init__(self) -> None:
         self.put_, self.raced = [], []
+        self.wanted = self.peeked = 0
 
-    def find(self, *_: object, **__: object) -> None:
-        return None
+    def find(self, *_: object, peek: bool = False) -> None:
+        self.peeked += peek
+        self.wanted += not peek
 
     find_race = find
 
@@ -252,6 +254,18 @@ def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
     assert (bench.calls, found.measurements, found.fresh) == (1, {}, {})
     one.screen(LOADED, found, ONE, [GENERIC])
     assert bench.calls == 1  # nothing begins after the end
+
+
+def test_who_asks_whether_something_is_known_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a record has instead would keep the next build from taking this one's files."""
+    bench = Bench()
+    one, _ = measurer(monkeypatch, bench, seconds=None)
+    store = one._store(LOADED)
+    assert not one.knows(LOADED, ONE, FAST.candidate.id, "object")
+    assert not one.knows_race(LOADED, ONE, [FAST, GENERIC])
+    assert (store.peeked, store.wanted) == (2, 0)
+    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST])
+    assert (store.peeked, store.wanted) == (2, 1)
 
 
 def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:

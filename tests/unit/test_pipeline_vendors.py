@@ -136,3 +136,39 @@ def test_without_an_answer_a_line_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(world.lines) == 1
     assert world.lines[0].startswith("cublaslt: its algorithms are not tried one by one: ")
     assert "cuBLASLt not found" in world.lines[0]
+
+
+def test_libraries_are_asked_about_all_operators_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And while whoever asked does something else, until the answers are wanted."""
+    meet = threading.Barrier(3, timeout=60)
+
+    def configs(_session: object, operator: Any, *_: object) -> list[vendors._Config]:
+        meet.wait()  # broken unless both operators and the caller are there at once
+        return [(problem(M=operator.rows), {"ALGO": 1})]
+
+    rendered = SimpleNamespace(render=lambda _, candidate, __: candidate)
+    session: Any = SimpleNamespace(environment={}, options=SimpleNamespace(filter="*"), renderer=rendered)
+    monkeypatch.setattr(vendors, "_configs", configs)
+    monkeypatch.setattr(vendors, "candidate_for", lambda op, _kernel, config, *_: SimpleNamespace(id=op.name, **config))
+    monkeypatch.setattr(vendors, "Entry", SimpleNamespace(of=lambda _, one: SimpleNamespace(candidate=one, only=None)))
+    operators: list[Any] = [
+        SimpleNamespace(name=n, rows=r, kernels=[KERNEL], dtypes={}) for n, r in (("a", 1), ("b", 2))
+    ]
+    with vendors.Vendors(session, operators, TARGET, DEVICE) as asked:
+        meet.wait()
+        found = [asked.entries(one) for one in operators]
+    assert [[(e.candidate.id, e.only) for e in own] for own in found] == [
+        [("a", {problem(M=1).id})],
+        [("b", {problem(M=2).id})],
+    ]
+
+
+def test_what_a_library_says_wrongly_ends_the_build_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configs(*_: object) -> list[vendors._Config]:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(vendors, "_configs", configs)
+    session: Any = SimpleNamespace(environment={}, options=SimpleNamespace(filter="*"))
+    one: Any = SimpleNamespace(name="a", kernels=[KERNEL], dtypes={})
+    with pytest.raises(OSError, match="no such library"), vendors.Vendors(session, [one], TARGET, DEVICE) as asked:
+        asked.entries(one)

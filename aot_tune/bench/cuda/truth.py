@@ -193,7 +193,7 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
         return list(zip(present, threads.map(one, present, counts), strict=True))
 
 
-def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
+def _input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
     """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
     drawn = _drawn(operator, check, seed)
     return {t.name: hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() for t, values in drawn}
@@ -202,7 +202,7 @@ def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]
 def write_reference(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> dict[str, str]:
     """Write how far off outputs may be into `folder`; the digests of the inputs, which are made meanwhile."""
     with ThreadPoolExecutor(1) as beside:
-        digests = beside.submit(input_digests, operator, check, seed)
+        digests = beside.submit(_input_digests, operator, check, seed)
         write_limits(operator, check, folder, seed, device)
     return digests.result()
 
