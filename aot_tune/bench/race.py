@@ -213,7 +213,7 @@ class Race:
         for runner in runners:
             self._size(runner)
         running = [r for r in runners if r.status == "ok"]
-        turn = sum((statistics.median(r.samples) * (r.calls + r.warm) for r in running), 0.0)
+        turn = sum(map(self._turn_ns, running), 0.0)
         self._look()
         rounds = int(self._policy.race_ns / turn) if turn else 0
         rounds = min(max(rounds, self._policy.race_least), self._policy.race_rounds)
@@ -222,6 +222,12 @@ class Race:
         for number in range(rounds):
             self._round(runners, order, fresh=number == rounds - 1)
         self._repeat(runners, order)
+
+    def _turn_ns(self, runner: Runner) -> float:
+        """How long a turn takes, roughly: its sample, and the calls before it that do not count."""
+        call, gpu = statistics.median(runner.samples), self._policy.gpu
+        load = gpu.loaded_ns if gpu and runner.warm and call >= gpu.short_ns else 0
+        return call * (runner.calls + runner.warm) + load
 
     def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:
         """A turn of each that is still in the race, and after the last one the device's clock.

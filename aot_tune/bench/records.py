@@ -129,6 +129,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
         empty_calls: nodes of the graph of empty kernels whose time is recorded as the overhead.
         idle_seconds: a device without work for so long is heated up before a sample, for `heat_seconds` and on until
             its clock is steady, `heat_most` seconds at most.
+        loaded_ns: calls that are not short load the device for so long before each sample of a race.
         probe_cycles: of its clock a multiprocessor spins for so many, in each round, to tell what its clock is; 0 is
             for no probe.
         clock_change: a clock is steady while it changes by no more than this share of it. A round of a race in which
@@ -154,6 +155,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 1.0
     heat_seconds: float = 0.02
     heat_most: float = 0.2
+    loaded_ns: int = 2_000_000
     probe_cycles: int = 100_000
     clock_change: float = 0.05
     repeats: float = 0.25

@@ -26,7 +26,10 @@ _ONCE = ("check", "prepare")
 """Phases of the first screen of an object, or on a problem."""
 _FINALISTS = 4
 _WITHIN = 1.3
-"""A race takes the best four of the screen, as far as they are within 1.3 x of the best."""
+_ALGORITHMS = 2
+"""A race takes the best four of the screen, as far as they are within 1.3 x of the best, and of a vendor's algorithms
+two at most: they are often one kernel under several names, and would leave no place for what is as fast on a GPU that
+is as hot as a race makes it."""
 _RACES = 3
 """How often a problem races, while it turns out that others were screened to be faster than those that raced."""
 
@@ -38,8 +41,16 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
     """
     row = evidence.measurements.get(problem.id, {})
     times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
-    best = sorted(times, key=lambda c: (times[c], c))[:_FINALISTS]
-    best = [c for c in best if times[c] <= times[best[0]] * _WITHIN]
+    vendors = {k.name for k in evidence.operator.kernels if k.algorithms is not None}
+    best: list[str] = []
+    algorithms = 0
+    for c in sorted(times, key=lambda c: (times[c], c)):
+        if len(best) == _FINALISTS or (best and times[c] > times[best[0]] * _WITHIN):
+            break
+        algorithm = evidence.entries[c].candidate.kernel in vendors
+        algorithms += algorithm
+        if not algorithm or algorithms <= _ALGORITHMS:
+            best.append(c)
     return [evidence.entries[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
 
 

@@ -43,6 +43,8 @@ def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
     yield from _rounds(policy, gpu.statistic)
     heat = f"{_time(1e9 * gpu.heat_seconds)} to {_time(1e9 * gpu.heat_most)}"
     clock = f"clock: {heat} of heating after {_time(1e9 * gpu.idle_seconds)} idle"
+    if gpu.loaded_ns:
+        clock += f", {_time(gpu.loaded_ns)} of load before each sample of a race of calls that are not short"
     if gpu.probe_cycles:
         changed = f"{_percent(gpu.clock_change)} off their median are taken again (at most {_percent(gpu.repeats)})"
         clock += (

@@ -19,13 +19,13 @@ from aot_tune.spec import (
 )
 
 M, N, K = dims("M N K")
-GROUPS, WIDTH, SPLIT, BLOCKS = (parameter(name) for name in ("GROUPS", "WIDTH", "SPLIT", "BLOCKS"))
+GROUPS, WIDTH, SPLIT, BLOCKS, LATE = (parameter(name) for name in ("GROUPS", "WIDTH", "SPLIT", "BLOCKS", "LATE"))
 
 _SUMS: Expr = 64 * GROUPS * (WIDTH + 8) * 4
 _STAGE: Expr = (64 * GROUPS + WIDTH) * 128
-_ROOM: Expr = (target("shared_bytes") + 1024) // BLOCKS - 1280 - _SUMS * (SPLIT > 1)
-# Two stages in the ring, and as much as the sums of a block.
-_FITS: Expr = (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS)
+_ROOM: Expr = (target("shared_bytes") + 1024) // BLOCKS - 1280 - _SUMS * ((SPLIT > 1) & ~LATE)
+# Two stages in the ring, and as much as the sums of a block; with what others send it, where that comes late.
+_FITS: Expr = (_ROOM >= 2 * _STAGE) & (_ROOM - _STAGE >= _SUMS + LATE * (_SUMS - _SUMS // SPLIT))
 
 
 def copied(size: int) -> tuple[Expr, ...]:
@@ -67,6 +67,7 @@ def _wgmma(
         Parameter("SPLIT", (1, 2, 4, 8)),
         Parameter("EARLY", (1, 2, 4)),
         Parameter("BLOCKS", (1, 2)),
+        Parameter("LATE", (False, True)),
         Parameter("PAIR", (pair,)),
     )
     return Kernel(
@@ -78,6 +79,7 @@ def _wgmma(
         parameters=parameters,
         constraints=(
             target("wgmma") == 1,
+            (SPLIT > 1) | ~LATE,
             _FITS,
             among(parameters, order),
         ),
@@ -94,18 +96,19 @@ WGMMA_KERNELS = (
         1,
         (M > 8, M <= 64, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS",
-            (48, 2, 1, 2),  # [3072 x 1024, 6144 x 4096]
-            (32, 2, 1, 2),  # [4096 x 4096, 3584 x 3584]
-            (72, 1, 1, 2),  # [18944 x 3584]
-            (64, 4, 1, 2),  # [3584 x 8192]
-            (40, 4, 4, 1),  # [1024 x 4096]
-            (48, 4, 1, 1),  # [1280 x 8192]
-            (56, 1, 1, 2),  # [14336 x 4096]
-            (40, 2, 1, 2),  # [4608 x 3584]
-            (32, 1, 1, 2),  # [8192 x 3584, 8192 x 1024]
-            (120, 4, 1, 1),  # [3584 x 18944]
-            (64, 2, 1, 1),  # [4096 x 14336]
+            "WIDTH SPLIT EARLY BLOCKS LATE",
+            (48, 2, 1, 2, False),  # [3072 x 1024, 6144 x 4096]
+            (32, 2, 1, 2, False),  # [4096 x 4096, 3584 x 3584]
+            (72, 1, 1, 2, False),  # [18944 x 3584]
+            (64, 4, 1, 2, False),  # [3584 x 8192]
+            (40, 4, 4, 1, False),  # [1024 x 4096]
+            (48, 4, 1, 1, True),  # 64 x [1280 x 8192]
+            (88, 8, 1, 2, True),  # 16 x [1280 x 8192]
+            (56, 1, 1, 2, False),  # [14336 x 4096]
+            (40, 2, 1, 2, False),  # [4608 x 3584]
+            (32, 1, 1, 2, False),  # [8192 x 3584, 8192 x 1024]
+            (120, 4, 1, 1, False),  # [3584 x 18944]
+            (64, 2, 1, 1, False),  # [4096 x 14336]
         ),
     ),
     _wgmma(
@@ -113,9 +116,9 @@ WGMMA_KERNELS = (
         2,
         (M > 64, M <= 256, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS",
-            (32, 2, 1, 1),  # [1024 x 1024]
-            (88, 4, 1, 1),  # [1280 x 8192]
+            "WIDTH SPLIT EARLY BLOCKS LATE",
+            (32, 2, 1, 1, False),  # [1024 x 1024]
+            (88, 4, 1, 1, False),  # [1280 x 8192]
         ),
     ),
     _wgmma(
@@ -123,10 +126,10 @@ WGMMA_KERNELS = (
         1,
         (M > 1, M <= 64, N >= 64),
         table(
-            "WIDTH SPLIT EARLY BLOCKS",
-            (32, 2, 1, 2),  # 16 x [4096]
-            (64, 4, 1, 2),  # 16 and 64 x [3584]
-            (72, 4, 1, 2),  # 64 x [4096]
+            "WIDTH SPLIT EARLY BLOCKS LATE",
+            (32, 2, 1, 2, False),  # 16 x [4096]
+            (64, 4, 1, 2, False),  # 16 and 64 x [3584]
+            (72, 4, 1, 2, False),  # 64 x [4096]
         ),
         floats=True,
     ),
@@ -135,10 +138,10 @@ WGMMA_KERNELS = (
         2,
         (M > 128, M <= 256, N >= 64),  # below, half of a pair has no rows
         table(
-            "WIDTH SPLIT EARLY BLOCKS",
+            "WIDTH SPLIT EARLY BLOCKS LATE",
             # An H200 runs 30 or 31 clusters of four at a time, not 33.
-            (144, 2, 1, 1),  # 256 x [4096]: 29
-            (120, 2, 1, 1),  # 256 x [3584]: 30
+            (144, 2, 1, 1, True),  # 256 x [4096]: 29
+            (120, 2, 1, 1, False),  # 256 x [3584]: 30
         ),
         floats=True,
         pair=True,

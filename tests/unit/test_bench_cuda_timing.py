@@ -179,6 +179,17 @@ def test_a_device_that_idled_during_a_race_is_heated_up_again_unless_a_sample_do
     assert (device.plays > plays + 10) == again
 
 
+@pytest.mark.parametrize(("call", "load"), [(5000.0, 0), (400_000.0, 2_000_000), (3_000_000.0, 3_000_000)])
+def test_a_sample_of_long_calls_comes_after_a_load(call: float, load: int) -> None:
+    device = Device([call])
+    sampler = Sampler(device, device.calls(), POLICY, device.clock)
+    alone, loaded = sampler.sample(warm=False), device.now
+    assert sampler.sample() == alone
+    spent = device.now - loaded
+    one = alone * sampler._size * sampler._plays
+    assert spent == pytest.approx(max(load // one * one, one) + one, rel=0.2)
+
+
 def test_a_clock_that_is_never_steady_is_waited_for_no_longer_than_the_policy_says() -> None:
     device = Device([5000.0])
     probed: list[float] = []

@@ -25,8 +25,8 @@ Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
-    """A config by its WIDTH, SPLIT, EARLY and BLOCKS."""
-    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS"), values, strict=True))
+    """A config by its WIDTH, SPLIT, EARLY, BLOCKS and LATE."""
+    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS", "LATE"), values, strict=True))
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
@@ -67,19 +67,22 @@ def stages_of(source: Rendered) -> int:
 
 # -- right on the host -----------------------------------------------------------------------------------------------
 
-ONE, TWO, FOUR = (72, 1, 1, 2), (48, 2, 1, 2), (40, 4, 4, 1)
+ONE, TWO, FOUR = (72, 1, 1, 2, False), (48, 2, 1, 2, False), (40, 4, 4, 1, False)
+NARROW, EIGHT = (32, 2, 1, 2, False), (88, 8, 1, 2, True)
 CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma", "bf16", ONE, ((9, 80, 1000), (65, 8, 24), (100, 144, 72))),
     ("cuda_wgmma", "f16", TWO, ((64, 56, 1000), (16, 40, 8), (65, 48, 136))),
     ("cuda_wgmma", "bf16", FOUR, ((17, 48, 4616), (9, 120, 136), (200, 8, 320))),
-    ("cuda_wgmma_128", "bf16", (32, 2, 1, 1), ((100, 40, 1416), (200, 64, 64), (9, 8, 8))),
-    ("cuda_wgmma_128", "f16", (88, 4, 1, 1), ((65, 96, 2000), (200, 88, 200))),
-    ("cuda_wgmma_tf32", "f32", (32, 2, 1, 2), ((16, 68, 580), (2, 8, 4), (65, 28, 100))),
-    ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2), ((64, 132, 1100), (9, 4, 36))),
-    ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1), ((200, 124, 412), (100, 12, 64), (300, 8, 500))),
-    ("cuda_wgmma_tf32_128", "f32", (144, 2, 1, 1), ((256, 148, 420), (65, 4, 36))),
+    ("cuda_wgmma", "bf16", NARROW, ((64, 40, 1416), (9, 8, 72))),
+    ("cuda_wgmma", "f16", EIGHT, ((16, 96, 3000), (64, 8, 136), (65, 184, 8))),
+    ("cuda_wgmma_128", "bf16", (32, 2, 1, 1, False), ((100, 40, 1416), (200, 64, 64), (9, 8, 8))),
+    ("cuda_wgmma_128", "f16", (88, 4, 1, 1, False), ((65, 96, 2000), (200, 88, 200))),
+    ("cuda_wgmma_tf32", "f32", (32, 2, 1, 2, False), ((16, 68, 580), (2, 8, 4), (65, 28, 100))),
+    ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, False), ((64, 132, 1100), (9, 4, 36))),
+    ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1, False), ((200, 124, 412), (100, 12, 64), (300, 8, 500))),
+    ("cuda_wgmma_tf32_128", "f32", (144, 2, 1, 1, True), ((256, 148, 420), (65, 4, 36))),
 )
-TF32 = 5  # the first case of floats
+TF32 = 7  # the first case of floats
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +108,7 @@ def test_products_are_right(case: int, program_of: Callable[[int], Path]) -> Non
 
 @settings(max_examples=12, deadline=None)
 @given(
-    case=st.sampled_from([1, 4]),
+    case=st.sampled_from([1, 4, 6]),
     m=st.integers(1, 140),
     n=st.integers(1, 19),
     k=st.integers(1, 180),
@@ -171,14 +174,15 @@ FAULTS = (
     ("shared.parts() + at.rank * part", "shared.parts() + (SPLIT - 1 - at.rank) * part"),
     ("mine + (at.rank * OWN + row) * PITCH", "mine + row * PITCH"),
     ("sent + p * OWN * PITCH", "sent + (SPLIT - 1 - p) * OWN * PITCH"),
-    ("      wait_for_sent(shared.told(), 0);\n", ""),
+    ("  wait_for_sent(shared.told(), 0);\n", ""),
     (
-        "      wait_for_sent(shared.told(), 0);\n      __syncwarp();\n      announce_to_cluster();",
-        "      announce_to_cluster();\n      wait_for_sent(shared.told(), 0);",
+        "  wait_for_sent(shared.told(), 0);\n  __syncwarp();\n  announce_to_cluster();",
+        "  announce_to_cluster();\n  wait_for_sent(shared.told(), 0);",
     ),
     # others' memory and kernels
     ("exists[u] = row < OWN && i < args.dim_M", "exists[u] = row < OWN && i <= args.dim_M"),
     ("&& j < args.dim_N;", "&& j <= args.dim_N;"),
+    ("if (n < args.dim_N) prefetch_bytes", "prefetch_bytes"),
     ("  wait_for_earlier_kernels();\n", ""),
     ("  wait_for_earlier_kernels();\n", "  if (copies) wait_for_earlier_kernels();\n"),
 )
@@ -186,13 +190,13 @@ FAULTS = (
 
 FAULTS_OF_PAIRS = (
     ("init_barrier(shared.emptied(slot), 8 * GROUPS)", "init_barrier(shared.emptied(slot), 4 * GROUPS)"),
-    ("      arrive_at_other(shared.emptied((s - 1) % STAGES), other);\n", ""),
-    ("s > 0 && s - 1 + STAGES < count && ", "s > 0 && "),
-    ("s > 0 && s - 1 + STAGES < count && ", "s > 0 && s + STAGES < count && "),
-    ("(1 - at.half) * SPLIT + at.rank, ", "at.half * SPLIT + at.rank, "),
-    ("(1 - at.half) * SPLIT + at.rank, ", "(1 - at.half) * SPLIT + 1 - at.rank, "),
-    ("if (s % 2 == at.half) share_box", "share_box"),
-    ("if (s % 2 == at.half) share_box", "if (s % 2 == 0) share_box"),
+    ("      arrive_at_other(shared.emptied((s - 1) % STAGES), at.other());\n", ""),
+    ("s > 0 && s - 1 + STAGES < at.count && ", "s > 0 && "),
+    ("s > 0 && s - 1 + STAGES < at.count && ", "s > 0 && s + STAGES < at.count && "),
+    ("return (1 - half) * SPLIT + rank;", "return half * SPLIT + rank;"),
+    ("return (1 - half) * SPLIT + rank;", "return (1 - half) * SPLIT + 1 - rank;"),
+    ("if (s % 2 == at.half) {", "{"),
+    ("if (s % 2 == at.half) {", "if (s % 2 == 0) {"),
     ("(1u << SPLIT | 1u) << at.rank", "1u << at.rank"),
     ("(1u << SPLIT | 1u) << at.rank", "3u << at.rank"),
     ("(static_cast<int>(blockIdx.y) * 2 + half) * ROWS", "static_cast<int>(blockIdx.y) * 2 * ROWS"),
@@ -201,31 +205,42 @@ FAULTS_OF_PAIRS = (
     ("  wait_for_cluster();\n  wait_for_earlier_kernels();\n", "  wait_for_earlier_kernels();\n"),
 )
 
+FAULTS_OF_LATE_SUMS = (
+    ("  wait_for_cluster();  // the rings of all blocks are empty\n", ""),
+    ("shared.parts() + (at.rank - (at.rank > to)) * part", "shared.parts() + at.rank * part"),
+    ("sent + (p - (p > at.rank)) * OWN", "sent + p * OWN"),
+    ("PARTS_AT = SUMS_BYTES;", "PARTS_AT = SUMS_BYTES / 2;"),
+    ("PARTS_AT = SUMS_BYTES;", "PARTS_AT = RING_BYTES;"),
+)
+
+
+SETS = {  # a config and its faults; stages that fill the ring twice over, and fewer than blocks share them
+    "any": ("cuda_wgmma", "bf16", TWO, FAULTS, ((48, 56, 2000), (61, 40, 64))),
+    "pairs": ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1, False), FAULTS_OF_PAIRS, ((200, 124, 800), (70, 20, 36))),
+    "late sums": ("cuda_wgmma", "bf16", (48, 4, 1, 1, True), FAULTS_OF_LATE_SUMS, ((48, 56, 4504), (61, 40, 64))),
+}
+
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = rendered("cuda_wgmma", "bf16", TWO)
-    return build_for_host(tmp_path_factory.mktemp("faulty"), source, lambda text: for_host(text, FAULTS))
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The program of a set of faults, compiled once."""
+
+    @functools.cache
+    def build(name: str) -> Path:
+        kernel, dtype, values, faults, _ = SETS[name]
+        folder = tmp_path_factory.mktemp("faulty")
+        return build_for_host(folder, rendered(kernel, dtype, values), lambda text: for_host(text, faults))
+
+    return build
 
 
-@pytest.mark.parametrize("fault", range(len(FAULTS) + 1))
-def test_the_host_notices_faults(fault: int, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "fault"), [(name, i) for name, s in SETS.items() for i in range(len(s[3]) + 1)])
+def test_the_host_notices_faults(
+    name: str, fault: int, faulty: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAULT", str(fault))
-    # Stages fill the ring twice over, and fewer than blocks share them.
-    found = run_check(faulty, (48, 56, 2000)) or run_check(faulty, (61, 40, 64), epilogue=False)
-    assert (found != "") == (fault > 0)
-
-
-@pytest.fixture(scope="module")
-def faulty_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = rendered("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1))
-    return build_for_host(tmp_path_factory.mktemp("faulty"), source, lambda text: for_host(text, FAULTS_OF_PAIRS))
-
-
-@pytest.mark.parametrize("fault", range(len(FAULTS_OF_PAIRS) + 1))
-def test_the_host_notices_faults_of_pairs(fault: int, faulty_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAULT", str(fault))
-    found = run_check(faulty_pair, (200, 124, 800)) or run_check(faulty_pair, (70, 20, 36), epilogue=False)
+    large, small = SETS[name][4]
+    found = run_check(faulty(name), large) or run_check(faulty(name), small, epilogue=False)
     assert (found != "") == (fault > 0)
 
 
@@ -352,12 +367,12 @@ def test_every_config_fits(kernel: Kernel) -> None:
         width, split, rows = int(config["WIDTH"]), int(config["SPLIT"]), 64 * int(config["GROUPS"])
         stages = stages_of(render(GEMM, kernel, HOPPER, config, kernel.dtypes["T"][0]))
         pitch = width + 8 * (width % 16 == 0)
-        ring, sums = stages * (rows + width) * 128, rows * pitch * 4
-        shared = ring + (split > 1) * sums
+        ring, sums, late = stages * (rows + width) * 128, rows * pitch * 4, bool(config["LATE"])
+        shared = ring + (split > 1 and not late) * sums
         shared += (2 * stages + 1) * 8
         assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
         assert 2 <= stages <= 16, config
-        assert sums <= ring, config
+        assert sums + late * (sums - sums // split) <= ring, config
         cluster = split * (1 + bool(config["PAIR"]))
         assert cluster <= 8, config
         assert (2**27 // width + 1) * cluster < 2**31, config

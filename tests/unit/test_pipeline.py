@@ -15,6 +15,7 @@ from aot_tune.database import Code
 from aot_tune.pipeline import _shown_again
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
+from aot_tune.pipeline.measure import finalists
 from aot_tune.pipeline.recorded import Known, _as_declared
 from aot_tune.pipeline.story import failures_of, tell, variant_name
 from aot_tune.pipeline.tune import _unknown
@@ -136,6 +137,23 @@ def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
     row = found.costs()[where.id]
     assert row[FAST.candidate.id] == row[SMALL.candidate.id] == 100.0
     assert found.times()[where.id][SMALL.candidate.id] == 100.5
+
+
+def test_of_a_vendors_algorithms_two_race_and_leave_the_others_places_to_kernels() -> None:
+    vendor = Kernel("vendor", "v.j2", parameters=(Parameter("A", (0, 1, 2)),), algorithms=lambda _: None)
+    operator = dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, vendor))
+
+    def algorithm(number: int) -> Entry:
+        candidate = candidate_for(operator, vendor, {"A": number}, TARGET)
+        return dataclasses.replace(entry("vendor", f"v{number}"), candidate=candidate)
+
+    algorithms = [algorithm(number) for number in range(3)]
+    found = dataclasses.replace(evidence(*algorithms, FAST, SMALL, GENERIC), operator=operator)
+    where = OPERATOR.workload[0]
+    for one, ns in zip((*algorithms, FAST, SMALL, GENERIC), (100.0, 101.0, 102.0, 110.0, 120.0, 140.0), strict=True):
+        found.add(measured(one, where, (ns,)))
+        found.fresh.setdefault(where.id, set()).add(one.candidate.id)
+    assert finalists(found, where) == [*algorithms[:2], FAST, SMALL]
 
 
 def test_targets_share_the_measurement_of_a_generic_variant_that_a_record_will_hold() -> None:

@@ -211,6 +211,7 @@ def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
         {"gpu": {"heat_most": 0.5}}, {"gpu": {"probe_cycles": 0}}, {"gpu": {"probe_cycles": 70_000}},
         {"gpu": {"clock_change": 0.1}}, {"gpu": {"repeats": 0.5}}, {"gpu": {"dropped": 8}}, {"gpu": {"kept": 4}},
         {"gpu": {"least_clock": 0.7}}, {"gpu": {"recovery_seconds": 2.0}}, {"gpu": {"recoveries": 4}},
+        {"gpu": {"loaded_ns": 0}}, {"gpu": {"loaded_ns": 5_000_000}},
     ],
     ids=str,
 )  # fmt: skip

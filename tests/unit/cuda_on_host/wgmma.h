@@ -168,6 +168,10 @@ inline void share_box(uint32_t to, const CUtensorMap* matrix, int k, int row, ui
     copy_to(rank, to, matrix, k, row, barrier);
   }
 }
+inline void stream_shared_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier,
+                              uint32_t blocks) {
+  share_box(to, matrix, k, row, barrier, blocks);
+}
 inline void stream_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
   copy_box(to, matrix, k, row, barrier);
 }
