@@ -112,7 +112,7 @@ FAULTS = (
     ("far ? other : one", "one"),
     ("(piece ^ g) * 16", "piece * 16"),
     ("k / 2 * ROWS_BYTES", "0 * ROWS_BYTES"),
-    ("  arrive_at_cluster();  // others may send\n", ""),
+    ("  announce_to_cluster();  // others may send\n", ""),
     ("  wait_for_cluster();  // the rings of all blocks are empty\n", ""),
     ("ring + SUMS_BYTES;", "ring;"),
     ("  wait_for_earlier_kernels();\n", "  if (copies) wait_for_earlier_kernels();\n"),
