@@ -226,7 +226,7 @@ class Race:
     def _turn_ns(self, runner: Runner) -> float:
         """How long a turn takes, roughly: its sample, and the calls before it that do not count."""
         call, gpu = statistics.median(runner.samples), self._policy.gpu
-        load = gpu.loaded_ns if gpu and runner.warm and call >= gpu.short_ns else 0
+        load = gpu.load_before(call) if gpu and runner.warm else 0
         return call * (runner.calls + runner.warm) + load
 
     def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:

@@ -170,6 +170,10 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     busy_percent: int = 5
     busy_seconds: float = 10.0
 
+    def load_before(self, call_ns: float) -> int:
+        """ns for which calls that take so many each load the device before a sample of a race."""
+        return self.loaded_ns if call_ns >= self.short_ns else 0
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides how results are checked and times are taken.

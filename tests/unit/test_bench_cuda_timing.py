@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from aot_tune.bench.cuda.engine import CaptureError, HostEngine, Recorded  # noq
 from aot_tune.bench.cuda.memory import Arena, Strided, Want, words  # noqa: E402
 from aot_tune.bench.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.race import Race  # noqa: E402
 from aot_tune.bench.reference import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
@@ -179,15 +181,28 @@ def test_a_device_that_idled_during_a_race_is_heated_up_again_unless_a_sample_do
     assert (device.plays > plays + 10) == again
 
 
-@pytest.mark.parametrize(("call", "load"), [(5000.0, 0), (400_000.0, 2_000_000), (3_000_000.0, 3_000_000)])
-def test_a_sample_of_long_calls_comes_after_a_load(call: float, load: int) -> None:
+@pytest.mark.parametrize(("call", "before"), [(5000.0, 1), (49_000.0, 1), (51_000.0, 10), (400_000.0, 5), (3e6, 1)])
+def test_a_sample_of_long_calls_comes_after_a_load(call: float, before: int) -> None:
+    """2 ms of samples that last 200 us, or one call; short ones come after one alone."""
     device = Device([call])
     sampler = Sampler(device, device.calls(), POLICY, device.clock)
-    alone, loaded = sampler.sample(warm=False), device.now
-    assert sampler.sample() == alone
-    spent = device.now - loaded
-    one = alone * sampler._size * sampler._plays
-    assert spent == pytest.approx(max(load // one * one, one) + one, rel=0.2)
+    sampler.sample()
+    plays = device.plays
+    sampler.sample(warm=False)
+    one, plays = device.plays - plays, device.plays
+    sampler.sample()
+    assert device.plays - plays == (before + 1) * one
+
+
+def test_a_turn_is_reckoned_with_its_load() -> None:
+    """It decides how many rounds a race has time for."""
+    race: Any = SimpleNamespace(_policy=POLICY)
+    for call, warm, load in ((49_000.0, 1, 0), (400_000.0, 1, 2_000_000), (400_000.0, 0, 0)):
+        runner: Any = SimpleNamespace(samples=[call], calls=2, warm=warm)
+        assert Race._turn_ns(race, runner) == call * (2 + warm) + load
+    race._policy = Policy()  # of a CPU
+    runner = SimpleNamespace(samples=[400_000.0], calls=2, warm=1)
+    assert Race._turn_ns(race, runner) == 1_200_000.0
 
 
 def test_a_clock_that_is_never_steady_is_waited_for_no_longer_than_the_policy_says() -> None:

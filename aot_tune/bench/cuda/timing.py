@@ -122,7 +122,7 @@ class Sampler:
             self._heat_up()
         if not self._sized:
             self._settle()
-        return self._time(1 + self._before(), warm=False)[-1] if warm else self._time(1, warm=False)[0]
+        return self._time(1 + (self._before() if warm else 0), warm=False)[-1]
 
     def _before(self) -> int:
         """Samples that are played but do not count before one that does.
@@ -130,8 +130,8 @@ class Sampler:
         A device that idles between the turns of a race, as messages come and go, is cooler than one in use, and its
         power cap acts later: long calls, which can reach it, load it for a while first.
         """
-        long = self._span >= self._rules.short_ns * self._plays * self._size
-        return max(1, math.ceil(self._rules.loaded_ns / self._span)) if long else 1
+        load = self._rules.load_before(self._span / (self._plays * self._size))
+        return max(1, math.ceil(load / self._span))
 
     def screen(self, policy: Policy, best_ns: float | None) -> list[float]:
         """Two samples, and more unless both are slow."""
