@@ -37,8 +37,8 @@ def _on_gpu(policy: Policy, gpu: GpuTiming) -> Iterator[str]:
     if gpu.launch == "graph":
         how = f"graphs of at least {gpu.short_calls} calls below {_time(gpu.short_ns)}, a stream for what has no graph"
     yield (
-        f"{how}; samples of {_time(policy.sample_ns)} by the device's events; an empty kernel's time is recorded, not "
-        "taken off"
+        f"{how}; samples of {_time(policy.sample_ns)} by the device's events, after launches on {gpu.streams} other "
+        "streams; an empty kernel's time is recorded, not taken off"
     )
     yield from _rounds(policy, gpu.statistic)
     heat = f"{_time(1e9 * gpu.heat_seconds)} to {_time(1e9 * gpu.heat_most)}"

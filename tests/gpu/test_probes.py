@@ -22,11 +22,13 @@ from aot_tune.bench import Policy, policy_for
 from aot_tune.bench.cuda.engine import GpuEngine
 from aot_tune.bench.cuda.nvml import open_gpu
 from aot_tune.bench.cuda.probes import Probes
+from aot_tune.bench.cuda.timing import measure_empty
 
 unit, l2 = sys.argv[1], int(sys.argv[2])
 engine, gpu = GpuEngine(), open_gpu(unit)
-probes = Probes(engine, policy_for("cuda", Policy()))
-found = {"clocks": [], "nvml": [], "seconds": []}
+policy = policy_for("cuda", Policy())
+probes = Probes(engine, policy)
+found = {"clocks": [], "nvml": [], "seconds": [], "empty": []}
 with engine.guard():
     end = time.monotonic() + 0.3
     while time.monotonic() < end:  # so that the clock is that of a GPU at work
@@ -37,6 +39,14 @@ with engine.guard():
         found["clocks"].append(probes.clock_mhz())
         found["seconds"].append(time.monotonic() - begin)
         found["nvml"].append(gpu.sm_mhz() if gpu else None)
+    engine.use_streams(policy.on_gpu.streams)
+    for _ in range(3):
+        found["empty"].append(measure_empty(engine, policy.on_gpu))
+        for stream in [torch.cuda.Stream() for _ in range(24)]:  # those of a program that uses more of them
+            with torch.cuda.stream(stream):
+                for _ in range(16):
+                    torch.ones(4096, device=engine.device).cumsum(0)
+        torch.cuda.synchronize()
     copies = [torch.rand(1 << 20, device=engine.device).view(torch.uint8) for _ in range(-(-l2 // (1 << 20)) + 1)]
     found["remark"] = probes.rotation(copies, l2)
     found["copies"] = engine.read_rate(copies)
@@ -75,3 +85,8 @@ def test_memory_is_read_no_faster_than_it_can_be_and_a_rotation_of_four_caches_i
     assert told["copies"] > 0
     if told["peak"]:
         assert 0.1 * told["peak"] < told["memory"] < 1.1 * told["peak"]
+
+
+def test_launches_on_more_streams_change_no_time_any_more(told: Any) -> None:
+    first, *later = told["empty"]
+    assert later == pytest.approx([first] * len(later), rel=0.1)

@@ -111,6 +111,10 @@ class Engine(HostEngine):
     def __init__(self) -> None:
         super().__init__()
         self.broken = False
+        self.streams = 0
+
+    def use_streams(self, count: int) -> None:
+        self.streams += count
 
     def check(self) -> None:
         if self.broken:

@@ -62,6 +62,33 @@ def test_a_spin_tells_the_clock_whatever_a_launch_takes(
     assert line.done < 100 or mhz < 1980
 
 
+def test_kernels_are_launched_on_as_many_other_streams_and_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = GpuEngine.__new__(GpuEngine)
+    engine.device, engine.check = torch.device("cpu"), lambda: None
+    launched: list[Any] = []
+
+    class Stream:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            launched.append(self)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            assert launched[-1] is self
+
+    default = Stream()
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda _device: default)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    engine.use_streams(5)
+    assert launched[0] is default
+    assert len({id(s) for s in launched}) == 6
+
+
 def test_all_bytes_but_the_unaligned_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = torch.arange(64, dtype=torch.uint8)
     seen: list[Any] = []

@@ -193,6 +193,15 @@ def test_the_device_is_not_touched_before_it_is_needed(bed: Bed) -> None:
     assert bed.ask(work) == messages.Done()
 
 
+def test_other_streams_are_used_once_before_anything_is_timed(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    assert bed.engine.streams == bed.policy.on_gpu.streams == 16
+    bed.load(build(GOOD))
+    bed.ask(messages.Verify(handle="one", keys=(key,)))
+    bed.ask(messages.Bench(handle="one", key=key))
+    assert bed.engine.streams == 16
+
+
 def test_different_bits_are_flagged(bed: Bed, build: Any) -> None:
     key = bed.name(SMALL)
     bed.load(build(UNSTEADY))

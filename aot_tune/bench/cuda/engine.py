@@ -51,6 +51,8 @@ _FAULTS = {
 
 _OUT_OF_MEMORY = 2
 _CAPTURE_GLOBAL = 0
+_LAUNCHES = 8
+"""On each of the streams that a program would have used; two on each of five others were enough on an H200."""
 
 
 class FaultError(Exception):
@@ -93,6 +95,13 @@ class Engine(Protocol):
 
     def forget(self) -> None:
         """Clear an error that a failed launch left behind."""
+
+    def use_streams(self, count: int) -> None:
+        """Launch kernels on the default stream and on so many others, as programs have done before they are timed.
+
+        Raises:
+            FaultError: as `check` does.
+        """
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
         """Calls to play together; those of a `framework` may allocate.
@@ -166,6 +175,9 @@ class HostEngine:
     def forget(self) -> None:
         """Nothing is left behind."""
 
+    def use_streams(self, count: int) -> None:
+        """The host has none."""
+
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:  # noqa: ARG002
         """One by one."""
         return _one_by_one(calls)
@@ -228,6 +240,17 @@ class GpuEngine:
     def forget(self) -> None:
         """Clear the last error."""
         self._runtime.cudaGetLastError()
+
+    def use_streams(self, count: int) -> None:
+        """Launch, and wait for each stream."""
+        numbers = torch.zeros(1, device=self.device)
+        others = [torch.cuda.Stream(self.device) for _ in range(count)]  # type: ignore[no-untyped-call]
+        for stream in (torch.cuda.default_stream(self.device), *others):
+            with torch.cuda.stream(stream):
+                for _ in range(_LAUNCHES):
+                    numbers.add_(1.0)
+            stream.synchronize()
+        self.check()
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
         """Capture a graph, in the mode that forbids what a launch must not do."""

@@ -128,12 +128,13 @@ class CudaSession:
 
     @cached_property
     def _engine(self) -> Engine:
-        """The device, touched now and known to work: memory, a kernel, a comparison."""
+        """The device, touched now and known to work: memory, a kernel, a comparison, streams."""
         try:
             engine = self._connect()
             with engine.guard():
                 numbers = torch.arange(4096, device=engine.device, dtype=torch.float32)
                 right = bool((numbers * 2 + 1).sum().item() == 4096.0 * 4096.0)
+            engine.use_streams(self._policy.on_gpu.streams)
         except FaultError:
             raise
         except Exception as error:
