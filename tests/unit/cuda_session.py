@@ -9,7 +9,8 @@ from typing import Any
 
 from aot_tune.bench import Check, Policy, messages, policy_for
 from aot_tune.bench.cuda import device_of
-from aot_tune.bench.cuda.engine import FaultError, HostEngine
+from aot_tune.bench.cuda.engine import FaultError
+from aot_tune.bench.cuda.host import HostEngine
 from aot_tune.bench.cuda.session import CudaSession
 from aot_tune.spec import Problem
 

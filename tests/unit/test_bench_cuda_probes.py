@@ -11,7 +11,8 @@ from aot_tune.bench import GpuTiming, Policy, policy_for
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.engine import CaptureError, FaultError, GpuEngine, HostEngine, Recorded, reads  # noqa: E402
+from aot_tune.bench.cuda.engine import CaptureError, FaultError, GpuEngine, Recorded, reads  # noqa: E402
+from aot_tune.bench.cuda.host import HostEngine  # noqa: E402
 from aot_tune.bench.cuda.probes import Probes  # noqa: E402
 
 POLICY = policy_for("cuda", Policy())

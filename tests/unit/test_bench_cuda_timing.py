@@ -15,7 +15,8 @@ from aot_tune.bench import GpuTiming, Policy, policy_for
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.cuda.compare import Expected, compare  # noqa: E402
-from aot_tune.bench.cuda.engine import CaptureError, HostEngine, Recorded  # noqa: E402
+from aot_tune.bench.cuda.engine import CaptureError, Recorded  # noqa: E402
+from aot_tune.bench.cuda.host import HostEngine  # noqa: E402
 from aot_tune.bench.cuda.memory import Arena, Strided, Want, words  # noqa: E402
 from aot_tune.bench.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.cuda.truth import ArrayApi, Limits  # noqa: E402

@@ -1,16 +1,14 @@
-"""What differs between a GPU and the host for a session: streams, faults, recording calls and playing them on a clock.
+"""What differs between devices for a session: streams, faults, recording calls and playing them on a clock.
 
-`GpuEngine` is the real one; `HostEngine` runs the same session on the host's tensors, for tests without a GPU.
+`GpuEngine` is a GPU's; `host.HostEngine` runs the same session on the host's tensors, for tests without a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,10 +21,10 @@ __all__ = [
     "Engine",
     "FaultError",
     "GpuEngine",
-    "HostEngine",
     "Play",
     "Recorded",
     "ReturnedError",
+    "one_by_one",
     "reads",
 ]
 
@@ -146,7 +144,9 @@ class Recorded:
         self.play, self.nodes, self.close = play, nodes, close
 
 
-def _one_by_one(calls: Sequence[Call]) -> Recorded:
+def one_by_one(calls: Sequence[Call]) -> Recorded:
+    """Calls without a graph."""
+
     def play() -> None:
         for call in calls:
             code = call()
@@ -154,59 +154,6 @@ def _one_by_one(calls: Sequence[Call]) -> Recorded:
                 raise ReturnedError(f"launch returned {code}")
 
     return Recorded(play)
-
-
-class HostEngine:
-    """See `Engine`: the host's tensors and clock."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-        self.dlpack = (1, 0)
-        self.stream: int | None = None
-        self.last_busy = -math.inf
-
-    def guard(self) -> Any:
-        """No stream."""
-        return torch.no_grad()
-
-    def check(self) -> None:
-        """Nothing is left to wait for."""
-
-    def forget(self) -> None:
-        """Nothing is left behind."""
-
-    def use_streams(self, count: int) -> None:
-        """The host has none."""
-
-    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:  # noqa: ARG002
-        """One by one."""
-        return _one_by_one(calls)
-
-    def plain(self, calls: Sequence[Call]) -> Recorded:
-        """One by one."""
-        return _one_by_one(calls)
-
-    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
-        """On the monotonic clock."""
-        if warm:
-            play()
-        times = [time.perf_counter_ns()]
-        for _ in range(count):
-            play()
-            times.append(time.perf_counter_ns())
-        return [float(b - a) for a, b in itertools.pairwise(times)]
-
-    def empty(self) -> Call:
-        """A Python function."""
-        return lambda: 0
-
-    def clock_mhz(self, cycles: int) -> float:  # noqa: ARG002
-        """Nothing tells."""
-        return 0.0
-
-    def read_rate(self, storages: Sequence[Any]) -> float:  # noqa: ARG002
-        """Nothing tells."""
-        return 0.0
 
 
 class GpuEngine:
@@ -304,7 +251,7 @@ class GpuEngine:
 
     def plain(self, calls: Sequence[Call]) -> Recorded:
         """On the stream, one by one."""
-        return _one_by_one(calls)
+        return one_by_one(calls)
 
     def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
         """With events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""

@@ -19,7 +19,8 @@ import torch
 
 from aot_tune.bench import messages, sandbox, timing
 from aot_tune.bench.cuda.baselines import TorchBaseline, prepare_baseline
-from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, HostEngine, ReturnedError
+from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, ReturnedError
+from aot_tune.bench.cuda.host import HostEngine
 from aot_tune.bench.cuda.probes import Probes
 from aot_tune.bench.cuda.state import ProblemState
 from aot_tune.bench.cuda.timing import Sampler, measure_empty
@@ -142,8 +143,7 @@ class CudaSession:
         if not right:
             raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
         if engine.device.type == "cuda":
-            self._check_device(engine)
-            # What torch keeps of freed memory would be missing in the other worker.
+            self._check_device(engine)  # then a share: what torch keeps of freed memory, the other worker lacks
             torch.cuda.set_per_process_memory_fraction(_SHARES[self._role], engine.device)
         return engine
 
