@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Check, messages
+from aot_tune.bench import messages
 from aot_tune.spec import Problem, problem
 
 torch = pytest.importorskip("torch")
 
 import cuda_session  # noqa: E402
-from cuda_session import FAULTS, GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
+from cuda_session import GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
 
-from aot_tune.bench.cuda.engine import FaultError, Recorded  # noqa: E402
+from aot_tune.bench.cuda.engine import Recorded  # noqa: E402
 from aot_tune.bench.cuda.state import ProblemState  # noqa: E402
 
 
@@ -146,60 +146,6 @@ def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, buil
     checked = bed.ask(messages.Verify(handle="three", keys=(key,)))
     assert checked.status == "skipped"
     assert "asks for 1099511627776 bytes of workspace" in checked.reason
-
-
-def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: Any) -> None:
-    key = bed.name(SMALL)
-    bed.load(build(FAULTS))
-    monkeypatch.setattr(bed.engine, "forget", lambda: setattr(bed.engine, "broken", True))
-    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert reply == messages.Failure(
-        kind="FaultError", reason="illegal memory access (700)", status="crashed", last=True
-    )
-
-
-def test_a_fault_of_the_machine_is_not_the_candidates(bed: Bed, build: Any, monkeypatch: Any) -> None:
-    def check() -> None:
-        raise FaultError(214, "uncorrectable ECC error encountered")
-
-    bed.load(build(GOOD))
-    key = bed.name(SMALL)
-    monkeypatch.setattr(bed.engine, "check", check)
-    reply = bed.ask(messages.Verify(handle="one", keys=(key,)))
-    assert (reply.status, reply.last) == ("failed", True)
-    assert reply.reason == "in the worker: uncorrectable ECC error encountered (214)"
-
-
-def test_a_device_that_cannot_be_used_is_told_with_a_remedy(tmp_path: Path) -> None:
-    bed = Bed(tmp_path)
-
-    def connect() -> Any:
-        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
-
-    bed.session._connect = connect
-    reply = bed.ask(messages.Prepare(key="none"))
-    assert reply.last
-    assert reply.reason.startswith("in the worker: the GPU cannot be used: CUDA error: CUDA-capable device(s)")
-    assert "set its compute mode to default" in reply.reason
-
-
-def test_the_device_is_not_touched_before_it_is_needed(bed: Bed) -> None:
-    def connect() -> Any:
-        raise AssertionError
-
-    bed.session._connect = connect
-    assert isinstance(bed.ask(messages.Ping()), messages.Pong)
-    work = messages.Work(key="k", operator_folder=str(bed.folder), check=Check(problem=SMALL), folder="")
-    assert bed.ask(work) == messages.Done()
-
-
-def test_other_streams_are_used_once_before_anything_is_timed(bed: Bed, build: Any) -> None:
-    key = bed.name(SMALL)
-    assert bed.engine.streams == bed.policy.on_gpu.streams == 16
-    bed.load(build(GOOD))
-    bed.ask(messages.Verify(handle="one", keys=(key,)))
-    bed.ask(messages.Bench(handle="one", key=key))
-    assert bed.engine.streams == 16
 
 
 def test_different_bits_are_flagged(bed: Bed, build: Any) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from aot_tune.bench import messages, sandbox, timing
 from aot_tune.bench.cuda.baselines import TorchBaseline, prepare_baseline
+from aot_tune.bench.cuda.connection import connected, last_word
 from aot_tune.bench.cuda.engine import Engine, FaultError, GpuEngine, ReturnedError
 from aot_tune.bench.cuda.host import HostEngine
 from aot_tune.bench.cuda.probes import Probes
@@ -28,7 +29,7 @@ from aot_tune.bench.cuda.truth import write_reference
 from aot_tune.bench.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
 from aot_tune.bench.family import Emit, Role
 from aot_tune.bench.objects import LaunchError, Loaded, LoadError, load
-from aot_tune.bench.records import WORKER_FAULT, Device, Policy, Status
+from aot_tune.bench.records import Device, Policy, Status
 from aot_tune.library import load_operator
 from aot_tune.spec import Operator
 
@@ -98,12 +99,12 @@ class CudaSession:
                 self.clean()  # now that the error is gone: its frames held what they had got
             return messages.Failure(kind="OutOfMemoryError", reason=said, status="oom")
         except FaultError as fault:
-            return _last_word(fault)
+            return last_word(fault)
         except Exception:  # whatever it was: when the device is at fault, that is what has to be told
             try:
                 self._engine.check()
             except FaultError as fault:
-                return _last_word(fault)
+                return last_word(fault)
             raise
 
     def _act(
@@ -129,30 +130,7 @@ class CudaSession:
 
     @cached_property
     def _engine(self) -> Engine:
-        """The device, touched now and known to work: memory, a kernel, a comparison, streams."""
-        try:
-            engine = self._connect()
-            with engine.guard():
-                numbers = torch.arange(4096, device=engine.device, dtype=torch.float32)
-                right = bool((numbers * 2 + 1).sum().item() == 4096.0 * 4096.0)
-            engine.use_streams(self._policy.on_gpu.streams)
-        except FaultError:
-            raise
-        except Exception as error:
-            raise FaultError(0, f"{WORKER_FAULT}{_unusable(str(error))}") from error
-        if not right:
-            raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
-        if engine.device.type == "cuda":
-            self._check_device(engine)  # then a share: what torch keeps of freed memory, the other worker lacks
-            torch.cuda.set_per_process_memory_fraction(_SHARES[self._role], engine.device)
-        return engine
-
-    def _check_device(self, engine: Engine) -> None:
-        seen = torch.cuda.get_device_properties(engine.device)
-        wanted = (self._device.identity.get("name"), self._device.identity.get("sm_count"))
-        if (seen.name, seen.multi_processor_count) != wanted:
-            found = f"{seen.name} with {seen.multi_processor_count} multiprocessors"
-            raise FaultError(0, f"{WORKER_FAULT}this is another device: {found}, wanted {wanted}")
+        return connected(self._connect, self._device, self._policy, _SHARES[self._role])
 
     @cached_property
     def _workspaces(self) -> Workspaces:
@@ -379,22 +357,3 @@ def _verdict(fault: str, sampler: Sampler) -> Status:
 
 def _progress(place: str) -> messages.Progress:
     return messages.Progress(place=place, resident_bytes=timing.resident_bytes())
-
-
-def _last_word(fault: FaultError) -> messages.Failure:
-    status: Status = "crashed" if fault.by_kernel else "failed"
-    reason = str(fault) if fault.by_kernel or str(fault).startswith(WORKER_FAULT) else f"{WORKER_FAULT}{fault}"
-    return messages.Failure(kind="FaultError", reason=reason, status=status, last=True)
-
-
-def _unusable(said: str) -> str:
-    first = said.partition("\n")[0]
-    hints = {
-        "busy or unavailable": "another process has it to itself: end that, or set its compute mode to default",
-        "prohibited": "set its compute mode to default with `nvidia-smi -c DEFAULT`",
-        "out of memory": "other processes hold its memory: end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
-        "driver version is insufficient": "update the driver, or install a torch built for an older CUDA",
-        "no CUDA": "install a torch built for CUDA",
-    }
-    hint = next((h for text, h in hints.items() if text in said), "check with `nvidia-smi`")
-    return f"the GPU cannot be used: {first}; {hint}"
