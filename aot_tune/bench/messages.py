@@ -120,7 +120,8 @@ class Baseline(_Message):
 class Turn(_Message):
     """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first.
 
-    With `clock`, the device's clock is probed after it.
+    With `clock`, the device's clock is probed after it. `resumed` says that another process may have used the device
+    since this worker's last turn.
     """
 
     handle: str
@@ -129,6 +130,7 @@ class Turn(_Message):
     warm: int
     fresh: bool = False
     clock: bool = False
+    resumed: bool = True
 
 
 Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Bench | Baseline | Turn
@@ -220,7 +222,7 @@ class Failure(_Message):
 
 Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

@@ -48,6 +48,7 @@ class Race:
         self._recoveries = bench.policy.on_gpu.waits
         self._states: list[DeviceState] = []
         self._clocks: list[float] = []
+        self._last: Runner | None = None
 
     def run(self) -> list[Measurement]:
         """Hold the race; always one measurement per entry."""
@@ -290,6 +291,7 @@ class Race:
     def _turn(self, runner: Runner, *, fresh: bool, clock: bool) -> float:
         """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
         self._hush(runner)
+        last, self._last = self._last, runner
         request = messages.Turn(
             handle=runner.handle,
             key=self._prepared.key,
@@ -297,6 +299,7 @@ class Race:
             warm=runner.warm,
             fresh=fresh,
             clock=clock,
+            resumed=last is None or (last.entry is None) != (runner.entry is None),  # entries share a worker
         )
         reply = self._ask(runner, request, self._policy.deadlines.bench)
         if not isinstance(reply, messages.Timed):

@@ -127,7 +127,8 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
         single_ns: a single call that is waited for takes at most so much longer than one of many, by the host's clock
             and with compilers on all cores; one that is hopeless by that is not timed otherwise.
         empty_calls: nodes of the graph of empty kernels whose time is recorded as the overhead.
-        streams: a worker launches kernels on so many streams beside its own before it takes times.
+        streams: a worker launches kernels on so many streams beside its own before it takes times, each time that
+            another process used the device or other kernels were loaded.
         idle_seconds: a device without work for so long is heated up before a sample, for `heat_seconds` and on until
             its clock is steady, `heat_most` seconds at most.
         loaded_ns: calls that are not short load the device for so long before each sample of a race.

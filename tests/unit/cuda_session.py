@@ -9,7 +9,7 @@ from typing import Any
 
 from aot_tune.bench import Check, Policy, messages, policy_for
 from aot_tune.bench.cuda import device_of
-from aot_tune.bench.cuda.engine import FaultError
+from aot_tune.bench.cuda.engine import FaultError, Play
 from aot_tune.bench.cuda.host import HostEngine
 from aot_tune.bench.cuda.session import CudaSession
 from aot_tune.spec import Problem
@@ -112,10 +112,14 @@ class Engine(HostEngine):
     def __init__(self) -> None:
         super().__init__()
         self.broken = False
-        self.streams = 0
+        self.seen: list[str] = []
 
     def use_streams(self, count: int) -> None:
-        self.streams += count
+        self.seen.append(f"{count} streams")
+
+    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+        self.seen.append("timed")
+        return super().time(play, count, warm)
 
     def check(self) -> None:
         if self.broken:

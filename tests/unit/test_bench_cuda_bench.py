@@ -7,6 +7,7 @@ import math
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -291,6 +292,21 @@ def test_rounds_under_a_changed_clock_are_taken_again(kept_bed: Bed, monkeypatch
     kept = [s for i, s in enumerate(clocks.samples[1:]) if i not in (1, 3)]  # after the one that sizes them
     assert list(raced[0].final or ()) == kept
     assert lines == ["axpb R=16 D=256: 2 rounds of its race were under a changed clock"]
+
+
+def test_a_worker_is_told_when_another_had_its_turn(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed, turns = kept_bed, list[messages.Turn]()
+    ask = bed.bench.pool.request
+
+    def request(worker: Any, message: Any, seconds: float) -> Any:
+        turns.extend([message] if isinstance(message, messages.Turn) else [])
+        return ask(worker, message, seconds)
+
+    monkeypatch.setattr(bed.bench.pool, "request", request)
+    bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("good")])
+    of_entries = [t.handle.startswith("race") for t in turns]
+    assert [t.resumed for t in turns] == [True] + [a != b for a, b in pairwise(of_entries)]
+    assert {t.resumed for t in turns[1:]} == {True, False}
 
 
 def test_a_clock_that_never_holds_still_does_not_take_all_rounds(

@@ -71,16 +71,6 @@ def test_the_device_is_not_touched_before_it_is_needed(tmp_path: Path) -> None:
     assert bed.ask(work) == messages.Done()
 
 
-def test_other_streams_are_used_once_before_anything_is_timed(tmp_path: Path) -> None:
-    bed = Bed(tmp_path)
-    key = bed.name(SMALL)
-    assert bed.engine.streams == bed.policy.on_gpu.streams == 16
-    bed.load(build(tmp_path, GOOD))
-    bed.ask(messages.Verify(handle="one", keys=(key,)))
-    bed.ask(messages.Bench(handle="one", key=key))
-    assert bed.engine.streams == 16
-
-
 def test_another_device_than_was_asked_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = Bed(tmp_path)
     seen = SimpleNamespace(name="Host", multi_processor_count=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -63,31 +64,31 @@ def test_a_spin_tells_the_clock_whatever_a_launch_takes(
     assert line.done < 100 or mhz < 1980
 
 
-def test_kernels_are_launched_on_as_many_other_streams_and_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_kernels_are_launched_on_as_many_other_streams_and_the_own_one_is_back(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine: Any = GpuEngine.__new__(GpuEngine)
-    engine.device, engine.check = torch.device("cpu"), lambda: None
-    launched: list[Any] = []
+    engine.device, engine._others = torch.device("cpu"), []
+    own, launched = object(), list[Any]()
+    current = [own]
 
-    class Stream:
-        def __init__(self, *_: Any) -> None:
-            pass
+    def spin(cycles: int) -> None:
+        assert cycles == 0
+        if fails and len(launched) == 3:
+            raise RuntimeError("no")
+        launched.append(current[0])
 
-        def __enter__(self) -> None:
-            launched.append(self)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def synchronize(self) -> None:
-            assert launched[-1] is self
-
-    default = Stream()
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda _device: default)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    engine.use_streams(5)
-    assert launched[0] is default
-    assert len({id(s) for s in launched}) == 6
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: object())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
+    monkeypatch.setattr(torch.cuda, "_sleep", spin)
+    for _ in range(2):
+        with pytest.raises(RuntimeError) if fails else nullcontext():
+            engine.use_streams(5)
+        assert current == [own]
+    assert own not in launched
+    assert fails or [launched.count(s) for s in dict.fromkeys(launched)] == [4] * 5  # the same in both
 
 
 def test_all_bytes_but_the_unaligned_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,36 @@ def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
         assert bed.ask(messages.Unload(handle=handle)) == messages.Done()
 
 
+def test_other_streams_are_used_before_what_is_timed(tmp_path: Path, build: Any) -> None:
+    bed = Bed(tmp_path)
+    used, key = f"{bed.policy.on_gpu.streams} streams", bed.name(SMALL)
+    bed.load(build(GOOD))
+    for _ in range(2):  # the first time for an empty kernel, too
+        bed.engine.seen.clear()
+        assert bed.ask(messages.Bench(handle="one", key=key)).status == "ok"
+        first, *rest = bed.engine.seen[::-1]
+        assert (first, "timed" in rest[rest.index(used) :]) == ("timed", True)  # how long a call takes is told before
+    bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    bed.load(build(GOOD), "two")
+
+    def turn(handle: str, resumed: bool) -> bool:
+        bed.engine.seen.clear()
+        assert bed.ask(messages.Turn(handle=handle, key=key, calls=1, warm=1, resumed=resumed)).status == "ok"
+        assert bed.engine.seen[-1] == "timed"
+        return used in bed.engine.seen
+
+    for handle in ("one", "two"):
+        assert [turn(handle, r) for r in (False, False, True, False)] == [
+            True,
+            False,
+            True,
+            False,
+        ]  # made ready at first
+    assert [turn("torch", r) for r in (False, True)] == [False, True]
+    bed.load(build(GOOD), "three")
+    assert [turn("torch", False), turn("one", False)] == [True, False]
+
+
 def test_a_rotation_is_probed_when_that_is_asked_for(bed: Bed, monkeypatch: Any) -> None:
     few, many = bed.name(SMALL), bed.name(problem(R=64, D=1 << 16))
     asked: list[int] = []

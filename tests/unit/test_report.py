@@ -176,7 +176,7 @@ def test_a_report_of_an_older_build_can_be_read() -> None:
 
 def test_the_policy_is_told_in_words() -> None:
     name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
-    assert name == f"cuda version 5, digest {policy_for('cuda', Policy()).digest[:12]}"
+    assert name == f"cuda version 6, digest {policy_for('cuda', Policy()).digest[:12]}"
     text = "\n".join(lines)
     assert "copies of 4 x the L2" in text
     assert "graphs of at least 32 calls below 50 us" in text

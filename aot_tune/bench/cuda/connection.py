@@ -8,13 +8,13 @@ import torch
 
 from aot_tune.bench import messages
 from aot_tune.bench.cuda.engine import Engine, FaultError
-from aot_tune.bench.records import WORKER_FAULT, Device, Policy, Status
+from aot_tune.bench.records import WORKER_FAULT, Device, Status
 
 __all__ = ["connected", "last_word"]
 
 
-def connected(connect: Callable[[], Engine], device: Device, policy: Policy, share: float) -> Engine:
-    """The device, touched now and known to work: memory, a kernel, a comparison, streams.
+def connected(connect: Callable[[], Engine], device: Device, share: float) -> Engine:
+    """The device, touched now and known to work: memory, a kernel, a comparison.
 
     A GPU's worker may take `share` of its memory.
 
@@ -26,7 +26,6 @@ def connected(connect: Callable[[], Engine], device: Device, policy: Policy, sha
         with engine.guard():
             numbers = torch.arange(4096, device=engine.device, dtype=torch.float32)
             right = bool((numbers * 2 + 1).sum().item() == 4096.0 * 4096.0)
-        engine.use_streams(policy.on_gpu.streams)
     except FaultError:
         raise
     except Exception as error:

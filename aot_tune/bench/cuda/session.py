@@ -64,6 +64,7 @@ class CudaSession:
         self._baselines: dict[str, TorchBaseline] = {}
         self._accepted: OrderedDict[tuple[str, str], Bits] = OrderedDict()
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
+        self._on_streams = False
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
             messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
             messages.Work: self._work,
@@ -111,6 +112,8 @@ class CudaSession:
         self, action: Callable[[Any, Emit], messages.Reply], request: messages.Request, emit: Emit
     ) -> messages.Reply:
         engine = self._engine
+        if not isinstance(request, messages.Turn):
+            self._on_streams = False  # kernels may be launched for the first time
         with engine.guard():
             reply = action(request, emit)
             engine.check()
@@ -130,7 +133,7 @@ class CudaSession:
 
     @cached_property
     def _engine(self) -> Engine:
-        return connected(self._connect, self._device, self._policy, _SHARES[self._role])
+        return connected(self._connect, self._device, _SHARES[self._role])
 
     @cached_property
     def _workspaces(self) -> Workspaces:
@@ -138,7 +141,13 @@ class CudaSession:
 
     @cached_property
     def _overhead(self) -> float:
+        self._use_streams()
         return measure_empty(self._engine, self._policy.on_gpu)
+
+    def _use_streams(self) -> None:
+        """Bring the device into the state in which programs have it, before a time is taken."""
+        self._engine.use_streams(self._policy.on_gpu.streams)
+        self._on_streams = True
 
     @cached_property
     def _probes(self) -> Probes:
@@ -290,6 +299,7 @@ class CudaSession:
             with self._confined():
                 runner, sampler = self._make_ready(request.handle, request.key)
                 runner.first.poison()
+                self._use_streams()
                 samples = sampler.screen(self._policy, request.best_ns)
         except (LaunchError, ReturnedError) as error:
             return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
@@ -324,15 +334,22 @@ class CudaSession:
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
         warm = bool(request.warm)
+        if request.resumed:
+            self._on_streams = False
         if request.handle in self._baselines:
+            if not self._on_streams:
+                self._use_streams()
             sample = self._baselines[request.handle].sampler.sample(warm)
             return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
         emit(_progress("timed calls of a race"))
         try:
             with self._confined():
+                new = (request.handle, request.key) not in self._ready
                 runner, sampler = self._make_ready(request.handle, request.key)
                 if request.fresh:
                     runner.first.poison()
+                if new or not self._on_streams:
+                    self._use_streams()
                 sample = sampler.sample(warm)
                 mhz = self._probes.clock_mhz() if request.clock else 0.0
         except (LaunchError, ReturnedError) as error:
