@@ -81,6 +81,13 @@ OPTIONS: tuple[Option, ...] = (
         "backends whose kernels the library does without, separated by `;`, such as `cublaslt`: they are neither tuned "
         "nor replayed, and what serves is chosen among the others",
     ),
+    Option(
+        "AOT_TUNE_DEVICE",
+        "",
+        "whose records decide for targets that are not measured: devices such as `NVIDIA H200`, or folders of records, "
+        "separated by `;`, with `*` for any characters; empty takes those of a device that is here or like it, else "
+        "the first folder by name",
+    ),
 )
 
 
@@ -117,6 +124,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     no_survivor: str
     filter: str
     exclude_backends: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -149,6 +157,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
         filter=values["AOT_TUNE_FILTER"],
         exclude_backends=tuple(sorted(set(_names(values["AOT_TUNE_EXCLUDE_BACKENDS"])))),
+        device=_names(values["AOT_TUNE_DEVICE"]),
     )
 
 

@@ -32,7 +32,7 @@ from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
-from aot_tune.preflight import check_kernels, check_machine, check_measuring, idle_kernels
+from aot_tune.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
@@ -135,6 +135,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     check_kernels(operators)
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
+    check_devices(options.device, databases)
     wanted = _targets(options, databases)
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)

@@ -8,6 +8,7 @@ from aot_tune.database.identity import operator_digest, problem_key
 from aot_tune.database.match import (
     Match,
     Refused,
+    databases_of,
     match_measurements,
     missing_problems,
     nearest_databases,
@@ -29,6 +30,7 @@ __all__ = [
     "as_recorded",
     "begin",
     "database_path",
+    "databases_of",
     "decode",
     "encode",
     "forget",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -14,6 +15,7 @@ from aot_tune.spec import Problem
 __all__ = [
     "Match",
     "Refused",
+    "databases_of",
     "match_measurements",
     "missing_problems",
     "nearest_databases",
@@ -88,6 +90,12 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
     of_target = {c.id for c in database.candidates if c.candidate.target == target}
     known = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
     return [p for p in problems if problem_key(p) not in known]
+
+
+def databases_of(databases: Sequence[OperatorDatabase], patterns: Iterable[str]) -> list[OperatorDatabase]:
+    """Databases of devices whose name or slug one of the shell patterns matches."""
+    wanted = list(patterns)
+    return [d for d in databases if any(fnmatchcase(n, p) for n in (d.device.name, d.device.slug) for p in wanted)]
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:

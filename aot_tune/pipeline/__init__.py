@@ -152,7 +152,14 @@ def _replay(session: Session) -> dict[str, list[Evidence]]:
             fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit "
             "the folder, or use another mode",
         )
-    return {
-        name: [recorded_evidence(session, loaded.operator, target)[0] for target in session.targets]
-        for name, loaded in session.operators.items()
-    }
+    found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    told: set[str] = set()
+    for target in session.targets:
+        for name, loaded in session.operators.items():
+            evidence, database = recorded_evidence(session, loaded.operator, target)
+            found[name].append(evidence)
+            line = f"{target.name} is chosen by records of {database.device.slug}" if database is not None else ""
+            if line not in ("", *told):
+                session.progress.line(line)
+                told.add(line)
+    return found

@@ -11,6 +11,7 @@ from aot_tune.bench import Device, Measurement
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
+    databases_of,
     match_measurements,
     missing_problems,
     nearest_databases,
@@ -138,8 +139,9 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     """The evidence for a target from the most fitting database, without measuring.
 
     A record of another version of the operator (its arguments, reference or tolerance) does not count. The most fitting
-    is that of this very device, then that of a device with the same name, then any of the family. There need be none
-    where the operator has nothing but generic kernels, or nothing at all.
+    is that of this very device, then that of a device with the same name, then any of the family; where AOT_TUNE_DEVICE
+    names devices of the family, among theirs. There need be none where the operator has nothing but generic kernels, or
+    nothing at all.
 
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
@@ -187,6 +189,9 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
         for d in session.databases
         if d.operator == operator.name and d.contract == contract and target.name in d.targets
     ]
+    named = databases_of(session.databases, session.options.device)
+    if any(d.device.family == target.family for d in named):
+        fitting = databases_of(fitting, session.options.device)
     for device in session.devices:
         if device.family == target.family:
             return next(iter(nearest_databases(fitting, operator.name, device)), None)

@@ -194,6 +194,11 @@ class Session:
                 found.append(resolved(kernel, target.name))
         return found
 
+    def tunes(self, operator: Operator, target: Target) -> bool:
+        """Whether there is anything to choose: False where AOT_TUNE_FILTER leaves all but the generic kernels out."""
+        names = [f"{operator.name}/{k.name}" for k in self.kernels_for(operator, target)]
+        return not names or any(fnmatchcase(n, self.options.filter) for n in names)
+
     @property
     def step(self) -> int:
         """Configs of a kernel to ask for at once."""

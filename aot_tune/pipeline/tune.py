@@ -74,10 +74,7 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
 
 
 def _on_device(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
-    pairs: list[tuple[LoadedOperator, Evidence]] = []
-    for name, loaded in session.operators.items():
-        found[name].append(Evidence(loaded.operator, target, {}))
-        pairs.append((loaded, found[name][-1]))
+    pairs = _to_tune(session, target, found)
     operators = [loaded.operator for loaded, _ in pairs]
     with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
@@ -123,6 +120,22 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
         session.tuned = session.progress.now()  # to end the workers and remove their files may take seconds
+
+
+def _to_tune(
+    session: Session, target: Target, found: dict[str, list[Evidence]]
+) -> list[tuple[LoadedOperator, Evidence]]:
+    """Operators that have kernels to choose among, each with new evidence; a line names the others."""
+    pairs: list[tuple[LoadedOperator, Evidence]] = []
+    for name, loaded in session.operators.items():
+        evidence = Evidence(loaded.operator, target, {})
+        found[name].append(evidence)
+        if session.tunes(loaded.operator, target):
+            pairs.append((loaded, evidence))
+        else:
+            evidence.note = f"not tuned for {target.name}, the generic variant serves: AOT_TUNE_FILTER leaves it out"
+            session.progress.line(f"{name}: {evidence.note}")
+    return pairs
 
 
 def _nothing_is_known(session: Session, device: Device) -> bool:

@@ -1,7 +1,7 @@
 """CUDA without a card: rendering, compiling for three architectures, linking, replay, import, the error at the call.
 
 Each test prints its seconds, `--durations=0` also those of what they share; all of it takes some four minutes on two
-cores. `-k h200` replays the part of the committed record that CI does.
+cores. `-k h200` replays the part of that GPU's committed record that CI does, `-k h100` of the other.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ pytestmark = [
 
 TUNING = Path(os.environ.get("AOT_TUNE_TEST_TUNING", ROOT / "tuning"))
 """The committed records; the variable names others to try."""
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 SUBSET = ("rms_norm", "softmax")
 """What CI replays of the record; all of it is `AOT_TUNE_MODE=replay AOT_TUNE_TARGETS=cuda-sm_90a pip wheel .`"""
 
@@ -239,64 +240,65 @@ def test_a_changed_template_is_named(tmp_path: Path, templates: Path, tuning: Pa
     assert "use the templates that the database was recorded with" in made.log
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Path:
-    """The committed record of the H200."""
-    if not list(TUNING.glob("cuda-nvidia-h200-132sm-*")):
-        pytest.skip("there is no record of an H200 below tuning/")
-    return TUNING
+@pytest.fixture(scope="module", params=[H200, H100], ids=["h200", "h100"])
+def device(request: pytest.FixtureRequest) -> str:
+    """A GPU that there is a committed record of."""
+    if not any(d.device.name == request.param for d in load_databases(TUNING)):
+        pytest.skip(f"there is no record of an {request.param} below {TUNING}")
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def subset(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Made:
-    """The subset of the committed record that CI replays."""
-    return _replay_subset(tmp_path_factory.mktemp("subset"), recorded)
+def subset(tmp_path_factory: pytest.TempPathFactory, device: str) -> Made:
+    """The subset of a committed record that CI replays."""
+    return _replay_subset(tmp_path_factory.mktemp("subset"), device)
 
 
-def _replay_subset(folder: Path, recorded: Path, **options: str) -> Made:
+def _replay_subset(folder: Path, device: str, **options: str) -> Made:
     return build(
         folder,
         templates=["bundled"],
         operators=SUBSET,
-        database=recorded,
-        first=_recorded_triton(recorded),
-        **{"MODE": "replay", "TARGETS": "cuda-sm_90a", **options},
+        database=TUNING,
+        first=_recorded_triton(device),
+        **{"MODE": "replay", "TARGETS": "cuda-sm_90a", "DEVICE": device, **options},
     )
 
 
-def _of_subset(recorded: Path) -> list[OperatorDatabase]:
-    return [d for d in load_databases(recorded) if d.operator in SUBSET and d.device.name == "NVIDIA H200"]
+def _of_subset(device: str) -> list[OperatorDatabase]:
+    return [d for d in load_databases(TUNING) if d.operator in SUBSET and d.device.name == device]
 
 
-def _recorded_triton(recorded: Path) -> str:
+def _recorded_triton(device: str) -> str:
     """The folder of the Triton that the record was made with; empty where AOT_TUNE_TEST_TRITON has none."""
-    wanted = {d.toolchains["triton"]["version"] for d in _of_subset(recorded) if "triton" in d.toolchains}
+    wanted = {d.toolchains["triton"]["version"] for d in _of_subset(device) if "triton" in d.toolchains}
     folders = filter(None, os.environ.get("AOT_TUNE_TEST_TRITON", "").split(os.pathsep))
     return next((f for f in folders if {find_triton([f]).version} == wanted), "")
 
 
 @pytest.mark.parametrize("operator", SUBSET)
-def test_the_record_of_the_h200_gives_its_own_variants(subset: Made, recorded: Path, operator: str) -> None:
-    (database,) = (d for d in load_databases(recorded) if d.operator == operator and d.device.name == "NVIDIA H200")
+def test_a_committed_record_gives_its_own_variants(subset: Made, device: str, operator: str) -> None:
+    (database,) = (d for d in _of_subset(device) if d.operator == operator)
+    assert f"cuda-sm_90a is chosen by records of {database.device.slug}" in subset.log
     assert all(c.device for c in database.candidates if c.status == "ok")
     kept = subset.variants(operator, "cuda-sm_90a")
     assert set(kept) == _selected(operator, database)
-    _same_code(kept, database, _alike(database, _recorded_triton(recorded)))
+    _same_code(kept, database, _alike(database, _recorded_triton(device)))
     (told,) = (r for r in subset.report.operators if r.operator == operator and r.target == "cuda-sm_90a")
     assert {v.name for v in told.variants if not v.target.startswith("cuda-ptx")} == set(kept)
     assert len(told.problems) == len(load_operator(ROOT / "templates" / operator).workload_for("cuda"))
 
 
-def test_a_replay_of_the_h200_is_the_same_bit_for_bit(subset: Made, recorded: Path, tmp_path: Path) -> None:
+def test_a_committed_record_is_replayed_bit_for_bit(subset: Made, device: str, tmp_path: Path) -> None:
     """In another folder, with another cache; strict, where the compilers are the recorded ones."""
-    triton = _recorded_triton(recorded)
-    alike = all(all(_alike(d, triton).values()) for d in _of_subset(recorded))
-    again = _replay_subset(tmp_path / "project", recorded, STRICT="1" if alike else "0")
+    triton = _recorded_triton(device)
+    alike = all(all(_alike(d, triton).values()) for d in _of_subset(device))
+    again = _replay_subset(tmp_path / "project", device, STRICT="1" if alike else "0")
     assert again.library.read_bytes() == subset.library.read_bytes()
     assert again.module.read_bytes() == subset.module.read_bytes()
 
 
-def test_a_changed_template_of_the_h200_is_named(recorded: Path, tmp_path: Path) -> None:
+def test_a_changed_template_of_a_committed_record_is_named(device: str, tmp_path: Path) -> None:
     changed = tmp_path / "templates"
     shutil.copytree(ROOT / "templates", changed, ignore=shutil.ignore_patterns("__pycache__"))
     path = changed / "softmax" / "cuda_rows.cu.j2"
@@ -305,10 +307,11 @@ def test_a_changed_template_of_the_h200_is_named(recorded: Path, tmp_path: Path)
         tmp_path / "project",
         templates=[changed],
         operators=["softmax"],
-        database=recorded,
+        database=TUNING,
         status=None,
         MODE="replay",
         TARGETS="cuda-sm_90a",
+        DEVICE=device,
     )
     assert "operator 'softmax': the source of cuda_rows" in made.log
     assert "is not the recorded one" in made.log

@@ -44,6 +44,11 @@ def test_backends_to_do_without_are_a_list_in_one_order() -> None:
     assert resolve({}, {}).exclude_backends == ()
 
 
+def test_devices_whose_records_decide_are_a_list() -> None:
+    assert resolve({"AOT_TUNE_DEVICE": "NVIDIA H200; cpu-*"}, {}).device == ("NVIDIA H200", "cpu-*")
+    assert resolve({}, {}).device == ()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -149,9 +149,12 @@ def packed(config: Config) -> float:
     return 100.0 + sum(20.0 * abs(math.log2(v + 1) - 2.0) for v in config.values() if isinstance(v, int))
 
 
-def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> tuple[Bench, list[Evidence]]:
+def tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str = "", **options: str
+) -> tuple[Bench, list[Evidence]]:
+    """What is found of gemm, or of another operator beside it."""
     given = {"AOT_TUNE_TARGETS": "cpu-x86-64", "AOT_TUNE_CACHE": "off", "AOT_TUNE_MODE": "tune", **options}
-    request = Request(name="ops", prefix="ops", header="ops.h", operators=("gemm",), options=given)
+    request = Request(name="ops", prefix="ops", header="ops.h", operators=("gemm", *other.split()), options=given)
     plan, paths, _ = make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     session, bench = Session(plan, paths, Progress()), Bench(packed)
     try:
@@ -162,7 +165,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> tu
         monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
         monkeypatch.setattr(module, "Within", bench.within)
         monkeypatch.setattr(session, "compile", lambda entries, *_: [setattr(e, "object", made(e)) for e in entries])
-        return bench, tune(session)["gemm"]
+        return bench, tune(session)[other or "gemm"]
     finally:
         session.close()
 
@@ -181,6 +184,13 @@ def test_under_a_budget_an_exhaustive_search_goes_step_by_step_until_it_ends(
     space = resolved(found.operator.kernel("packed"), found.target.name).configs(found.target.facts)
     assert min(costs) < 1.01 * min(map(packed, space))
     assert min(costs) < min(costs[: len(bench.steps[0])])
+
+
+def test_operators_that_the_filter_leaves_out_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, (found,) = tuned(tmp_path, monkeypatch, other="silu_mul", AOT_TUNE_FILTER="gemm/packed")
+    assert {c.operator for step in bench.steps for c in step} == {"gemm"}
+    assert found.entries == {}
+    assert found.note == "not tuned for cpu-x86-64, the generic variant serves: AOT_TUNE_FILTER leaves it out"
 
 
 def test_without_a_budget_all_are_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
