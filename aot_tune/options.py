@@ -74,7 +74,12 @@ OPTIONS: tuple[Option, ...] = (
         "when every candidate of an operator fails: `fail` the build, or ship its `generic` variant alone",
         ("fail", "generic"),
     ),
-    Option("AOT_TUNE_FILTER", "*", "shell pattern of `operator/kernel` names to tune"),
+    Option(
+        "AOT_TUNE_FILTER",
+        "*",
+        "shell pattern of `operator/kernel` names to tune; an operator that it leaves out is not measured, and its "
+        "generic variant serves",
+    ),
     Option(
         "AOT_TUNE_EXCLUDE_BACKENDS",
         "",

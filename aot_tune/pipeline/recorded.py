@@ -172,6 +172,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
 
 def _with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
     """Problems of the workload on which a kernel beside the generic one is tried: those that a record must have."""
+    if not session.tunes(operator, target):
+        return []
     kernels = [k for k in session.kernels_for(operator, target) if next(k.configs(target.facts), None) is not None]
     found = []
     for problem in operator.workload_for(target.family):
