@@ -195,9 +195,10 @@ class Session:
         return found
 
     def tunes(self, operator: Operator, target: Target) -> bool:
-        """Whether there is anything to choose: False where AOT_TUNE_FILTER leaves all but the generic kernels out."""
-        names = [f"{operator.name}/{k.name}" for k in self.kernels_for(operator, target)]
-        return not names or any(fnmatchcase(n, self.options.filter) for n in names)
+        """Whether an operator is measured; it is not where AOT_TUNE_FILTER names other operators' kernels alone."""
+        wanted = self.options.filter
+        kernels = self.kernels_for(operator, target)
+        return wanted == "*" or any(fnmatchcase(f"{operator.name}/{k.name}", wanted) for k in kernels)
 
     @property
     def step(self) -> int:
