@@ -86,7 +86,7 @@ step() {
       kill -INT -- -$! || status=1 # it had ended
       wait $! && status=1
       set +m
-      wheel "$work/some" "${options[@]}" | tee "$work/resumed.txt" || status=1
+      wheel "$work/some" "${options[@]}" 2>&1 | tee "$work/resumed.txt" || status=1
       grep "which did not end" "$work/resumed.txt" || status=1
       return $status
       ;;
