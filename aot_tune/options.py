@@ -77,7 +77,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_FILTER",
         "*",
-        "shell pattern of `operator/kernel` names to tune; an operator that it leaves out is not measured, and its "
+        "shell pattern of `operator/kernel` names to tune; an operator of which it names none is not measured, and its "
         "generic variant serves",
     ),
     Option(

@@ -26,7 +26,7 @@ from aot_tune.compile import (
     toolchain_for,
     toolchains,
 )
-from aot_tune.database import OperatorDatabase, load_databases
+from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.errors import BuildError, OptionError, SpecError, did_you_mean
 from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
@@ -135,8 +135,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     check_kernels(operators)
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
-    check_devices(options.device, databases)
-    wanted = _targets(options, databases)
+    check_devices(options.device if options.mode != "generic" else (), databases)
+    wanted = _targets(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})

@@ -299,7 +299,7 @@ class Race:
             warm=runner.warm,
             fresh=fresh,
             clock=clock,
-            resumed=last is None or (last.entry is None) != (runner.entry is None),  # entries share a worker
+            resumed=self._others_since(last, runner),
         )
         reply = self._ask(runner, request, self._policy.deadlines.bench)
         if not isinstance(reply, messages.Timed):
@@ -312,6 +312,11 @@ class Race:
         runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
         runner.samples.append(reply.samples[0])
         return reply.mhz
+
+    def _others_since(self, last: Runner | None, runner: Runner) -> bool:
+        """Whether another process may have used the device since the last runner's turn; entries share a worker."""
+        strangers = bool(self._states and self._states[-1].others)
+        return strangers or last is None or (last.entry is None) != (runner.entry is None)
 
     def _hush(self, runner: Runner) -> None:
         """Before a turn: wait until nothing else runs on the cores, where that matters."""

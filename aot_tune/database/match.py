@@ -15,7 +15,8 @@ from aot_tune.spec import Problem
 __all__ = [
     "Match",
     "Refused",
-    "databases_of",
+    "deciding",
+    "is_of",
     "match_measurements",
     "missing_problems",
     "nearest_databases",
@@ -92,10 +93,16 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
     return [p for p in problems if problem_key(p) not in known]
 
 
-def databases_of(databases: Sequence[OperatorDatabase], patterns: Iterable[str]) -> list[OperatorDatabase]:
-    """Databases of devices whose name or slug one of the shell patterns matches."""
-    wanted = list(patterns)
-    return [d for d in databases if any(fnmatchcase(n, p) for n in (d.device.name, d.device.slug) for p in wanted)]
+def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
+    """Databases that may decide: of families of which shell patterns match devices, those of these devices alone."""
+    named = [d for d in databases if any(is_of(d.device, p) for p in patterns)]
+    families = {d.device.family for d in named}
+    return [d for d in databases if d in named or d.device.family not in families]
+
+
+def is_of(device: Device, pattern: str) -> bool:
+    """Whether a shell pattern matches a device's name or slug."""
+    return fnmatchcase(device.name, pattern) or fnmatchcase(device.slug, pattern)
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:

@@ -153,13 +153,16 @@ def _replay(session: Session) -> dict[str, list[Evidence]]:
             "the folder, or use another mode",
         )
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
-    told: set[str] = set()
     for target in session.targets:
+        decided: dict[str, list[str]] = {}
         for name, loaded in session.operators.items():
             evidence, database = recorded_evidence(session, loaded.operator, target)
             found[name].append(evidence)
-            line = f"{target.name} is chosen by records of {database.device.slug}" if database is not None else ""
-            if line not in ("", *told):
-                session.progress.line(line)
-                told.add(line)
+            if database is not None:
+                decided.setdefault(database.device.slug, []).append(name)
+            elif evidence.left_out:
+                session.progress.line(f"{name}: {evidence.note}")
+        for slug, names in decided.items():
+            whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
+            session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")
     return found

@@ -72,6 +72,7 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
     candidates and problems on which these are not tried, see `resemblance`, and `broken` has candidates that failed.
+    Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is measured.
     """
 
     operator: Operator
@@ -82,15 +83,23 @@ class Evidence:
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     note: str = ""
+    left_out: bool = False
 
     def __post_init__(self) -> None:
         self._conditions = Conditions(self.operator)
         self._level: dict[str, tuple[tuple[Measurement, ...], tuple[Measurement, ...]]] = {}
 
+    def leave_out(self) -> None:
+        """Measure nothing: AOT_TUNE_FILTER names none of the kernels that there are to choose among."""
+        self.left_out = True
+        self.note = (
+            f"not tuned for {self.target.name}, the generic variant serves: AOT_TUNE_FILTER names no kernel there"
+        )
+
     @property
     def workload(self) -> tuple[Problem, ...]:
         """The problems worth tuning on the target."""
-        return self.operator.workload_for(self.target.family)
+        return () if self.left_out else self.operator.workload_for(self.target.family)
 
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""

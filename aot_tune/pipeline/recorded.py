@@ -11,7 +11,7 @@ from aot_tune.bench import Device, Measurement
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
-    databases_of,
+    deciding,
     match_measurements,
     missing_problems,
     nearest_databases,
@@ -146,18 +146,23 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     Raises:
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
-    database = _most_fitting(session, operator, target) if session.answers(operator, target) else None
+    decided = session.answers(operator, target) and session.tunes(operator, target)
+    database = _most_fitting(session, operator, target) if decided else None
     missing = missing_problems(database, _with_a_choice(session, operator, target), target.name)
     if missing:
         raise DatabaseError(
             f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
             why="\n       ".join(p.id for p in missing[:20]),
             fix=f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
-            "or use AOT_TUNE_MODE=auto",
+            + _others_fix(session, operator, target)
+            + "or use AOT_TUNE_MODE=auto",
         )
     if database is None:
         generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
-        return Evidence(operator, target, generic), None
+        evidence = Evidence(operator, target, generic)
+        if not session.tunes(operator, target):
+            evidence.leave_out()
+        return evidence, None
     evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
     workload = {problem_key(p) for p in evidence.workload}
     for measurement in database.measurements:
@@ -170,11 +175,18 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     return evidence, database
 
 
+def _others_fix(session: Session, operator: Operator, target: Target) -> str:
+    """Which records AOT_TUNE_DEVICE leaves out that would know of an operator on a target; ends with a semicolon."""
+    kept = deciding(session.databases, session.options.device)
+    others = {d.device.name for d in session.databases if d.operator == operator.name and target.name in d.targets}
+    others -= {d.device.name for d in kept}
+    return f"or let AOT_TUNE_DEVICE name {' or '.join(map(repr, sorted(others)))}; " if others else ""
+
+
 def _with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
     """Problems of the workload on which a kernel beside the generic one is tried: those that a record must have."""
-    if not session.tunes(operator, target):
-        return []
-    kernels = [k for k in session.kernels_for(operator, target) if next(k.configs(target.facts), None) is not None]
+    named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k)]
+    kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
     found = []
     for problem in operator.workload_for(target.family):
         facts = operator.facts(problem)
@@ -188,12 +200,9 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     contract = operator_digest(operator)
     fitting = [
         d
-        for d in session.databases
+        for d in deciding(session.databases, session.options.device)
         if d.operator == operator.name and d.contract == contract and target.name in d.targets
     ]
-    named = databases_of(session.databases, session.options.device)
-    if any(d.device.family == target.family for d in named):
-        fitting = databases_of(fitting, session.options.device)
     for device in session.devices:
         if device.family == target.family:
             return next(iter(nearest_databases(fitting, operator.name, device)), None)

@@ -195,10 +195,13 @@ class Session:
         return found
 
     def tunes(self, operator: Operator, target: Target) -> bool:
-        """Whether an operator is measured; it is not where AOT_TUNE_FILTER names other operators' kernels alone."""
-        wanted = self.options.filter
-        kernels = self.kernels_for(operator, target)
-        return wanted == "*" or any(fnmatchcase(f"{operator.name}/{k.name}", wanted) for k in kernels)
+        """Whether there is anything to measure: unless AOT_TUNE_FILTER names none but other kernels."""
+        wanted = [k for k in self.kernels_for(operator, target) if self.is_named(operator, k)]
+        return bool(wanted) or self.options.filter == "*" or not self.answers(operator, target)
+
+    def is_named(self, operator: Operator, kernel: Kernel) -> bool:
+        """Whether AOT_TUNE_FILTER lets a kernel be tuned."""
+        return fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter)
 
     @property
     def step(self) -> int:
@@ -213,7 +216,7 @@ class Session:
         """
         found: dict[str, Entry] = {}
         for kernel in self.kernels_for(operator, target):
-            if not fnmatchcase(f"{operator.name}/{kernel.name}", self.options.filter):
+            if not self.is_named(operator, kernel):
                 continue
             strategy = self._strategy(operator, kernel, target)
             before = len(found)

@@ -25,9 +25,11 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     if session.budget.seconds is not None:
         _begin_budget(session)
-    for i, target in enumerate(session.targets):
+    left = [t for t in session.targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
+    for target in session.targets:
         session.outlook.after = seconds_after(session)
-        session.turn = session.budget.part(len(session.targets) - i, session.outlook.after)
+        session.turn = session.budget.part(max(len(left), 1), session.outlook.after)
+        left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
@@ -57,7 +59,9 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
-            if database is not None:
+            if evidence.left_out:
+                pass
+            elif database is not None:
                 evidence.note = f"{target.name} is chosen by records of {database.device.slug}"
             elif session.answers(loaded.operator, target):
                 evidence.note = f"{target.name} has nothing but the generic variant"
@@ -75,6 +79,8 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
 
 def _on_device(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
     pairs = _to_tune(session, target, found)
+    if pairs and all(evidence.left_out for _, evidence in pairs):
+        return
     operators = [loaded.operator for loaded, _ in pairs]
     with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
@@ -125,15 +131,14 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
 def _to_tune(
     session: Session, target: Target, found: dict[str, list[Evidence]]
 ) -> list[tuple[LoadedOperator, Evidence]]:
-    """Operators that have kernels to choose among, each with new evidence; a line names the others."""
+    """All operators with new evidence; a line names those that are left out."""
     pairs: list[tuple[LoadedOperator, Evidence]] = []
     for name, loaded in session.operators.items():
         evidence = Evidence(loaded.operator, target, {})
         found[name].append(evidence)
-        if session.tunes(loaded.operator, target):
-            pairs.append((loaded, evidence))
-        else:
-            evidence.note = f"not tuned for {target.name}, the generic variant serves: AOT_TUNE_FILTER leaves it out"
+        pairs.append((loaded, evidence))
+        if not session.tunes(loaded.operator, target):
+            evidence.leave_out()
             session.progress.line(f"{name}: {evidence.note}")
     return pairs
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -101,8 +100,8 @@ def vendor_entries(session: Session, operator: Operator, target: Target, device:
 
 def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Target) -> bool:
     chain = toolchain_for(kernel.backend, session.environment)
-    wanted = fnmatchcase(f"{operator.name}/{kernel.name}", session.options.filter)
-    return kernel.algorithms is not None and wanted and target.family in families_of(chain)
+    wanted = kernel.algorithms is not None and session.is_named(operator, kernel)
+    return wanted and target.family in families_of(chain)
 
 
 def _configs(session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device) -> list[_Config]:

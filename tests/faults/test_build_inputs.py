@@ -178,10 +178,6 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
         "AOT_TUNE_EXCLUDE_BACKENDS=nvcc;cublast",
         ["AOT_TUNE_EXCLUDE_BACKENDS has 'cublast'", "did you mean 'cublaslt'"],
     ),
-    "device without a record": (
-        "AOT_TUNE_DEVICE=NVIDIA H300",
-        ["AOT_TUNE_DEVICE has 'NVIDIA H300'", "no record", "name a DATABASE"],
-    ),
     "backend that answers": ("AOT_TUNE_EXCLUDE_BACKENDS=cxx", ["the generic kernel twice/generic", "no answer"]),
 }
 

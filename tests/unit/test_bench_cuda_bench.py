@@ -294,8 +294,14 @@ def test_rounds_under_a_changed_clock_are_taken_again(kept_bed: Bed, monkeypatch
     assert lines == ["axpb R=16 D=256: 2 rounds of its race were under a changed clock"]
 
 
-def test_a_worker_is_told_when_another_had_its_turn(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed, turns = kept_bed, list[messages.Turn]()
+@pytest.mark.parametrize("strangers", [0, 1])
+def test_a_worker_is_told_when_another_had_its_turn(
+    kept_bed: Bed, monkeypatch: pytest.MonkeyPatch, strangers: int
+) -> None:
+    """A process that is not of the build may use the device at any time."""
+    bed, turns, monitor = kept_bed, list[messages.Turn](), Monitor(slow=0)
+    monkeypatch.setattr(bed.bench, "monitor", monitor)
+    monkeypatch.setattr(monitor, "read", lambda _workers: DeviceState(others=strangers))
     ask = bed.bench.pool.request
 
     def request(worker: Any, message: Any, seconds: float) -> Any:
@@ -304,9 +310,11 @@ def test_a_worker_is_told_when_another_had_its_turn(kept_bed: Bed, monkeypatch: 
 
     monkeypatch.setattr(bed.bench.pool, "request", request)
     bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("good")])
+    sizing = len({t.handle for t in turns})  # before the device is looked at
     of_entries = [t.handle.startswith("race") for t in turns]
-    assert [t.resumed for t in turns] == [True] + [a != b for a, b in pairwise(of_entries)]
-    assert {t.resumed for t in turns[1:]} == {True, False}
+    wanted = [True] + [a != b for a, b in pairwise(of_entries)]
+    assert [t.resumed for t in turns] == [w or (strangers > 0 and i >= sizing) for i, w in enumerate(wanted)]
+    assert set(wanted[sizing:]) == {True, False}
 
 
 def test_a_clock_that_never_holds_still_does_not_take_all_rounds(

@@ -250,11 +250,15 @@ def test_other_streams_are_used_before_what_is_timed(tmp_path: Path, build: Any)
     bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
     bed.load(build(GOOD), "two")
 
-    def turn(handle: str, resumed: bool) -> bool:
+    def turn(handle: str, resumed: bool, fresh: bool = False) -> bool:
         bed.engine.seen.clear()
-        assert bed.ask(messages.Turn(handle=handle, key=key, calls=1, warm=1, resumed=resumed)).status == "ok"
-        assert bed.engine.seen[-1] == "timed"
-        return used in bed.engine.seen
+        ready = (handle, key) in bed.session._ready or handle == "torch"
+        asked = messages.Turn(handle=handle, key=key, calls=1, warm=1, resumed=resumed, fresh=fresh)
+        assert bed.ask(asked).status == "ok"
+        before, _, after = " ".join(bed.engine.seen).partition(used)
+        assert ("timed" in before) == (not ready or not after)  # what makes ready comes before, the sample after
+        assert not after or "timed" in after
+        return bool(after)
 
     for handle in ("one", "two"):
         assert [turn(handle, r) for r in (False, False, True, False)] == [
@@ -264,6 +268,7 @@ def test_other_streams_are_used_before_what_is_timed(tmp_path: Path, build: Any)
             False,
         ]  # made ready at first
     assert [turn("torch", r) for r in (False, True)] == [False, True]
+    assert [turn("one", False, fresh=f) for f in (True, False, False)] == [False, True, False]
     bed.load(build(GOOD), "three")
     assert [turn("torch", False), turn("one", False)] == [True, False]
 

@@ -147,7 +147,7 @@ def test_libraries_are_asked_about_all_operators_at_once(monkeypatch: pytest.Mon
         return [(problem(M=operator.rows), {"ALGO": 1})]
 
     rendered = SimpleNamespace(render=lambda _, candidate, __: candidate)
-    session: Any = SimpleNamespace(environment={}, options=SimpleNamespace(filter="*"), renderer=rendered)
+    session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True, renderer=rendered)
     monkeypatch.setattr(vendors, "_configs", configs)
     monkeypatch.setattr(vendors, "candidate_for", lambda op, _kernel, config, *_: SimpleNamespace(id=op.name, **config))
     monkeypatch.setattr(vendors, "Entry", SimpleNamespace(of=lambda _, one: SimpleNamespace(candidate=one, only=None)))
@@ -168,7 +168,7 @@ def test_what_a_library_says_wrongly_ends_the_build_that_asks(monkeypatch: pytes
         raise OSError("no such library")
 
     monkeypatch.setattr(vendors, "_configs", configs)
-    session: Any = SimpleNamespace(environment={}, options=SimpleNamespace(filter="*"))
+    session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True)
     one: Any = SimpleNamespace(name="a", kernels=[KERNEL], dtypes={})
     with pytest.raises(OSError, match="no such library"), vendors.Vendors(session, [one], TARGET, DEVICE) as asked:
         asked.entries(one)

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 from databases import DEVICE, a_database
 
-from aot_tune.database import OperatorDatabase, operator_digest
+from aot_tune.compile import target_by_name
+from aot_tune.database import OperatorDatabase, deciding, operator_digest
 from aot_tune.errors import OptionError
 from aot_tune.library import bundled_templates, load_operator
-from aot_tune.pipeline.recorded import _most_fitting
+from aot_tune.options import resolve
+from aot_tune.pipeline.recorded import _most_fitting, _others_fix, _with_a_choice, recorded_evidence
+from aot_tune.plan import _targets
 from aot_tune.preflight import check_devices
 from aot_tune.spec import Target
 
@@ -53,8 +56,57 @@ def test_the_devices_that_are_named_decide(
     assert _most_fitting(session, GEMM, TARGET) == found
 
 
+def test_targets_are_those_of_the_devices_that_decide() -> None:
+    big, small = (
+        msgspec.structs.replace(d, candidates=tuple(c for c in d.candidates if c.candidate.target == t))
+        for d, t in ((BIG, "cpu-x86-64-v4"), (SMALL, "cpu-x86-64-v3"))
+    )
+    for wanted, found in (("", ["cpu-x86-64-v3", "cpu-x86-64-v4"]), ("Big*", ["cpu-x86-64-v4"])):
+        options = resolve({"AOT_TUNE_MODE": "replay", "AOT_TUNE_DEVICE": wanted}, {})
+        assert [t.name for t in _targets(options, deciding([big, small], options.device))] == found
+
+
+def test_what_the_named_devices_lack_is_said_to_be_known_of_others() -> None:
+    session: Any = SimpleNamespace(databases=[BIG, SMALL], options=SimpleNamespace(device=("Big*",)))
+    assert _others_fix(session, GEMM, TARGET) == "or let AOT_TUNE_DEVICE name 'Small One'; "
+    session.options.device = ()
+    assert _others_fix(session, GEMM, TARGET) == ""
+
+
+def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
+    """A session whose filter names some kernels."""
+    return SimpleNamespace(
+        databases=databases,
+        devices=[],
+        options=SimpleNamespace(device=()),
+        answers=lambda *_: True,
+        tunes=lambda *_: bool(named),
+        is_named=lambda _operator, kernel: kernel.name in named,
+        kernels_for=lambda operator, _target: [k for k in operator.kernels if k.backend == "nvcc" and not k.generic],
+        generic_entries=lambda *_: [],
+    )
+
+
+def test_an_operator_that_the_filter_leaves_out_needs_no_record_and_takes_none() -> None:
+    evidence, database = recorded_evidence(filtered(databases=(BIG, SMALL)), GEMM, TARGET)
+    assert database is None
+    assert evidence.left_out
+    assert evidence.note.endswith("the generic variant serves: AOT_TUNE_FILTER names no kernel there")
+
+
+def test_a_record_need_not_have_what_no_named_kernel_serves() -> None:
+    target = target_by_name("cuda-sm_90a")
+
+    def rows(*named: str) -> set[int]:
+        return {p.dims["M"] for p in _with_a_choice(filtered(*named), GEMM, target)}
+
+    assert rows("cuda_thin") == {16}
+    assert max(rows("cuda_thin", "cuda_simt")) == 4096
+    assert rows() == set()
+
+
 def test_a_device_without_a_record_is_refused_with_those_that_have_some() -> None:
-    check_devices((), [])
+    check_devices(("Big Two",), [])  # a library without records beside one that has some
     check_devices(("Big*", "small-one"), [BIG, SMALL])
     with pytest.raises(OptionError, match="has 'Big 1ne', of which there is no record") as refused:
         check_devices(("Small One", "Big 1ne"), [BIG, SMALL])

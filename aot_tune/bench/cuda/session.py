@@ -358,6 +358,7 @@ class CudaSession:
         if request.fresh:
             bits = self._accepted.get((request.handle, request.key), {})
             fault = self._fault(runner, self._known(request.key), bits)
+            self._on_streams = False
         return messages.Timed(
             samples=(sample,),
             overhead=self._overhead,
