@@ -117,7 +117,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         if within is not None:
             within.finish()
         for _, evidence in pairs if session.turn.seconds is not None else ():
-            evidence.note = left_undone(evidence)
+            evidence.note = evidence.note if evidence.left_out else left_undone(evidence)
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
         if crew.measured:
