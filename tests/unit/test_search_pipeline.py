@@ -186,8 +186,12 @@ def test_under_a_budget_an_exhaustive_search_goes_step_by_step_until_it_ends(
     assert min(costs) < min(costs[: len(bench.steps[0])])
 
 
-def test_operators_that_the_filter_leaves_out_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, (found,) = tuned(tmp_path, monkeypatch, other="silu_mul", AOT_TUNE_FILTER="gemm/packed")
+@pytest.mark.parametrize("budget", ["", "400"])
+def test_operators_that_the_filter_leaves_out_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    options = {"AOT_TUNE_FILTER": "gemm/packed", "AOT_TUNE_BUDGET": budget}
+    bench, (found,) = tuned(tmp_path, monkeypatch, other="silu_mul", **options)
     assert {c.operator for step in bench.steps for c in step} == {"gemm"}
     assert (found.workload, found.measurements) == ((), {})
     assert all(e.candidate.generic for e in found.entries.values())
