@@ -77,8 +77,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_FILTER",
         "*",
-        "shell pattern of `operator/kernel` names to tune; an operator of which it names none is not measured, and its "
-        "generic variant serves",
+        "shell pattern of `operator/kernel` names to tune, such as `gemm/*`; an operator of which it names none is "
+        "not measured, and its generic variant serves",
     ),
     Option(
         "AOT_TUNE_EXCLUDE_BACKENDS",

@@ -230,8 +230,9 @@ def _check_backends(exclude: Sequence[str]) -> None:
 
 def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
     names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
+    choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
     if names and not any(fnmatchcase(name, pattern) for name in names):
-        raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, names))
+        raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
 
 
 def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:

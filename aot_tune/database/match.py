@@ -101,8 +101,8 @@ def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> 
 
 
 def is_of(device: Device, pattern: str) -> bool:
-    """Whether a shell pattern matches a device's name or slug."""
-    return fnmatchcase(device.name, pattern) or fnmatchcase(device.slug, pattern)
+    """Whether a shell pattern matches a device's name or slug, in whatever case."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for name in (device.name, device.slug))
 
 
 def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:

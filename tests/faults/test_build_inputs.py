@@ -174,6 +174,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     "no threads": ("AOT_TUNE_THREADS=0", ["AOT_TUNE_THREADS='0'"]),
     "unknown option": ("AOT_TUNE_MOD=tune", ["AOT_TUNE_MOD", "did you mean 'AOT_TUNE_MODE'"]),
     "filter that matches nothing": ("AOT_TUNE_FILTER=gem/*", ["AOT_TUNE_FILTER", "gem/*"]),
+    "filter without kernels": ("AOT_TUNE_FILTER=twice", ["AOT_TUNE_FILTER='twice'", "did you mean 'twice/*'"]),
     "unknown backend": (
         "AOT_TUNE_EXCLUDE_BACKENDS=nvcc;cublast",
         ["AOT_TUNE_EXCLUDE_BACKENDS has 'cublast'", "did you mean 'cublaslt'"],

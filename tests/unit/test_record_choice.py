@@ -39,6 +39,7 @@ TARGET = Target(name=next(iter(BIG.targets)), family="cpu", level=1)
         ((), SMALL, SMALL),
         (("Small One",), None, SMALL),
         (("small-*",), None, SMALL),
+        (("SMALL one",), None, SMALL),
         (("Small*",), BIG, SMALL),
         (("* One",), SMALL, SMALL),
         (("A card",), None, BIG),  # of another family: nothing is said of this one
