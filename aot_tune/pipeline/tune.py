@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.bench import Device
+from aot_tune.database import OperatorDatabase
 from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.budgeted import Within
 from aot_tune.pipeline.crew import Crew
@@ -59,22 +60,23 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
-            if evidence.left_out:
-                pass
-            elif database is not None:
-                evidence.note = f"{target.name} is chosen by records of {database.device.slug}"
-            elif session.answers(loaded.operator, target):
-                evidence.note = f"{target.name} has nothing but the generic variant"
-            else:
-                evidence.note = (
-                    f"NOTHING for {target.name}: it has no generic kernel for {target.family}; declare one, or leave "
-                    "the target out"
-                )
+            evidence.note = evidence.note or _decided_by(session, evidence, database)
         except DatabaseError as error:
             evidence = Evidence(loaded.operator, target, {})
             evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"
         session.progress.line(f"{name}: {evidence.note}")
         found[name].append(evidence)
+
+
+def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase | None) -> str:
+    target = evidence.target
+    if database is not None:
+        return f"{target.name} is chosen by records of {database.device.slug}"
+    if session.answers(evidence.operator, target):
+        return f"{target.name} has nothing but the generic variant"
+    return (
+        f"NOTHING for {target.name}: it has no generic kernel for {target.family}; declare one, or leave the target out"
+    )
 
 
 def _on_device(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
@@ -117,7 +119,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         if within is not None:
             within.finish()
         for _, evidence in pairs if session.turn.seconds is not None else ():
-            evidence.note = evidence.note if evidence.left_out else left_undone(evidence)
+            evidence.note = evidence.note or left_undone(evidence)
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
         if crew.measured:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_bench_cuda_bench import CONTRACT, OPERATOR, Bed
+from cuda_bench import CONTRACT, OPERATOR, Bed
 
 from aot_tune.bench import Bench, Deadlines, Measurement, Policy, messages, policy_for
 from aot_tune.bench.cuda import device_of

@@ -50,7 +50,7 @@ _FAULTS = {
 _OUT_OF_MEMORY = 2
 _CAPTURE_GLOBAL = 0
 _LAUNCHES = 2
-"""On each of the other streams; 24 in all, on two streams or more, or one on each of 16, were enough on an H100."""
+"""On each of the other streams; one on each of 16, 24 on eight or 32 on two were enough on an H100."""
 
 
 class FaultError(Exception):

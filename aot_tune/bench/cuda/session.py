@@ -145,9 +145,10 @@ class CudaSession:
         return measure_empty(self._engine, self._policy.on_gpu)
 
     def _use_streams(self) -> None:
-        """Bring the device into the state in which programs have it, before a time is taken."""
-        self._engine.use_streams(self._policy.on_gpu.streams)
-        self._on_streams = True
+        """Bring the device into the state in which programs have it, unless it is; before a time is taken."""
+        if not self._on_streams:
+            self._engine.use_streams(self._policy.on_gpu.streams)
+            self._on_streams = True
 
     @cached_property
     def _probes(self) -> Probes:
@@ -284,6 +285,7 @@ class CudaSession:
             runner = Runner(self._engine, self._loaded[handle], self._workspaces, sets)
             sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz)
             self._ready[handle, key] = runner, sampler
+            self._on_streams = False  # its first launches
         return self._ready[handle, key]
 
     def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
@@ -334,22 +336,18 @@ class CudaSession:
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
         warm = bool(request.warm)
-        if request.resumed:
-            self._on_streams = False
+        self._on_streams &= not request.resumed
         if request.handle in self._baselines:
-            if not self._on_streams:
-                self._use_streams()
+            self._use_streams()
             sample = self._baselines[request.handle].sampler.sample(warm)
             return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
         emit(_progress("timed calls of a race"))
         try:
             with self._confined():
-                new = (request.handle, request.key) not in self._ready
                 runner, sampler = self._make_ready(request.handle, request.key)
                 if request.fresh:
                     runner.first.poison()
-                if new or not self._on_streams:
-                    self._use_streams()
+                self._use_streams()
                 sample = sampler.sample(warm)
                 mhz = self._probes.clock_mhz() if request.clock else 0.0
         except (LaunchError, ReturnedError) as error:
