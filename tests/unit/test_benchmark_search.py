@@ -72,7 +72,9 @@ def test_a_score_is_the_share_of_the_best_so_far(tmp_path: Path) -> None:
     assert [search.percentile([1.0, 2.0, 4.0], s) for s in (0.0, 0.25, 0.5, 1.0)] == [1.0, 1.5, 2.0, 4.0]
 
 
-def test_ours_is_better_than_random(tmp_path: Path) -> None:
+def test_ours_is_better_than_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Than uniform draws: those of Kernel Tuner, where it is installed, find the best of so few configs by luck."""
+    monkeypatch.setattr(search, "available", lambda: False)
     space = read_space(written(tmp_path / "s.json"))
     ours, other = (search.score(space, name, 5, (10, 40)) for name in ("ours", "random"))
     assert ours.median[40] > 99.0
