@@ -158,7 +158,7 @@ class GpuTiming(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 1.0
     heat_seconds: float = 0.02
     heat_most: float = 0.2
-    loaded_ns: int = 2_000_000
+    loaded_ns: int = 8_000_000
     probe_cycles: int = 100_000
     clock_change: float = 0.05
     repeats: float = 0.25

@@ -163,21 +163,25 @@ CUTLASS_SWAPPED = Kernel(
 )
 
 _TF32 = table(
-    "TM TN CM CN SCHEDULE",
-    (128, 128, 2, 1, "pingpong"),
-    (128, 256, 2, 1, "cooperative"),
+    "TM TN CM CN SCHEDULE EPILOGUE",
+    (128, 128, 2, 1, "pingpong", "full"),
+    (128, 256, 2, 1, "cooperative", "full"),
+    (128, 224, 2, 1, "cooperative", "full"),  # [1024 x 3584, 4096 x 3584]
+    (128, 256, 2, 1, "cooperative", "ahead"),
+    (128, 224, 2, 1, "cooperative", "ahead"),
 )
 
 _SPACE_OF_TF32 = _parameters(
     False,
     TM=(128,),
-    TN=(256, 128),
+    TN=(256, 224, 128),
     TK=(32,),
     CM=(2,),
     CN=(1,),
     SPLITS=(1,),
     SWIZZLE=(1,),
     RASTER=("heuristic",),
+    EPILOGUE=("full", "ahead"),
 )
 
 CUTLASS_TF32 = Kernel(

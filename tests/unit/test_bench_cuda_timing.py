@@ -182,9 +182,11 @@ def test_a_device_that_idled_during_a_race_is_heated_up_again_unless_a_sample_do
     assert (device.plays > plays + 10) == again
 
 
-@pytest.mark.parametrize(("call", "before"), [(5000.0, 1), (49_000.0, 1), (51_000.0, 10), (400_000.0, 5), (3e6, 1)])
+@pytest.mark.parametrize(
+    ("call", "before"), [(5000.0, 1), (49_000.0, 1), (51_000.0, 40), (400_000.0, 20), (3e6, 3), (9e6, 1)]
+)
 def test_a_sample_of_long_calls_comes_after_a_load(call: float, before: int) -> None:
-    """2 ms of samples that last 200 us, or one call; short ones come after one alone."""
+    """8 ms of samples that last 200 us, or one call; short ones come after one alone."""
     device = Device([call])
     sampler = Sampler(device, device.calls(), POLICY, device.clock)
     sampler.sample()
@@ -198,7 +200,7 @@ def test_a_sample_of_long_calls_comes_after_a_load(call: float, before: int) -> 
 def test_a_turn_is_reckoned_with_its_load() -> None:
     """It decides how many rounds a race has time for."""
     race: Any = SimpleNamespace(_policy=POLICY)
-    for call, warm, load in ((49_000.0, 1, 0), (400_000.0, 1, 2_000_000), (400_000.0, 0, 0)):
+    for call, warm, load in ((49_000.0, 1, 0), (400_000.0, 1, 8_000_000), (400_000.0, 0, 0)):
         runner: Any = SimpleNamespace(samples=[call], calls=2, warm=warm)
         assert Race._turn_ns(race, runner) == call * (2 + warm) + load
     race._policy = Policy()  # of a CPU

@@ -176,13 +176,13 @@ def test_a_report_of_an_older_build_can_be_read() -> None:
 
 def test_the_policy_is_told_in_words() -> None:
     name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
-    assert name == f"cuda version 6, digest {policy_for('cuda', Policy()).digest[:12]}"
+    assert name == f"cuda version 7, digest {policy_for('cuda', Policy()).digest[:12]}"
     text = "\n".join(lines)
     assert "copies of 4 x the L2" in text
     assert "graphs of at least 32 calls below 50 us" in text
     assert "after launches on 16 other streams" in text
     assert "recorded, not taken off" in text
-    assert "7 to 21 interleaved rounds in 250 ms, their median" in text
+    assert "7 to 13 interleaved rounds in 250 ms, their median" in text
     assert "samples under hardware slowdown or software thermal slowdown or thermal slowdown or power brake" in text
     assert len(lines) <= 6
     name, *lines = policy_lines("cpu", Policy())

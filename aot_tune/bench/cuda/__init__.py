@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "Cuda", "device_of"]
 
-_VERSION = 6
+_VERSION = 7
 """Raised when the code of this package changes what a measurement means."""
 
 _HIGHEST_HZ = 3.2e9
@@ -79,6 +79,7 @@ class Cuda:
             screen_ns=min(base.screen_ns, 3_000_000),
             screen_samples=min(base.screen_samples, 10),
             race_ns=min(base.race_ns, 250_000_000),
+            race_rounds=min(base.race_rounds, 13),
             race_least=7,
             cold_factor=4.0,
             copies=512,
