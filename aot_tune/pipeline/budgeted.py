@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.compile.run import kill_running
@@ -28,7 +28,10 @@ _PER_JOB = 2
 
 @dataclass
 class _Place:
-    """A problem and the candidates that wait to be tried on it, by id; `raced` so many times."""
+    """A problem and the candidates that wait to be tried on it, by id; `raced` so many times.
+
+    `asked` are the ids of those last asked about, whether the store knows their race, and what it said.
+    """
 
     loaded: LoadedOperator
     evidence: Evidence
@@ -36,6 +39,7 @@ class _Place:
     task: Task
     waiting: dict[str, Entry] = field(default_factory=dict)
     raced: int = 0
+    asked: tuple[list[str], bool] = ([], False)
 
     def best(self) -> float | None:
         """The best time so far, in ns, of any but the generic variants."""
@@ -160,9 +164,18 @@ class Within:
             gain = self._gains.of_screen(place.task) if chosen else 0.0
             yield gain, seconds, lambda: self._screen_best(place)
         if not chosen and (entrants := finalists(place.evidence, place.problem)):
+            if self._knows_race(place, entrants):  # it is had for nothing, however little time there is
+                yield math.inf, 0.0, lambda: self._race(place)
+                return
             seconds = durations.race(place.task)
             gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
             yield gain, seconds, lambda: self._race(place)
+
+    def _knows_race(self, place: _Place, entrants: Sequence[Entry]) -> bool:
+        ids = [e.candidate.id for e in entrants]
+        if place.asked[0] != ids:
+            place.asked = ids, self._measurer.knows_race(place.loaded, place.problem, entrants)
+        return place.asked[1]
 
     def _screen_best(self, place: _Place) -> None:
         operator = place.task.operator

@@ -53,12 +53,14 @@ class Durations:
     """What things take, in seconds: learned from what was done, a problem's own times before those of others.
 
     `compiling` is on the wall, with as many compilers at a time as there are; its sizes are what the kernels' authors
-    say of one candidate. A race takes at least `least_race` seconds until one is known.
+    say of one candidate. A race takes at least `least_race` seconds until one is known. Of an operator that nothing is
+    known of, a screen takes no longer per byte than those of all others did: the device may be a fast one.
     """
 
     compiling: _Sum = field(default_factory=_Sum)
     preparing: _Sum = field(default_factory=_Sum)
     screening: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    anywhere: _Sum = field(default_factory=_Sum)
     own: defaultdict[Task, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     prepared: set[Task] = field(default_factory=set)
     racing: _Sum = field(default_factory=_Sum)
@@ -74,6 +76,7 @@ class Durations:
             self.prepared.add(task)
             self.preparing.add(beside, task.size)
         self.screening[task.operator].add(seconds, task.size)
+        self.anywhere.add(seconds, task.size)
         self.own[task].add(seconds, task.size)
 
     def raced(self, task: Task, seconds: float) -> None:
@@ -88,8 +91,9 @@ class Durations:
         """One more screen on a problem that is prepared."""
         if (own := self.own.get(task)) is not None:
             return max(own.seconds / own.count, _SHORTEST)
-        known = self.screening[task.operator]
-        return _LEAST + task.size * (known.seconds + _SCREEN * _WEIGHT) / (known.size + _WEIGHT)
+        known, all_ = self.screening[task.operator], self.anywhere
+        prior = min(_SCREEN, all_.seconds / all_.size) if all_.size > _WEIGHT else _SCREEN
+        return _LEAST + task.size * (known.seconds + prior * _WEIGHT) / (known.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:
         """What a problem's first screen takes beside; 0 where it was."""

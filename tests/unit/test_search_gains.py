@@ -34,6 +34,18 @@ def test_a_problem_that_was_screened_tells_its_own_time_and_others_go_by_their_s
     assert durations.prepare(LARGE) == 0.0
 
 
+def test_a_fast_device_is_one_for_operators_that_were_not_tried_too() -> None:
+    softmax = Task("softmax", "R=1024", 1 << 29)
+    durations = Durations()
+    assert durations.screen(softmax) > 2.5  # as on a CPU
+    durations.screened(Task("gemm", "M=16", 1 << 26), 0.02, 0.0)
+    assert durations.screen(softmax) > 2.5  # that of a few bytes says little
+    durations.screened(Task("gemm", "M=2048", 1 << 28), 0.04, 0.0)
+    assert durations.screen(softmax) == pytest.approx(0.02 + 0.06 * (1 << 29) / ((1 << 26) + (1 << 28)))
+    durations.screened(Task("gemm", "M=4096", 1 << 28), 40.0, 0.0)
+    assert durations.screen(softmax) == pytest.approx(0.02 + 5e-9 * (1 << 29))
+
+
 def test_races_take_so_many_times_as_long_as_screens_as_the_last_ones_did() -> None:
     durations = known(SMALL, LARGE, seconds=0.5)
     assert durations.race(SMALL) == pytest.approx(4.0)
