@@ -163,12 +163,10 @@ CUTLASS_SWAPPED = Kernel(
 )
 
 _TF32 = table(
-    "TM TN CM CN SCHEDULE EPILOGUE",
-    (128, 128, 2, 1, "pingpong", "full"),
-    (128, 256, 2, 1, "cooperative", "full"),
-    (128, 224, 2, 1, "cooperative", "full"),  # [1024 x 3584, 4096 x 3584]
-    (128, 256, 2, 1, "cooperative", "ahead"),
-    (128, 224, 2, 1, "cooperative", "ahead"),
+    "TM TN CM CN SCHEDULE",
+    (128, 128, 2, 1, "pingpong"),
+    (128, 256, 2, 1, "cooperative"),
+    (128, 224, 2, 1, "cooperative"),  # [1024 x 3584, 4096 x 3584]
 )
 
 _SPACE_OF_TF32 = _parameters(
@@ -181,7 +179,6 @@ _SPACE_OF_TF32 = _parameters(
     SPLITS=(1,),
     SWIZZLE=(1,),
     RASTER=("heuristic",),
-    EPILOGUE=("full", "ahead"),
 )
 
 CUTLASS_TF32 = Kernel(

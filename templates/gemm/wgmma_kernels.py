@@ -129,9 +129,7 @@ WGMMA_KERNELS = (
             "WIDTH SPLIT EARLY BLOCKS LATE",
             (32, 2, 1, 2, False),  # 16 x [4096]
             (64, 4, 1, 2, False),  # 1 to 64 x [3584]
-            (64, 4, 2, 2, False),
             (72, 4, 1, 2, False),  # 1 to 64 x [4096]
-            (72, 4, 2, 2, False),
         ),
         floats=True,
     ),
@@ -143,10 +141,8 @@ WGMMA_KERNELS = (
             "WIDTH SPLIT EARLY BLOCKS LATE",
             # An H200 runs 30 or 31 clusters of four at a time, not 33.
             (144, 2, 1, 1, True),  # 256 x [4096]: 29
-            (144, 2, 2, 1, True),
             (120, 2, 1, 1, False),  # 256 x [3584]: 30
             (128, 2, 1, 1, True),  # the same on an H100: 28
-            (128, 2, 2, 1, True),
         ),
         floats=True,
         pair=True,

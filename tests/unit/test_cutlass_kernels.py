@@ -59,18 +59,8 @@ def test_what_is_launched_early_waits(op: Operator, kernel: Kernel) -> None:
         assert ("ProgrammaticStreamSerialization" in source) == config["EARLY"]
         assert ("static_assert(cutlass::arch::IsGdcGloballyEnabled" in source) == config["EARLY"]
         assert "__ldg(" not in source  # which may go before a wait
-        thread = source.partition("struct Thread")[2]
-        bias = thread.partition("CUTLASS_DEVICE void begin()")[2].partition("load_bias(0);")[0]
-        assert ("wait_for_earlier_kernels();" in bias) == (config["EARLY"] and config["EPILOGUE"] != "plain")
-
-
-def test_the_residual_is_brought_ahead_where_the_config_says_so() -> None:
-    op = OPERATORS["gemm"]
-    kernel = op.kernel("cutlass_tf32")
-    for row in kernel.order:
-        source = render(op, kernel, row, "f32")
-        assert ("cp.async.bulk.prefetch.L2" in source) == (row["EPILOGUE"] == "ahead")
-        assert ("EmptyProducerLoadCallbacks{}" in source) == (row["EPILOGUE"] != "ahead")
+        bias = source.partition("CUTLASS_DEVICE void begin()")[2].partition("load_bias(0);")[0]
+        assert ("wait_for_earlier_kernels();" in bias) == (config["EARLY"] and config["EPILOGUE"] == "full")
 
 
 def test_counters_are_cleared_right_before_a_launch_that_is_not_early() -> None:
