@@ -31,7 +31,8 @@ class Outlook:
     """
 
     def __init__(self, progress: Progress, budget: Budget) -> None:
-        self.durations = Durations()
+        self._on: dict[str, Durations] = {}
+        self.durations = self.begin("cpu")
         self.after = 0.0
         self._progress, self._budget = progress, budget
         self._lock = threading.Lock()
@@ -42,6 +43,11 @@ class Outlook:
         self._screened: defaultdict[Task, int] = defaultdict(int)
         self._races: set[Task] = set()
         self._start = self._compiling_since = progress.now()
+
+    def begin(self, family: str) -> Durations:
+        """Targets of a family of devices come now: what was learned on one says nothing of the others."""
+        self.durations = self._on.setdefault(family, Durations(on_gpu=family != "cpu"))
+        return self.durations
 
     def expect(
         self,

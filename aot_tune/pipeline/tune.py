@@ -28,6 +28,7 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
         _begin_budget(session)
     left = [t for t in session.targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
     for target in session.targets:
+        session.outlook.begin(target.family)
         session.outlook.after = seconds_after(session)
         session.turn = session.budget.part(max(len(left), 1), session.outlook.after)
         left = [t for t in left if t != target]

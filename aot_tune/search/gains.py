@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["Durations", "Gains", "Task", "most_promising"]
 
-_SCREEN, _PREPARE = 5e-9, 2e-8
-"""Seconds per byte to begin with, as measured on one CPU; they weigh as much as `_WEIGHT` bytes of measurements."""
+_SCREEN, _PREPARE = {False: 5e-9, True: 1e-10}, {False: 2e-8, True: 3e-9}
+"""Seconds per byte to begin with, as measured on one CPU and, where True, on one GPU; they weigh as much as `_WEIGHT`
+bytes of measurements."""
 _WEIGHT = 1e8
 _LEAST = 0.02
 """Seconds that each screen takes beside."""
@@ -54,8 +55,11 @@ class Durations:
 
     `compiling` is on the wall, with as many compilers at a time as there are; its sizes are what the kernels' authors
     say of one candidate. A race takes at least `least_race` seconds until one is known. Of an operator that nothing is
-    known of, a screen takes no longer per byte than those of all others did: the device may be a fast one.
+    known of, a screen takes no longer per byte than those of all others did: the device may be a fast one. `on_gpu`
+    says what to begin with.
     """
+
+    on_gpu: bool = False
 
     compiling: _Sum = field(default_factory=_Sum)
     preparing: _Sum = field(default_factory=_Sum)
@@ -92,14 +96,16 @@ class Durations:
         if (own := self.own.get(task)) is not None:
             return max(own.seconds / own.count, _SHORTEST)
         known, all_ = self.screening[task.operator], self.anywhere
-        prior = min(_SCREEN, all_.seconds / all_.size) if all_.size > _WEIGHT else _SCREEN
+        prior = _SCREEN[self.on_gpu]
+        if all_.size > _WEIGHT:
+            prior = min(prior, all_.seconds / all_.size)
         return _LEAST + task.size * (known.seconds + prior * _WEIGHT) / (known.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:
         """What a problem's first screen takes beside; 0 where it was."""
         if task in self.prepared:
             return 0.0
-        return task.size * (self.preparing.seconds + _PREPARE * _WEIGHT) / (self.preparing.size + _WEIGHT)
+        return task.size * (self.preparing.seconds + _PREPARE[self.on_gpu] * _WEIGHT) / (self.preparing.size + _WEIGHT)
 
     def race(self, task: Task) -> float:
         """A race on a problem; its times grow with those of screens."""

@@ -110,6 +110,20 @@ def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> Non
         found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
 
 
+def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> None:
+    found, task = Outlook(Progress(), Budget(None)), task_of(OPERATOR, ONE)
+    found.screened(task, 9.0, 9.0, "")
+    found.raced(task, 90.0)
+    cpu = found.durations
+    gpu = found.begin("cuda")
+    assert gpu.screen(task) < 1.0 < cpu.screen(task)
+    assert gpu.prepare(task) > 0.0
+    found.screened(task, 0.1, 0.1, "")
+    assert gpu.screen(task) == pytest.approx(0.1)
+    assert found.begin("cpu") is cpu
+    assert cpu.screen(task) == pytest.approx(9.0)
+
+
 def test_compiles_that_are_expected_to_be_short_are() -> None:
     found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
     found.durations.compiled(40.0, 20.0)

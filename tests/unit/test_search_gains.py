@@ -46,6 +46,12 @@ def test_a_fast_device_is_one_for_operators_that_were_not_tried_too() -> None:
     assert durations.screen(softmax) == pytest.approx(0.02 + 5e-9 * (1 << 29))
 
 
+def test_a_gpu_is_taken_for_faster_than_a_cpu_from_the_start() -> None:
+    cpu, gpu = Durations(), Durations(on_gpu=True)
+    assert gpu.screen(LARGE) < cpu.screen(LARGE) / 10
+    assert gpu.prepare(LARGE) < cpu.prepare(LARGE) / 5
+
+
 def test_races_take_so_many_times_as_long_as_screens_as_the_last_ones_did() -> None:
     durations = known(SMALL, LARGE, seconds=0.5)
     assert durations.race(SMALL) == pytest.approx(4.0)
