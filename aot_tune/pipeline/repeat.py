@@ -4,6 +4,8 @@ What `auto` makes follows from its inputs once all measurements are known. A bui
 do keeps its files in the cache, under the digest of what is known when a build begins (see `build_key`), beside digests
 of what only showed on the way: modules that were imported, headers that candidates include, each measurement that was
 asked for, the records of the build itself. All of that must be as it was, else a build goes its ordinary way.
+
+What `tune` made is for the next `auto`, too, where no committed record would have decided instead.
 """
 
 from __future__ import annotations
@@ -98,13 +100,14 @@ class Repeats:
         root = session.store.root
         self._folder = None if root is None else root / _ROOM
         self._begun: _Begun | None = None
-        if self._folder is not None and session.options.mode == "auto" and session.plan.may_measure:
+        if self._folder is not None and session.options.mode in ("auto", "tune") and session.plan.may_measure:
             self._begun = self._now(loaded_modules())
 
     def take(self, directory: Path) -> Report | None:
         """Write the files of the build of the same inputs into `directory`; its report, None where there is none."""
-        begun = self._begun
-        if begun is None or self._folder is None or self._session.location.mode == "fresh":
+        begun, session = self._begun, self._session
+        asked_anew = session.options.mode == "tune" or session.location.mode == "fresh"
+        if begun is None or self._folder is None or asked_anew:
             return None
         folder = self._folder / begun.key
         try:
@@ -143,6 +146,8 @@ class Repeats:
             return
         if session.budget.seconds is not None or not all(session.devices_for(target) for target in session.targets):
             return  # more may be known the next time, and what is not known is said each time
+        if session.options.mode == "tune" and _is_recorded(session):
+            return
         left = self._left(evidence)
         if left:
             session.progress.line(f"the next build cannot take this one's files: {left}")
@@ -249,6 +254,12 @@ class Repeats:
                     os.utime(path)
                 except OSError as error:
                     _log.warning("%s cannot be marked as used: %s", path, error.strerror)
+
+
+def _is_recorded(session: Session) -> bool:
+    """Whether a committed record has measurements that `auto` would take for those of a device here."""
+    known = {(d.device.digest, d.policy_digest) for d in session.databases}
+    return any((one.digest, session.policy_of(one.family).digest) in known for one in session.devices)
 
 
 def _unanswered(session: Session, evidence: Evidence) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -185,13 +186,17 @@ def test_what_asks_for_new_measurements_gets_them(measured: Project, given: dict
     assert TAKEN not in said
     assert " 0 measurements made" not in said
     again = built(measured)
-    if given == {"AOT_TUNE_CACHE": "off"}:
-        assert TAKEN in again  # nothing in the cache has changed
-    elif given == {"AOT_TUNE_CACHE": "fresh"}:
-        assert TAKEN in again  # that of the fresh build
-        assert made_files(measured.folder / "build")["report.json"]
-    else:
-        assert "changed since the build of" in again
+    assert TAKEN in again  # of the build that measured anew, or nothing in the cache has changed
+    own = json.loads(made_files(measured.folder / "build")["report.json"])["mode"]
+    assert own == given.get("AOT_TUNE_MODE", "auto")
+
+
+def test_where_a_record_decides_what_tune_measured_does_not(project: Project) -> None:
+    assert " 0 measurements made" not in built(project, AOT_TUNE_MODE="tune")
+    again = built(project)
+    assert "changed since the build of" in again
+    assert " 0 measurements made" in again
+    assert TAKEN in built(project)
 
 
 def test_a_cache_that_is_only_read_gives_and_takes_nothing(measured: Project) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -127,6 +127,7 @@ FREE: dict[str, Change] = {
     "jobs": setting("AOT_TUNE_JOBS", "1"),
     "the cache's mode": setting("AOT_TUNE_CACHE", "ro"),
     "the budget": setting("AOT_TUNE_BUDGET", "1000"),
+    "the mode": setting("AOT_TUNE_MODE", "tune"),
     "other variables": setting("HOME", "/nowhere"),
 }
 
@@ -233,7 +234,7 @@ def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("AOT_TUNE_BUDGET", "100"), ("AOT_TUNE_CACHE", "ro"), ("AOT_TUNE_CACHE", "off"), ("AOT_TUNE_MODE", "tune")],
+    [("AOT_TUNE_BUDGET", "100"), ("AOT_TUNE_CACHE", "ro"), ("AOT_TUNE_CACHE", "off"), ("AOT_TUNE_MODE", "generic")],
 )
 def test_builds_that_may_be_cut_short_or_must_not_write_are_not_kept(
     project: Project, monkeypatch: Patch, name: str, value: str
@@ -243,6 +244,21 @@ def test_builds_that_may_be_cut_short_or_must_not_write_are_not_kept(
     one = opened(project)
     assert kept(project, one) == []
     one[0].close()
+
+
+@pytest.mark.parametrize("same", ["", "device", "device and policy"])
+def test_what_tune_made_is_kept_unless_a_record_would_decide(project: Project, monkeypatch: Patch, same: str) -> None:
+    (project.folder / "cache").mkdir(mode=0o700)
+    monkeypatch.setenv("AOT_TUNE_MODE", "tune")
+    one = opened(project)
+    session, repeats = one
+    [device] = session.devices
+    policy = session.policy_of("cpu").digest if "policy" in same else "another"
+    if same:
+        session.databases = [cast(Any, SimpleNamespace(device=device, policy_digest=policy))]
+    assert bool(kept(project, one)) == (same != "device and policy")
+    assert repeats.take(project.folder / "build") is None  # it measures anew
+    session.close()
 
 
 def test_an_operator_with_something_that_has_no_value_is_not_kept(project: Project) -> None:
