@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from aot_tune.bench import Measurement, paired_gain
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
 from aot_tune.pipeline.single import again, variant_name
-from aot_tune.report import Failure, OperatorReport, ProblemRow, VariantRow
+from aot_tune.report import NOT_TRIED, Failure, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
 
 __all__ = ["failures_of", "generic_only", "tell", "variant_name"]
@@ -109,7 +109,7 @@ def _worst(evidence: Evidence, entry: Entry) -> str:
     if entry.object is not None and not entry.compiled:
         return entry.object.status
     statuses = [m.status for m in _measurements_of(evidence, entry)]
-    return next((s for s in statuses if s != "ok"), "ok" if statuses else "not-tried")
+    return next((s for s in statuses if s != "ok"), "ok" if statuses else NOT_TRIED)
 
 
 def failures_of(evidence: Evidence) -> list[Failure]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aot_tune.report.policy import policy_lines
-from aot_tune.report.records import Failure, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.records import NOT_TRIED, Failure, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.table import format_report, format_time
 
 __all__ = [
+    "NOT_TRIED",
     "Failure",
     "OperatorReport",
     "ProblemRow",

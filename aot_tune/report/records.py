@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Failure", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+__all__ = ["NOT_TRIED", "Failure", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+
+NOT_TRIED = "not-tried"
+"""The status of candidates that there was no reason to try, or no time."""
 
 
 class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +81,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator on one target. `statuses` counts candidates by the worst that happened to them.
+    """One operator on one target.
 
+    `tried` are all its candidates, which `statuses` counts by the worst that happened to them.
     `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
     what is picked was never timed.
     """

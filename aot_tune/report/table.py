@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from aot_tune.report.records import OperatorReport, ProblemRow, Report
+from aot_tune.report.records import NOT_TRIED, OperatorReport, ProblemRow, Report
 
 __all__ = ["format_report", "format_time"]
 
@@ -48,8 +48,7 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
 
 
 def _operator(one: OperatorReport, failures: int) -> list[str]:
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n)
-    lines = [f"{one.operator} on {one.target}: tried {one.tried} ({counts or 'nothing'}), kept {len(one.variants)}"]
+    lines = [f"{one.operator} on {one.target}: {_tried(one)}, kept {len(one.variants)}"]
     if one.note:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
@@ -74,6 +73,15 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
+
+
+def _tried(one: OperatorReport) -> str:
+    """How many candidates were tried and what came of them, and how many there was no reason or time to try."""
+    left = one.statuses.get(NOT_TRIED, 0)
+    if left and left == one.tried:
+        return f"tried none of {left}"
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
+    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f" and not {left} more" if left else "")
 
 
 def _remarks(rows: Sequence[ProblemRow]) -> list[str]:

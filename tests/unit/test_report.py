@@ -174,6 +174,21 @@ def test_a_report_of_an_older_build_can_be_read() -> None:
     assert "  1.12  " in text  # the ratio of the medians
 
 
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ({"ok": 9}, "tried 9 (9 ok), kept 3"),
+        ({"ok": 9, "crashed": 1, "not-tried": 2}, "tried 10 (1 crashed, 9 ok) and not 2 more, kept 3"),
+        ({"not-tried": 1}, "tried none of 1, kept 3"),
+        ({}, "tried 0 (nothing), kept 3"),
+    ],
+)
+def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], said: str) -> None:
+    one = msgspec.structs.replace(REPORT.operators[0], tried=sum(statuses.values()), statuses=statuses)
+    text = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
+    assert f"gemm on cpu-x86-64-v3: {said}\n" in text
+
+
 def test_the_policy_is_told_in_words() -> None:
     name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
     assert name == f"cuda version 7, digest {policy_for('cuda', Policy()).digest[:12]}"
