@@ -1,18 +1,47 @@
-"""Candidates of one operator, compiled from a source and verified on the CPU."""
+"""Benches with one operator and compiled candidates of it."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from aot_tune.bench import Bench, Measurement
+from aot_tune.bench import Bench, Entry, Measurement, Prepared
 from aot_tune.bench.checks import derived_checks
 from aot_tune.library import load_operator
+from aot_tune.spec import problem
 
-__all__ = ["CompiledBed"]
+__all__ = ["Bed", "CompiledBed"]
+
+
+class Bed:
+    """A bench, its operator, and candidates by the names of their sources; `lines` are what the bench says."""
+
+    def __init__(
+        self, bench: Bench, folder: Path, objects: Callable[[str], Path], lines: list[str] | None = None
+    ) -> None:
+        self.bench, self.folder, self._objects = bench, folder, objects
+        self.operator, self.lines = load_operator(folder), [] if lines is None else lines
+
+    def prepare(self, **dims: int) -> Prepared:
+        """A problem of the operator's, 16 x 256 without extents."""
+        return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
+
+    def entry(self, name: str) -> Entry:
+        """A candidate as races take it."""
+        path = self._objects(name)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        candidate = SimpleNamespace(id=name)
+        return Entry(candidate=candidate, shared_object=path, symbol="candidate", object_digest=digest)
+
+    def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
+        """Screen a candidate."""
+        e = self.entry(name)
+        on = prepared or self.prepare()
+        return self.bench.screen(on, e.shared_object, e.symbol, e.candidate, e.object_digest, **options)
 
 
 class CompiledBed:

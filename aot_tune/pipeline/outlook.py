@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.progress import Progress
-from aot_tune.search import Budget, Durations, Task
+from aot_tune.search import ON_CPU, ON_GPU, Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
 
 __all__ = ["Outlook", "expected_seconds", "task_of"]
@@ -32,7 +32,7 @@ class Outlook:
 
     def __init__(self, progress: Progress, budget: Budget) -> None:
         self._on: dict[str, Durations] = {}
-        self.durations = self.begin("cpu")
+        self.begin("cpu")
         self.after = 0.0
         self._progress, self._budget = progress, budget
         self._lock = threading.Lock()
@@ -44,10 +44,9 @@ class Outlook:
         self._races: set[Task] = set()
         self._start = self._compiling_since = progress.now()
 
-    def begin(self, family: str) -> Durations:
+    def begin(self, family: str) -> None:
         """Targets of a family of devices come now: what was learned on one says nothing of the others."""
-        self.durations = self._on.setdefault(family, Durations(on_gpu=family != "cpu"))
-        return self.durations
+        self.durations = self._on.setdefault(family, Durations(rates=ON_CPU if family == "cpu" else ON_GPU))
 
     def expect(
         self,

@@ -105,9 +105,9 @@ class Repeats:
 
     def take(self, directory: Path) -> Report | None:
         """Write the files of the build of the same inputs into `directory`; its report, None where there is none."""
-        begun, session = self._begun, self._session
-        asked_anew = session.options.mode == "tune" or session.location.mode == "fresh"
-        if begun is None or self._folder is None or asked_anew:
+        begun = self._begun
+        anew = self._session.options.mode == "tune" or self._session.location.mode == "fresh"
+        if begun is None or self._folder is None or anew:
             return None
         folder = self._folder / begun.key
         try:
@@ -146,8 +146,8 @@ class Repeats:
             return
         if session.budget.seconds is not None or not all(session.devices_for(target) for target in session.targets):
             return  # more may be known the next time, and what is not known is said each time
-        if session.options.mode == "tune" and _is_recorded(session):
-            return
+        if session.options.mode == "tune" and any(map(session.is_recorded, session.devices)):
+            return  # the record would have decided in `auto`
         left = self._left(evidence)
         if left:
             session.progress.line(f"the next build cannot take this one's files: {left}")
@@ -254,12 +254,6 @@ class Repeats:
                     os.utime(path)
                 except OSError as error:
                     _log.warning("%s cannot be marked as used: %s", path, error.strerror)
-
-
-def _is_recorded(session: Session) -> bool:
-    """Whether a committed record has measurements that `auto` would take for those of a device here."""
-    known = {(d.device.digest, d.policy_digest) for d in session.databases}
-    return any((one.digest, session.policy_of(one.family).digest) in known for one in session.devices)
 
 
 def _unanswered(session: Session, evidence: Evidence) -> list[str]:

@@ -170,6 +170,11 @@ class Session:
         found = [d for d in self.devices if d.family == target.family and self._runs(d, target)]
         return [d for d in found if d.digest == found[0].digest]
 
+    def is_recorded(self, device: Device) -> bool:
+        """Whether a committed record is of a device here and of its policy, so that `auto` takes its measurements."""
+        policy = self.policy_of(device.family).digest
+        return any((d.device.digest, d.policy_digest) == (device.digest, policy) for d in self.databases)
+
     def _runs(self, device: Device, target: Target) -> bool:
         """Whether a device of the target's family runs the target; CPUs run all that are native."""
         capability = device.identity.get("capability")

@@ -148,7 +148,7 @@ def _to_tune(
 
 def _nothing_is_known(session: Session, device: Device) -> bool:
     """Whether all that will be asked for is to be measured on a device, and there is time for it."""
-    recorded = session.options.mode == "auto" and any(d.device.digest == device.digest for d in session.databases)
+    recorded = session.options.mode == "auto" and session.is_recorded(device)
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
 
 

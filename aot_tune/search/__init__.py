@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from aot_tune.search.budget import Budget
-from aot_tune.search.gains import Durations, Gains, Task, most_promising
+from aot_tune.search.gains import ON_CPU, ON_GPU, Durations, Gains, Rates, Task, most_promising
 from aot_tune.search.portfolio import Portfolio
 from aot_tune.search.strategy import Listed, Strategy, make_strategy
 
 __all__ = [
+    "ON_CPU",
+    "ON_GPU",
     "Budget",
     "Durations",
     "Gains",
     "Listed",
     "Portfolio",
+    "Rates",
     "Strategy",
     "Task",
     "make_strategy",

@@ -7,12 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Durations", "Gains", "Task", "most_promising"]
+__all__ = ["ON_CPU", "ON_GPU", "Durations", "Gains", "Rates", "Task", "most_promising"]
 
-_SCREEN, _PREPARE = {False: 5e-9, True: 1e-10}, {False: 2e-8, True: 3e-9}
-"""Seconds per byte to begin with, as measured on one CPU and, where True, on one GPU; they weigh as much as `_WEIGHT`
-bytes of measurements."""
 _WEIGHT = 1e8
+"""What is expected to begin with weighs as much as so many bytes of measurements."""
 _LEAST = 0.02
 """Seconds that each screen takes beside."""
 _SHORTEST = 1e-3
@@ -28,6 +26,21 @@ _RACED = 0.1
 """The same of a race, which corrects what the few samples of screens pick."""
 _TRIES = 2.0
 """What is expected to begin with weighs as much as so many tries."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds per byte that a screen, and what is done once for a problem, are expected to take to begin with."""
+
+    screen: float
+    prepare: float
+
+
+ON_CPU = Rates(screen=5e-9, prepare=2e-8)
+"""As measured on one CPU."""
+ON_GPU = Rates(screen=8e-11, prepare=2.6e-9)
+"""What an H100's tune of 2026-11-25 took (`benchmarks/results/h100-2026-11-25-policy-7.md`) beyond `_LEAST` for each
+screen, over the bytes of its record."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +68,13 @@ class Durations:
 
     `compiling` is on the wall, with as many compilers at a time as there are; its sizes are what the kernels' authors
     say of one candidate. A race takes at least `least_race` seconds until one is known. Of an operator that nothing is
-    known of, a screen takes no longer per byte than those of all others did: the device may be a fast one. `on_gpu`
-    says what to begin with.
+    known of, a screen takes no longer per byte than those of all others did: the device may be a fast one.
     """
 
-    on_gpu: bool = False
-
+    rates: Rates = ON_CPU
     compiling: _Sum = field(default_factory=_Sum)
     preparing: _Sum = field(default_factory=_Sum)
     screening: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    anywhere: _Sum = field(default_factory=_Sum)
     own: defaultdict[Task, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     prepared: set[Task] = field(default_factory=set)
     racing: _Sum = field(default_factory=_Sum)
@@ -80,7 +90,6 @@ class Durations:
             self.prepared.add(task)
             self.preparing.add(beside, task.size)
         self.screening[task.operator].add(seconds, task.size)
-        self.anywhere.add(seconds, task.size)
         self.own[task].add(seconds, task.size)
 
     def raced(self, task: Task, seconds: float) -> None:
@@ -95,17 +104,17 @@ class Durations:
         """One more screen on a problem that is prepared."""
         if (own := self.own.get(task)) is not None:
             return max(own.seconds / own.count, _SHORTEST)
-        known, all_ = self.screening[task.operator], self.anywhere
-        prior = _SCREEN[self.on_gpu]
-        if all_.size > _WEIGHT:
-            prior = min(prior, all_.seconds / all_.size)
-        return _LEAST + task.size * (known.seconds + prior * _WEIGHT) / (known.size + _WEIGHT)
+        known, rate = self.screening[task.operator], self.rates.screen
+        size = sum(one.size for one in self.screening.values())
+        if size > _WEIGHT:
+            rate = min(rate, sum(one.seconds for one in self.screening.values()) / size)
+        return _LEAST + task.size * (known.seconds + rate * _WEIGHT) / (known.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:
         """What a problem's first screen takes beside; 0 where it was."""
         if task in self.prepared:
             return 0.0
-        return task.size * (self.preparing.seconds + _PREPARE[self.on_gpu] * _WEIGHT) / (self.preparing.size + _WEIGHT)
+        return task.size * (self.preparing.seconds + self.rates.prepare * _WEIGHT) / (self.preparing.size + _WEIGHT)
 
     def race(self, task: Task) -> float:
         """A race on a problem; its times grow with those of screens."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from aot_tune.spec import (
     Config,
     Expr,
@@ -57,7 +59,7 @@ def _wgmma(
     order: tuple[Config, ...],
     *,
     floats: bool = False,
-    pair: bool | str = False,
+    pair: bool | Literal["beside", "both"] = False,
 ) -> Kernel:
     """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32."""
     size = 4 if floats else 2
@@ -147,8 +149,8 @@ WGMMA_KERNELS = (
         floats=True,
         pair=True,
     ),
-    # Tiles of 256 rows and twice the width share all that they copy: as many clusters of eight, or of four, as run at a
-    # time, 14 and 30.
+    # Not timed yet. Tiles of 256 rows and twice the width share all that they copy, in clusters of eight, or of four
+    # without SPLIT. Where 30 of four run at a time, 14 of eight should; in brackets, how many a product has.
     _wgmma(
         "cuda_wgmma_256",
         2,

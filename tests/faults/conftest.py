@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compiled import CompiledBed
+from compiled import Bed, CompiledBed
 
-from aot_tune.bench import Bench, Deadlines, Entry, Measurement, Policy, Prepared, identify
-from aot_tune.library import load_operator
-from aot_tune.spec import problem
+from aot_tune.bench import Bench, Deadlines, Policy, identify
 
 SOURCES = Path(__file__).parent / "candidates"
 
@@ -60,34 +56,6 @@ operator = Operator(
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )
 '''
-
-
-class Bed:
-    """A bench, its operator, and candidates by the names of their sources."""
-
-    def __init__(self, bench: Bench, folder: Path, objects: Callable[[str], Path]) -> None:
-        self.bench, self.folder, self._objects = bench, folder, objects
-        self.operator = load_operator(folder)
-
-    def prepare(self, **dims: int) -> Prepared:
-        return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
-
-    def entry(self, name: str) -> Entry:
-        path = self._objects(name)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        candidate = SimpleNamespace(id=name)
-        return Entry(candidate=candidate, shared_object=path, symbol="candidate", object_digest=digest)
-
-    def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
-        entry = self.entry(name)
-        return self.bench.screen(
-            prepared or self.prepare(),
-            entry.shared_object,
-            "candidate",
-            entry.candidate,
-            entry.object_digest,
-            **options,
-        )
 
 
 @pytest.fixture(scope="session")

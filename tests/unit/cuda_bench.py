@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
+from compiled import Bed
 
-from aot_tune.bench import Bench, Deadlines, Entry, Measurement, Policy, Prepared, policy_for
+from aot_tune.bench import Bench, Deadlines, Policy, policy_for
 from aot_tune.bench.cuda import device_of
-from aot_tune.library import load_operator
-from aot_tune.spec import problem
 
 OPERATOR = """
 from aot_tune.spec import Baseline, Kernel, Operator, Tensor, dims, problem
@@ -48,26 +44,7 @@ operator = Operator(
 CONTRACT = Path(__file__).resolve().parents[1] / "faults" / "candidates"
 
 
-class Bed:
-    def __init__(self, bench: Bench, folder: Path, objects: Callable[[str], Path], lines: list[str]) -> None:
-        self.bench, self.folder, self._objects, self.lines = bench, folder, objects, lines
-        self.operator = load_operator(folder)
-
-    def prepare(self, **dims: int) -> Prepared:
-        return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
-
-    def entry(self, name: str) -> Entry:
-        path = self._objects(name)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        candidate = SimpleNamespace(id=name)
-        return Entry(candidate=candidate, shared_object=path, symbol="candidate", object_digest=digest)
-
-    def screen(self, name: str, **options: Any) -> Measurement:
-        e = self.entry(name)
-        return self.bench.screen(self.prepare(), e.shared_object, "candidate", e.candidate, e.object_digest, **options)
-
-
-def compiled(folder: Path) -> Callable[[str], Path]:
+def objects_in(folder: Path) -> Callable[[str], Path]:
     """Gives the shared object of a candidate by name, compiled into a folder when it is first asked for."""
 
     def get(name: str) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from compiled import Bed
 
 from aot_tune.bench import messages, verify_linked
 from aot_tune.bench.attempt import Remarks
@@ -14,7 +15,7 @@ from aot_tune.errors import AotTuneError
 
 pytest.importorskip("torch")
 
-from cuda_bench import CONTRACT, Bed, compiled, make_bed
+from cuda_bench import CONTRACT, make_bed, objects_in
 
 LIBRARY = r"""
 #include <cstdio>
@@ -40,7 +41,7 @@ __attribute__((destructor)) static void go() { std::abort(); }
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return compiled(tmp_path_factory.mktemp("objects"))
+    return objects_in(tmp_path_factory.mktemp("objects"))
 
 
 @pytest.fixture

@@ -10,18 +10,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from compiled import Bed
 
 from aot_tune.bench import DeviceState, messages
 from aot_tune.bench.attempt import Remarks
 
 pytest.importorskip("torch")
 
-from cuda_bench import Bed, compiled, make_bed
+from cuda_bench import make_bed, objects_in
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return compiled(tmp_path_factory.mktemp("objects"))
+    return objects_in(tmp_path_factory.mktemp("objects"))
 
 
 @pytest.fixture

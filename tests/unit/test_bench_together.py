@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from cuda_bench import CONTRACT, OPERATOR, Bed
+from compiled import Bed
+from cuda_bench import CONTRACT, OPERATOR
 
 from aot_tune.bench import Bench, Deadlines, Measurement, Policy, messages, policy_for
 from aot_tune.bench.cuda import device_of

@@ -115,12 +115,14 @@ def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> 
     found.screened(task, 9.0, 9.0, "")
     found.raced(task, 90.0)
     cpu = found.durations
-    gpu = found.begin("cuda")
+    found.begin("cuda")
+    gpu = found.durations
     assert gpu.screen(task) < 1.0 < cpu.screen(task)
     assert gpu.prepare(task) > 0.0
     found.screened(task, 0.1, 0.1, "")
     assert gpu.screen(task) == pytest.approx(0.1)
-    assert found.begin("cpu") is cpu
+    found.begin("cpu")
+    assert found.durations is cpu
     assert cpu.screen(task) == pytest.approx(9.0)
 
 

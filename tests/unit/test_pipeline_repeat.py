@@ -251,13 +251,12 @@ def test_what_tune_made_is_kept_unless_a_record_would_decide(project: Project, m
     (project.folder / "cache").mkdir(mode=0o700)
     monkeypatch.setenv("AOT_TUNE_MODE", "tune")
     one = opened(project)
-    session, repeats = one
+    session, _ = one
     [device] = session.devices
     policy = session.policy_of("cpu").digest if "policy" in same else "another"
     if same:
         session.databases = [cast(Any, SimpleNamespace(device=device, policy_digest=policy))]
     assert bool(kept(project, one)) == (same != "device and policy")
-    assert repeats.take(project.folder / "build") is None  # it measures anew
     session.close()
 
 

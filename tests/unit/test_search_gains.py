@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from aot_tune.search import Durations, Gains, Task, most_promising
+from aot_tune.search import ON_GPU, Durations, Gains, Task, most_promising
 
 SMALL, LARGE = Task("gemm", "M=1", 1 << 10), Task("gemm", "M=4096", 1 << 26)
 OTHER = Task("softmax", "R=1", 1 << 10)
@@ -47,7 +47,7 @@ def test_a_fast_device_is_one_for_operators_that_were_not_tried_too() -> None:
 
 
 def test_a_gpu_is_taken_for_faster_than_a_cpu_from_the_start() -> None:
-    cpu, gpu = Durations(), Durations(on_gpu=True)
+    cpu, gpu = Durations(), Durations(rates=ON_GPU)
     assert gpu.screen(LARGE) < cpu.screen(LARGE) / 10
     assert gpu.prepare(LARGE) < cpu.prepare(LARGE) / 5
 
