@@ -266,6 +266,7 @@ def test_two_devices_work_at_the_same_time() -> None:
         ("auto", True, "", None, False),
         ("auto", False, "GPU", None, False),
         ("auto", False, "another", None, True),
+        ("auto", False, "GPU, another policy", None, True),  # its times are not taken
         ("tune", False, "GPU", None, True),
     ],
 )
@@ -275,10 +276,13 @@ def test_workers_start_early_where_all_is_to_be_measured_and_there_is_time(
     def device(name: str) -> Device:
         return Device(family="cuda", name=name, slug="cuda-gpu", identity={"name": name})
 
+    name, _, policy = recorded.partition(", ")
     session: Any = SimpleNamespace(
         options=SimpleNamespace(mode=mode),
         store=SimpleNamespace(knew_any=knew_any),
-        databases=[SimpleNamespace(device=device(recorded))] if recorded else [],
+        databases=[SimpleNamespace(device=device(name), policy_digest=policy)] if recorded else [],
+        policy_of=lambda _: SimpleNamespace(digest=""),
+        is_recorded=lambda one: Session.is_recorded(session, one),
         turn=Budget(seconds),
     )
     assert _nothing_is_known(session, device("GPU")) == early
