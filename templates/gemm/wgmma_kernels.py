@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from aot_tune.spec import (
     Config,
     Expr,
@@ -59,7 +57,7 @@ def _wgmma(
     order: tuple[Config, ...],
     *,
     floats: bool = False,
-    pair: bool | Literal["beside", "both"] = False,
+    pair: bool = False,
 ) -> Kernel:
     """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32."""
     size = 4 if floats else 2
@@ -148,50 +146,5 @@ WGMMA_KERNELS = (
         ),
         floats=True,
         pair=True,
-    ),
-    # Not timed yet. Tiles of 256 rows and twice the width share all that they copy, in clusters of eight, or of four
-    # without SPLIT. Where 30 of four run at a time, 14 of eight should; in brackets, how many a product has.
-    _wgmma(
-        "cuda_wgmma_256",
-        2,
-        (M > 128, M <= 256, N >= 64),
-        table(
-            "WIDTH SPLIT EARLY BLOCKS LATE",
-            (152, 2, 1, 1, True),  # [4096]: 14
-            (128, 2, 1, 1, True),  # [3584]: 14
-            (224, 2, 1, 1, True),  # [6144]: 14
-            (168, 2, 1, 1, True),  # [4608]: 14
-            (112, 2, 1, 1, True),  # [3072]: 14
-            (48, 2, 1, 1, False),  # [1280]: 14
-            (40, 2, 1, 1, False),  # [1024]: 13
-            (144, 1, 1, 1, False),  # [8192]: 29
-            (256, 1, 1, 1, False),  # [14336]: 28
-            (160, 1, 1, 1, False),  # [18944]: twice 30
-        ),
-        pair="both",
-    ),
-    _wgmma(
-        "cuda_wgmma_tf32_256",
-        2,
-        (M > 128, M <= 256, N >= 64),
-        table(
-            "WIDTH SPLIT EARLY BLOCKS LATE",
-            (152, 2, 1, 1, True),  # [4096]: 14
-            (128, 2, 1, 1, True),  # [3584]: 14
-        ),
-        floats=True,
-        pair="both",
-    ),
-    _wgmma(
-        "cuda_wgmma_tf32_beside",
-        1,
-        (M > 16, M <= 64, N >= 64),
-        table(
-            "WIDTH SPLIT EARLY BLOCKS LATE",
-            (64, 4, 1, 2, False),  # [3584]: 28 of eight
-            (72, 4, 1, 2, False),  # [4096]: 29 of eight
-        ),
-        floats=True,
-        pair="beside",
     ),
 )

@@ -41,7 +41,6 @@ WHERE = {
     "cuda_wgmma_128": (True,),
     "cuda_wgmma_tf32": (True,),
     "cuda_wgmma_tf32_128": (True,),
-    **dict.fromkeys(("cuda_wgmma_256", "cuda_wgmma_tf32_256", "cuda_wgmma_tf32_beside"), (True,)),
     "cuda_bf16x6": (True,),
     "cuda_bf16x6_thin": (True,),
 }

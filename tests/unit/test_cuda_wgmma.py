@@ -81,11 +81,6 @@ CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, False), ((64, 132, 1100), (9, 4, 36))),
     ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1, False), ((200, 124, 412), (100, 12, 64), (300, 8, 500))),
     ("cuda_wgmma_tf32_128", "f32", (144, 2, 1, 1, True), ((256, 148, 420), (65, 4, 36))),
-    ("cuda_wgmma_256", "f16", (48, 2, 1, 1, False), ((256, 104, 1400), (200, 48, 72), (300, 8, 8))),
-    ("cuda_wgmma_256", "bf16", (144, 1, 1, 1, False), ((200, 296, 904), (129, 8, 40))),
-    ("cuda_wgmma_256", "bf16", (152, 2, 1, 1, True), ((256, 160, 1000), (140, 8, 136))),
-    ("cuda_wgmma_tf32_256", "f32", (128, 2, 1, 1, True), ((200, 132, 500), (256, 4, 36))),
-    ("cuda_wgmma_tf32_beside", "f32", (64, 4, 1, 2, False), ((64, 68, 1100), (20, 132, 36), (100, 4, 64))),
 )
 TF32 = 7  # the first case of floats
 
@@ -210,21 +205,6 @@ FAULTS_OF_PAIRS = (
     ("  wait_for_cluster();\n  wait_for_earlier_kernels();\n", "  wait_for_earlier_kernels();\n"),
 )
 
-FAULTS_OF_FOURS = (
-    ("init_barrier(shared.emptied(slot), 12 * GROUPS)", "init_barrier(shared.emptied(slot), 8 * GROUPS)"),
-    ("      arrive_at_other(shared.emptied((s - 1) % STAGES), at.next());\n", ""),
-    ("if (s % 2 == at.side) share_box", "share_box"),
-    ("if (s % 2 == at.side) share_box", "if (s % 2 == 0) share_box"),
-    ("(1u << 2 * SPLIT | 1u) << (at.half", "1u << (at.half"),
-    ("<< (at.half * SPLIT + at.rank)", "<< at.rank"),
-    ("(at.side * 2 * SPLIT + at.rank)", "at.rank"),
-    ("side = block / (2 * SPLIT) % 2;", "side = block / SPLIT % 2;"),
-    ("(block / (4 * SPLIT) * 2 + side) * WIDTH", "block / (4 * SPLIT) * 2 * WIDTH"),
-    ("((1 - side) * 2 + half)", "(side * 2 + half)"),
-    ("(side * 2 + 1 - half)", "(1 - half)"),
-    ("(at.side * 2 + at.half) * SPLIT + to", "at.half * SPLIT + to"),
-)
-
 FAULTS_OF_LATE_SUMS = (
     ("  wait_for_cluster();  // the rings of all blocks are empty\n", ""),
     ("shared.parts() + (at.rank - (at.rank > to)) * part", "shared.parts() + at.rank * part"),
@@ -237,7 +217,6 @@ FAULTS_OF_LATE_SUMS = (
 SETS = {  # a config and its faults; stages that fill the ring twice over, and fewer than blocks share them
     "any": ("cuda_wgmma", "bf16", TWO, FAULTS, ((48, 56, 2000), (61, 40, 64))),
     "pairs": ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1, False), FAULTS_OF_PAIRS, ((200, 124, 800), (70, 20, 36))),
-    "fours": ("cuda_wgmma_256", "bf16", (48, 2, 1, 1, False), FAULTS_OF_FOURS, ((200, 104, 2504), (140, 56, 72))),
     "late sums": ("cuda_wgmma", "bf16", (48, 4, 1, 1, True), FAULTS_OF_LATE_SUMS, ((48, 56, 4504), (61, 40, 64))),
 }
 
@@ -394,7 +373,7 @@ def test_every_config_fits(kernel: Kernel) -> None:
         assert (shared + 1024) * int(config["BLOCKS"]) <= HOPPER.facts["shared_bytes"] + 1024, config
         assert 2 <= stages <= 16, config
         assert sums + late * (sums - sums // split) <= ring, config
-        cluster = split * {False: 1, True: 2, "beside": 2, "both": 4}[config["PAIR"]]
+        cluster = split * (1 + bool(config["PAIR"]))
         assert cluster <= 8, config
         assert (2**27 // width + 1) * cluster < 2**31, config
         assert 2**20 // rows < 2**16, config
