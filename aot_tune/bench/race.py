@@ -253,8 +253,11 @@ class Race:
         return bool(self._policy.gpu and self._policy.gpu.probe_cycles)
 
     def _steady(self, least: int) -> list[int]:
-        """Which rounds to keep: all where the power cap was seen, which moves the clock with every kernel."""
-        if any(self._bench.monitor.capped(state) for state in self._states):
+        """Which rounds to keep: all where the power cap was seen, which moves the clock with every kernel.
+
+        The first look at the device tells of what ran before the rounds.
+        """
+        if any(self._bench.monitor.capped(state) for state in self._states[1:]):
             return list(range(len(self._clocks)))
         return timing.steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 

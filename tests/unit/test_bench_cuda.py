@@ -62,6 +62,9 @@ int nvmlDeviceGetComputeMode(void*, unsigned* to) { return put("mode", to); }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* to) {
     long long v; const int code = look("reasons", &v); if (!code) *to = v; return code;
 }
+int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* to) {
+    long long v; const int code = policy == 0 ? look("capped", &v) : 3; if (!code) to[1] = v; return code;
+}
 int nvmlDeviceGetUtilizationRates(void*, unsigned* to) { to[1] = 0; return put("percent", to); }
 struct Process { unsigned pid; unsigned long long used; unsigned a, b; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* rows) {
@@ -258,6 +261,30 @@ def test_the_power_cap_is_told(gpu: Gpu, change: Change) -> None:
         state = monitor.read([])
         assert state is not None
         assert monitor.capped(state) == capped
+
+
+def test_a_power_cap_that_ended_before_the_reading_is_told(gpu: Gpu, change: Change) -> None:
+    change(capped=5000)
+    monitor, lines = watch(gpu, Sleeper())
+    seen = []
+    for capped, sm, reasons in ((5000, 1200, 0), (6000, 1200, 0), (6000, 1200, 0), (9000, 1200, 0x40), (None, 1200, 0)):
+        change(capped=capped, sm=sm, reasons=reasons)
+        state = monitor.read([])
+        assert state is not None
+        seen.append((monitor.capped(state), bool(monitor.spoiled(state))))
+    assert seen == [(False, True), (True, False), (False, True), (True, True), (False, True)]
+    assert not lines  # nothing was waited for
+
+
+def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
+    monitor, lines = watch(gpu, Sleeper())
+    change(sm=1000)
+    assert monitor.spoiled(monitor.read([]))
+    monitor.recover()
+    assert lines == [
+        "NVIDIA H200: a clock of 1000 MHz, 1980 are expected: what was just timed is timed again in 5 s "
+        "(1 of at most 12 times)"
+    ]
 
 
 def test_processes_that_come_later_are_noted_and_said_once(

@@ -191,7 +191,7 @@ def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], sa
 
 def test_the_policy_is_told_in_words() -> None:
     name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
-    assert name == f"cuda version 7, digest {policy_for('cuda', Policy()).digest[:12]}"
+    assert name == f"cuda version 8, digest {policy_for('cuda', Policy()).digest[:12]}"
     text = "\n".join(lines)
     assert "copies of 4 x the L2" in text
     assert "graphs of at least 32 calls below 50 us" in text

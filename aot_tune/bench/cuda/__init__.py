@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "Cuda", "device_of"]
 
-_VERSION = 7
+_VERSION = 8
 """Raised when the code of this package changes what a measurement means."""
 
 _HIGHEST_HZ = 3.2e9

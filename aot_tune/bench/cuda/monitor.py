@@ -32,6 +32,8 @@ class GpuMonitor:
         self._device, self._log, self._gpu, self._rules, self._sleep = device, log, gpu, rules, sleep
         self._expected = (gpu.max_sm_mhz() or 0) if gpu is not None else 0
         self._in_a_row = self._recoveries = 0
+        self._slow = ""
+        self._capped_ns = gpu.capped_ns() if gpu is not None else None
         self._others, self._counted = 0, -_COUNT_SECONDS
         self._told: set[str] = set()
 
@@ -73,7 +75,10 @@ class GpuMonitor:
         return others if busy else -1
 
     def read(self, workers: Sequence[int]) -> DeviceState | None:
-        """Clocks, temperature, power, reasons, and how many processes beside `workers` have a context."""
+        """Clocks, temperature, power, reasons, and how many processes beside `workers` have a context.
+
+        The power cap is a reason where it held the clocks down at any time since the last reading.
+        """
         gpu = self._gpu
         if gpu is None:
             return None
@@ -82,9 +87,13 @@ class GpuMonitor:
             memory_mhz=gpu.memory_mhz() or 0,
             celsius=gpu.celsius() or 0,
             watts=round((gpu.milliwatts() or 0) / 1000, 1),
-            reasons=gpu.reasons() or 0,
+            reasons=(gpu.reasons() or 0) | (POWER_CAP if self._was_capped(gpu) else 0),
             others=self._count(gpu, workers),
         )
+
+    def _was_capped(self, gpu: Gpu) -> bool:
+        before, self._capped_ns = self._capped_ns, gpu.capped_ns()
+        return before is not None and self._capped_ns is not None and self._capped_ns > before
 
     def _count(self, gpu: Gpu, workers: Sequence[int]) -> int:
         """Other processes on the GPU; NVML takes its time to list them, so the answer is kept for a second."""
@@ -110,6 +119,7 @@ class GpuMonitor:
                 self._expected = state.sm_mhz
             self._in_a_row = 0
             return ""
+        self._slow = why
         return why
 
     def _why(self, state: DeviceState) -> str:
@@ -129,6 +139,10 @@ class GpuMonitor:
     def recover(self) -> None:
         """Let the GPU cool down."""
         self._recoveries += 1
+        self._log(
+            f"{self._device.name}: {self._slow}: what was just timed is timed again in "
+            f"{self._rules.recovery_seconds:g} s ({self._recoveries} of at most {self._rules.recoveries} times)"
+        )
         self._sleep(self._rules.recovery_seconds)
 
     def _say(self, line: str) -> None:

@@ -24,12 +24,17 @@ REASONS = {
 """What holds the clocks down, for people; the policy says which of them spoil samples."""
 
 _SM, _MEMORY = 1, 2
+_POWER = 0
 _CORE_TEMPERATURE = 0
 _MOST_PROCESSES = 64
 
 
 class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Violation(ctypes.Structure):
+    _fields_ = (("reference", ctypes.c_ulonglong), ("violation", ctypes.c_ulonglong))
 
 
 class _Process(ctypes.Structure):
@@ -79,6 +84,12 @@ class Gpu:
             if found is not None:
                 return found
         return None
+
+    def capped_ns(self) -> int | None:
+        """For how long in all the power cap has held the clocks down. `reasons` tell of it up to 0.1 s late."""
+        value = _Violation()
+        known = self._ask("nvmlDeviceGetViolationStatus", ctypes.c_uint(_POWER), ctypes.byref(value))
+        return int(value.violation) if known else None
 
     def utilization(self) -> int | None:
         """Percent of the time in which kernels ran lately."""
