@@ -28,7 +28,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     Raises:
         NoSurvivorError: when every candidate but the generic one failed, unless the options allow that one alone.
     """
-    costs = evidence.costs()
+    costs = evidence.choice_costs()
     operator = evidence.operator
     others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
     survived = not others or not all(evidence.failed(c) for c in others)

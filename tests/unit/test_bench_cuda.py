@@ -281,10 +281,11 @@ def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
     change(sm=1000)
     assert monitor.spoiled(monitor.read([]))
     monitor.recover()
-    assert lines == [
+    (line,) = lines
+    assert line == (
         "NVIDIA H200: a clock of 1000 MHz, 1980 are expected: what was just timed is timed again in 5 s "
         "(1 of at most 12 times)"
-    ]
+    )
 
 
 def test_processes_that_come_later_are_noted_and_said_once(

@@ -139,6 +139,35 @@ def test_finalists_within_the_noise_of_the_best_count_as_the_best() -> None:
     assert found.times()[where.id][SMALL.candidate.id] == 100.5
 
 
+@pytest.mark.parametrize(
+    ("vendor", "fast", "small", "order"),
+    [
+        (100.0, 99.5, 99.6, "vendor fast small"),  # it is not beaten
+        (100.0, 98.0, 99.6, "fast vendor small"),  # nor by what ties with the one that beats it
+        (100.0, 98.0, 98.5, "fast small vendor"),
+        (100.0, 104.0, 150.0, "vendor fast small"),
+        (None, 99.5, 99.6, "fast small vendor"),  # it did not race
+    ],
+)
+def test_a_vendors_variant_wins_unless_it_is_beaten_by_more_than_the_noise(
+    vendor: float | None, fast: float, small: float, order: str
+) -> None:
+    kernel = Kernel("vendor", "v.j2", algorithms=lambda _: None)
+    operator = dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, kernel))
+    own = entry("vendor", "v")
+    found = dataclasses.replace(evidence(own, FAST, SMALL, GENERIC), operator=operator)
+    where = OPERATOR.workload[0]
+    for one, ns in ((FAST, fast), (SMALL, small)):
+        found.add(measured(one, where, (), final=(ns,) * 7))
+    found.add(measured(own, where, (100.0,), final=None if vendor is None else (vendor,) * 7))
+    costs, plain = found.choice_costs()[where.id], found.costs()[where.id]
+    named = {e.candidate.kernel: costs[e.candidate.id] for e in (own, FAST, SMALL)}
+    assert sorted(named, key=lambda name: named[name]) == order.split()
+    assert all(plain[c] <= cost for c, cost in costs.items())
+    assert min(costs.values()) == min(plain.values())
+    assert costs[own.candidate.id] == plain[own.candidate.id]
+
+
 def test_of_a_vendors_algorithms_two_race_and_leave_the_others_places_to_kernels() -> None:
     vendor = Kernel("vendor", "v.j2", parameters=(Parameter("A", (0, 1, 2)),), algorithms=lambda _: None)
     operator = dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, vendor))
