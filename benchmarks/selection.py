@@ -165,7 +165,7 @@ def chosen(times: Mapping[str, Sequence[float]], policy: Policy, draw: random.Ra
     for measurement in Race(device, prepared, racing, ()).run():  # type: ignore[arg-type]
         evidence.add(measurement)
     facts = {PROBLEM.id: OPERATOR.facts(PROBLEM)}
-    selection = select(evidence.costs(), facts, lambda _candidate, _facts: True, times=evidence.times())
+    selection = select(evidence.choice_costs(), facts, lambda _candidate, _facts: True, times=evidence.times())
     raced = min((c.id for c in entrants), key=lambda c: row[c].ns or math.inf)
     return dict(zip(STAGES, (screened, raced, selection.nodes[0].ranked[0]), strict=True))
 

@@ -88,7 +88,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Args:
         sm_mhz, memory_mhz: clocks.
         celsius: temperature; watts: power.
-        reasons: bits of NVML's clock event (throttle) reasons.
+        reasons: bits of NVML's clock event (throttle) reasons; the power cap where it acted since the state before.
         others: processes on the device that are not the bench's; the most that were seen since the state before.
     """
 

@@ -24,7 +24,7 @@ _LEFT_OUT = 1.03
 """What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
 place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
 _TRIFLE = 1e-6
-"""What is no faster than a vendor's variant costs so much more: it serves where that one is not kept."""
+"""So much more than a vendor's variant costs what does not beat it: it ranks behind that one, and is no regret."""
 
 
 @dataclass
@@ -223,21 +223,21 @@ class Evidence:
         return found
 
     def choice_costs(self) -> Costs:
-        """The costs that a choice goes by: a vendor's variant wins unless it is beaten by more than the noise.
+        """The costs that a choice goes by: a vendor's variant costs least unless it is beaten by more than the noise.
 
-        What does not beat the fastest of those that raced costs a trifle more than that one at least.
+        What is not faster by that than the fastest of a vendor's that raced costs a trifle more than it at least.
         """
         vendors = {k.name for k in self.operator.kernels if k.algorithms is not None}
         found, times = self.costs(), self.times()
         for problem, costs in found.items():
-            row = self.row(problem)
+            row, own = self.row(problem), times[problem]
             raced = [c for c in costs if self.entries[c].candidate.kernel in vendors and row[c].final]
             if not raced:
                 continue
-            first = min(raced, key=lambda c: (times[problem][c], c))
+            first = min(raced, key=lambda c: (own[c], c))
+            beaten = own[first] / (1 + tie_band(row[min(own, key=lambda c: (own[c], c))]))
             for c in costs:
-                beats = times[problem][c] * (1 + tie_band(row[c])) < times[problem][first]
-                if not beats and self.entries[c].candidate.kernel not in vendors:
+                if own[c] >= beaten and self.entries[c].candidate.kernel not in vendors:
                     costs[c] = max(costs[c], costs[first] * (1 + _TRIFLE))
         return found
 

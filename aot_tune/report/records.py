@@ -17,6 +17,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     interquartile range of the winner's samples over their median, `noise` the relative difference from its time up to
     which another's is a tie; `flops` and `bytes` are those of one call. `paired` says how many times faster the winner
     was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
+    `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
     meanwhile.
     """

@@ -58,12 +58,8 @@ def _wgmma(
     *,
     floats: bool = False,
     pair: bool = False,
-    keep: tuple[str, ...] = (),
 ) -> Kernel:
-    """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32.
-
-    `keep`: of floats, what is to stay in the L2 cache, "out" or "all".
-    """
+    """For tiles of 64 rows for each of so many warp groups, of 16-bit elements or of `floats` as TF32."""
     size = 4 if floats else 2
     parameters = (
         Parameter("GROUPS", (groups,)),
@@ -73,7 +69,6 @@ def _wgmma(
         Parameter("BLOCKS", (1, 2)),
         Parameter("LATE", (False, True)),
         Parameter("PAIR", (pair,)),
-        *((Parameter("KEEP", keep),) if keep else ()),
     )
     return Kernel(
         name,
@@ -151,35 +146,5 @@ WGMMA_KERNELS = (
         ),
         floats=True,
         pair=True,
-    ),
-    # For products whose tensors are more than the L2 cache has. "all" won nothing on an H100, whose cache has 50 MB.
-    _wgmma(
-        "cuda_wgmma_tf32_keep",
-        1,
-        (M <= 64, N >= 64),
-        table(
-            "WIDTH SPLIT EARLY BLOCKS LATE KEEP",
-            (64, 4, 1, 2, False, "out"),  # 64 x [3584]
-            (72, 4, 1, 2, False, "out"),  # 64 x [4096]
-            (64, 4, 1, 2, False, "all"),  # 64 x [3584]
-            (72, 4, 1, 2, False, "all"),  # 64 x [4096]
-        ),
-        floats=True,
-        keep=("out", "all"),
-    ),
-    _wgmma(
-        "cuda_wgmma_tf32_128_keep",
-        2,
-        (M > 128, M <= 256, N >= 64),
-        table(
-            "WIDTH SPLIT EARLY BLOCKS LATE KEEP",
-            (144, 2, 1, 1, True, "out"),  # 256 x [4096]
-            (128, 2, 1, 1, True, "out"),  # 256 x [3584]
-            (144, 2, 1, 1, True, "all"),  # 256 x [4096]
-            (128, 2, 1, 1, True, "all"),  # 256 x [3584]
-        ),
-        floats=True,
-        pair=True,
-        keep=("out", "all"),
     ),
 )

@@ -167,14 +167,21 @@ def test_a_clock_that_never_holds_still_does_not_take_all_rounds(
     assert all(m.status == "ok" and len(m.final or ()) == len(m.clocks) >= policy.race_least for m in raced)
 
 
-def test_a_clock_that_the_power_cap_holds_down_is_kept(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "kept"), [(5, True), (1, False)])  # the first tells of what ran before the race
+def test_a_clock_that_the_power_cap_holds_down_is_kept(
+    kept_bed: Bed, monkeypatch: pytest.MonkeyPatch, number: int, kept: bool
+) -> None:
     bed, monitor = kept_bed, Monitor(slow=0)
     monkeypatch.setattr(bed.bench, "monitor", monitor)
-    monkeypatch.setattr(monitor, "capped", lambda state: state.sm_mhz == 5)  # which is its number: seen once
+    monkeypatch.setattr(monitor, "capped", lambda state: state.sm_mhz == number)  # seen once
     clocks = Clocks(bed, [1980.0, 1500.0, 1700.0], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
-    assert raced[0].clocks[:4] == (1980, 1500, 1700, 1980)
-    assert len(raced[0].clocks) == clocks.rounds
+    assert raced[0].conditions[0].sm_mhz == 1
+    if kept:
+        assert raced[0].clocks[:4] == (1980, 1500, 1700, 1980)
+        assert len(raced[0].clocks) == clocks.rounds
+    else:
+        assert set(raced[0].clocks) == {1980}
 
 
 def test_without_a_probe_the_race_goes_on_and_that_is_said_once(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,6 @@ WHERE = {
     "cuda_wgmma_128": (True,),
     "cuda_wgmma_tf32": (True,),
     "cuda_wgmma_tf32_128": (True,),
-    "cuda_wgmma_tf32_keep": (True,),
-    "cuda_wgmma_tf32_128_keep": (True,),
     "cuda_bf16x6": (True,),
     "cuda_bf16x6_thin": (True,),
 }

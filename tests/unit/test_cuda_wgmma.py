@@ -24,11 +24,9 @@ FLOATS = [k.name for k in KERNELS if k.name not in SHORT]
 Shape = tuple[int, int, int]
 
 
-def rendered(name: str, dtype: str, values: tuple[Any, ...]) -> Rendered:
-    """A config by its WIDTH, SPLIT, EARLY, BLOCKS and LATE, and KEEP where it has that."""
-    wanted: Config = dict(
-        zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS", "LATE", "KEEP")[: len(values)], values, strict=True)
-    )
+def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
+    """A config by its WIDTH, SPLIT, EARLY, BLOCKS and LATE."""
+    wanted: Config = dict(zip(("WIDTH", "SPLIT", "EARLY", "BLOCKS", "LATE"), values, strict=True))
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
@@ -71,7 +69,7 @@ def stages_of(source: Rendered) -> int:
 
 ONE, TWO, FOUR = (72, 1, 1, 2, False), (48, 2, 1, 2, False), (40, 4, 4, 1, False)
 NARROW, EIGHT = (32, 2, 1, 2, False), (88, 8, 1, 2, True)
-CASES: tuple[tuple[str, str, tuple[Any, ...], tuple[Shape, ...]], ...] = (
+CASES: tuple[tuple[str, str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma", "bf16", ONE, ((9, 80, 1000), (65, 8, 24), (100, 144, 72))),
     ("cuda_wgmma", "f16", TWO, ((64, 56, 1000), (16, 40, 8), (65, 48, 136))),
     ("cuda_wgmma", "bf16", FOUR, ((17, 48, 4616), (9, 120, 136), (200, 8, 320))),
@@ -83,8 +81,6 @@ CASES: tuple[tuple[str, str, tuple[Any, ...], tuple[Shape, ...]], ...] = (
     ("cuda_wgmma_tf32", "f32", (64, 4, 1, 2, False), ((64, 132, 1100), (9, 4, 36))),
     ("cuda_wgmma_tf32_128", "f32", (120, 2, 1, 1, False), ((200, 124, 412), (100, 12, 64), (300, 8, 500))),
     ("cuda_wgmma_tf32_128", "f32", (144, 2, 1, 1, True), ((256, 148, 420), (65, 4, 36))),
-    ("cuda_wgmma_tf32_keep", "f32", (64, 4, 1, 2, False, "all"), ((64, 132, 1100), (9, 4, 36))),
-    ("cuda_wgmma_tf32_128_keep", "f32", (128, 2, 1, 1, True, "out"), ((200, 132, 500), (256, 4, 36))),
 )
 TF32 = 7  # the first case of floats
 

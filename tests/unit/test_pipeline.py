@@ -15,6 +15,7 @@ from aot_tune.database import Code
 from aot_tune.pipeline import _shown_again
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
+from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.measure import finalists
 from aot_tune.pipeline.recorded import Known, _as_declared
 from aot_tune.pipeline.story import failures_of, tell, variant_name
@@ -161,11 +162,25 @@ def test_a_vendors_variant_wins_unless_it_is_beaten_by_more_than_the_noise(
         found.add(measured(one, where, (), final=(ns,) * 7))
     found.add(measured(own, where, (100.0,), final=None if vendor is None else (vendor,) * 7))
     costs, plain = found.choice_costs()[where.id], found.costs()[where.id]
-    named = {e.candidate.kernel: costs[e.candidate.id] for e in (own, FAST, SMALL)}
+    named = {e.candidate.kernel: costs[e.candidate.id] for e in (FAST, SMALL, own)}
     assert sorted(named, key=lambda name: named[name]) == order.split()
     assert all(plain[c] <= cost for c, cost in costs.items())
     assert min(costs.values()) == min(plain.values())
     assert costs[own.candidate.id] == plain[own.candidate.id]
+    ranked = choose(SimpleNamespace(), found).selection.nodes[0].ranked  # type: ignore[arg-type]
+    assert order.startswith(found.entries[ranked[0]].candidate.kernel)
+
+
+def test_noise_of_what_is_behind_the_best_does_not_lift_it_to_a_vendors_cost() -> None:
+    kernel = Kernel("vendor", "v.j2", algorithms=lambda _: None)
+    own, operator = entry("vendor", "v"), dataclasses.replace(OPERATOR, kernels=(*OPERATOR.kernels, kernel))
+    found = dataclasses.replace(evidence(own, FAST, SMALL), operator=operator)
+    where = OPERATOR.workload[0]
+    found.add(measured(FAST, where, (), final=(98.0,) * 4))
+    found.add(measured(SMALL, where, (), final=(90.0, 98.5, 98.5, 107.0)))
+    found.add(measured(own, where, (), final=(103.0,) * 4))
+    assert tie_band(found.row(where.id)[SMALL.candidate.id]) > 0.05
+    assert found.choice_costs() == found.costs()
 
 
 def test_of_a_vendors_algorithms_two_race_and_leave_the_others_places_to_kernels() -> None:

@@ -42,6 +42,10 @@ class GpuMonitor:
         if self._gpu is None:
             self._say("NVML is not here: clocks, temperature and other processes of the GPU are not watched")
             return
+        if self._expected and self._gpu.capped_ns() is None:
+            self._say(
+                "NVML does not count the time under the power cap here: large products may be timed again after pauses"
+            )
         mode = self._gpu.compute_mode()
         if mode:
             prohibited = mode == 2

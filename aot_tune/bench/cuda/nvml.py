@@ -86,7 +86,10 @@ class Gpu:
         return None
 
     def capped_ns(self) -> int | None:
-        """For how long in all the power cap has held the clocks down. `reasons` tell of it up to 0.1 s late."""
+        """For how long in all the power cap has held the clocks down, in steps of some 20 ms.
+
+        `reasons` tell of it 0.1 s late. NVML 13 calls the question deprecated, and CUDA 14 is to be without it.
+        """
         value = _Violation()
         known = self._ask("nvmlDeviceGetViolationStatus", ctypes.c_uint(_POWER), ctypes.byref(value))
         return int(value.violation) if known else None

@@ -175,10 +175,6 @@ inline void stream_shared_box(uint32_t to, const CUtensorMap* matrix, int k, int
 inline void stream_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
   copy_box(to, matrix, k, row, barrier);
 }
-inline void keep_box(uint32_t to, const CUtensorMap* matrix, int k, int row, uint32_t barrier) {
-  copy_box(to, matrix, k, row, barrier);
-}
-inline void keep_four(float* to, float4 v) { *reinterpret_cast<float4*>(to) = v; }
 inline void prefetch_box(const CUtensorMap* matrix, int k, int row) {
   if (k < 0 || row < 0 || static_cast<uint64_t>(k) >= matrix->depth ||
       static_cast<uint64_t>(row) >= matrix->rows)

@@ -1,0 +1,335 @@
+"""What NVML tells of GPUs, and what the monitor makes of it, with a stub of its library that a file controls."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aot_tune.bench import DeviceState, GpuTiming
+from aot_tune.bench.cuda import device_of
+from aot_tune.bench.cuda.monitor import GpuMonitor
+from aot_tune.bench.cuda.nvml import Gpu, open_gpu
+from aot_tune.errors import WorkerError
+
+STUB = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+// Each question looks its answer up in a file of lines `name value`; what is not there is not supported (3).
+static int look(const char* name, long long* value) {
+    FILE* file = std::fopen(STATE, "r");
+    char key[64]; long long found;
+    int code = 3;
+    while (file && std::fscanf(file, "%63s %lld", key, &found) == 2)
+        if (!std::strcmp(key, name)) { *value = found; code = 0; }
+    if (file) std::fclose(file);
+    return code;
+}
+static int put(const char* name, unsigned* to) {
+    long long value;
+    const int code = look(name, &value);
+    if (!code) *to = unsigned(value);
+    return code;
+}
+extern "C" {
+int nvmlInit_v2() { long long v; return look("init", &v) ? 0 : int(v); }
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
+    *handle = reinterpret_cast<void*>(16);
+    return std::strcmp(uuid, "GPU-0") && std::strcmp(uuid, "MIG-1") ? 6 : 0;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void*, void** parent) {
+    *parent = reinterpret_cast<void*>(32);
+    return 0;
+}
+int nvmlDeviceGetClockInfo(void*, unsigned kind, unsigned* to) { return put(kind == 1 ? "sm" : "memory", to); }
+int nvmlDeviceGetMaxClockInfo(void*, unsigned kind, unsigned* to) {
+    return put(kind == 1 ? "max_sm" : "max_memory", to);
+}
+int nvmlDeviceGetMemoryBusWidth(void*, unsigned* to) { return put("width", to); }
+int nvmlDeviceGetTemperature(void*, unsigned, unsigned* to) { return put("celsius", to); }
+int nvmlDeviceGetPowerUsage(void*, unsigned* to) { return put("milliwatts", to); }
+int nvmlDeviceGetComputeMode(void*, unsigned* to) { return put("mode", to); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* to) {
+    long long v; const int code = look("reasons", &v); if (!code) *to = v; return code;
+}
+int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* to) {
+    long long v; const int code = policy == 0 ? look("capped", &v) : 3; if (!code) to[1] = v; return code;
+}
+int nvmlDeviceGetUtilizationRates(void*, unsigned* to) { to[1] = 0; return put("percent", to); }
+struct Process { unsigned pid; unsigned long long used; unsigned a, b; };
+int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* rows) {
+    unsigned n = 0;
+    const int code = put("processes", &n);
+    for (unsigned i = 0; i < n && i < *count; ++i) rows[i] = {1000 + i, 0, 0, 0};
+    *count = n;
+    return code;
+}
+}
+"""
+
+HEALTHY = {
+    "sm": 1980,
+    "memory": 3201,
+    "max_sm": 1980,
+    "max_memory": 3201,
+    "width": 6144,
+    "celsius": 40,
+    "milliwatts": 123456,
+    "reasons": 0,
+    "percent": 0,
+    "processes": 0,
+    "mode": 0,
+    "capped": 0,
+}
+Change = Callable[..., None]
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Change:
+    def write(**values: int | None) -> None:
+        known = {k: v for k, v in {**HEALTHY, **values}.items() if v is not None}
+        (tmp_path / "state").write_text("".join(f"{k} {v}\n" for k, v in known.items()))
+
+    write()
+    return write
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> str:
+    source, path = tmp_path / "nvml.cpp", tmp_path / "libnvidia-ml-stub.so"
+    source.write_text(STUB)
+    state = f'-DSTATE="{tmp_path / "state"}"'
+    subprocess.run(["g++", "-shared", "-fPIC", state, "-o", path, source], check=True, timeout=60)
+    return str(path)
+
+
+@pytest.fixture
+def gpu(library: str, change: Change) -> Gpu:
+    found = open_gpu("GPU-0", library)
+    assert found is not None
+    return found
+
+
+H200 = device_of(
+    name="NVIDIA H200",
+    uuid="GPU-0",
+    capability=90,
+    sm_count=132,
+    l2_bytes=60 << 20,
+    memory_bytes=150_754_820_096,
+    driver="580.159.04",
+)
+
+
+class Sleeper:
+    def __init__(self, change: Change | None = None, after: float = 1e9, **values: int) -> None:
+        self.total, self._change, self._after, self._values = 0.0, change, after, values
+
+    def __call__(self, seconds: float) -> None:
+        self.total += seconds
+        if self._change is not None and self.total >= self._after:
+            self._change(**self._values)
+
+
+def watch(gpu: Gpu | None, sleep: Sleeper) -> tuple[GpuMonitor, list[str]]:
+    lines: list[str] = []
+    return GpuMonitor(H200, lines.append, gpu, GpuTiming(), sleep), lines
+
+
+def test_what_nvml_tells(gpu: Gpu) -> None:
+    monitor, _ = watch(gpu, Sleeper())
+    assert monitor.read([]) == DeviceState(sm_mhz=1980, memory_mhz=3201, celsius=40, watts=123.5)
+    assert gpu.memory_rate() == pytest.approx(2 * 3.201 * 6144 / 8)
+    assert monitor.spoiled(monitor.read([])) == ""
+
+
+def test_an_nvml_that_answers_little_is_no_fault(gpu: Gpu, change: Change) -> None:
+    change(**dict.fromkeys(HEALTHY))
+    monitor, lines = watch(gpu, Sleeper())
+    monitor.begin()
+    assert monitor.read([1]) == DeviceState()
+    assert monitor.spoiled(monitor.read([])) == ""
+    assert lines == []
+
+
+def test_no_nvml_is_said_once_and_nothing_is_watched(library: str, change: Change, tmp_path: Path) -> None:
+    assert open_gpu("GPU-0", str(tmp_path / "none.so")) is None
+    assert open_gpu("GPU-7", library) is None
+    assert open_gpu("MIG-1", library) is not None
+    change(init=9)
+    assert open_gpu("GPU-0", library) is None
+    monitor, lines = watch(None, Sleeper())
+    monitor.begin()
+    monitor.begin()
+    assert len(lines) == 1
+    assert monitor.read([1]) is None
+    assert monitor.spoiled(None) == ""
+
+
+def test_the_bench_waits_for_a_busy_gpu_and_goes_on_when_it_is_idle(gpu: Gpu, change: Change) -> None:
+    change(percent=80, processes=2)
+    sleep = Sleeper(change, after=2.0, percent=0)
+    monitor, lines = watch(gpu, sleep)
+    monitor.begin()
+    assert sleep.total == 2.0
+    assert lines == ["NVIDIA H200 is busy, 2 other processes use it: waiting"]
+
+
+def test_a_gpu_that_stays_busy_is_measured_with_a_note(gpu: Gpu, change: Change) -> None:
+    change(percent=80, processes=2)
+    sleep = Sleeper()
+    monitor, lines = watch(gpu, sleep)
+    monitor.begin()
+    assert sleep.total == 10.0
+    assert lines[-1].startswith("noisy: NVIDIA H200 is still busy after 10 s, with 2 other processes")
+    state = monitor.read([1000, 5])
+    assert state is not None
+    assert state.others == 1
+    state = watch(gpu, sleep)[0].read([7])  # numbered otherwise: counted
+    assert state is not None
+    assert state.others == 1
+    state = watch(gpu, sleep)[0].read([7, 8, 9])
+    assert state is not None
+    assert state.others == 0
+
+
+@pytest.mark.parametrize(("mode", "name"), [(1, "exclusive"), (2, "prohibited"), (3, "exclusive")])
+def test_a_gpu_that_serves_no_second_process_is_refused_with_the_remedy(
+    gpu: Gpu, change: Change, mode: int, name: str
+) -> None:
+    change(mode=mode)
+    monitor, _ = watch(gpu, Sleeper())
+    with pytest.raises(WorkerError, match=f"is in compute mode {name}") as caught:
+        monitor.begin()
+    assert "nvidia-smi -i GPU-0 -c DEFAULT" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"reasons": 0x40, "celsius": 92}, "thermal slowdown at 92 C"),
+        ({"reasons": 0x20}, "software thermal slowdown"),
+        ({"reasons": 0x8}, "hardware slowdown"),
+        ({"reasons": 0x80}, "power brake"),
+        ({"sm": 1188}, "a clock of 1188 MHz, 1980 are expected"),
+        ({"sm": 1600}, ""),
+        ({"sm": 1188, "reasons": 0x4}, ""),
+        ({"sm": 345, "reasons": 0x1}, ""),
+        ({"sm": 1188, "reasons": 0x2}, ""),
+    ],
+)
+def test_samples_of_a_slowed_gpu_are_spoiled_and_those_under_a_power_cap_are_not(
+    gpu: Gpu, change: Change, values: dict[str, int], why: str
+) -> None:
+    monitor, _ = watch(gpu, Sleeper())
+    change(**values)
+    found = monitor.spoiled(monitor.read([]))
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("rules", "values", "spoiled"),
+    [
+        (GpuTiming(dropped=0x8), {"reasons": 0x40}, False),
+        (GpuTiming(dropped=0x100), {"reasons": 0x100}, True),
+        (GpuTiming(least_clock=0.5), {"sm": 1188}, False),
+        (GpuTiming(kept=0), {"sm": 1188, "reasons": 0x4}, True),
+    ],
+)
+def test_the_policy_says_what_spoils_samples(
+    gpu: Gpu, change: Change, rules: GpuTiming, values: dict[str, int], spoiled: bool
+) -> None:
+    monitor = GpuMonitor(H200, lambda _line: None, gpu, rules, Sleeper())
+    change(**values)
+    assert bool(monitor.spoiled(monitor.read([]))) == spoiled
+
+
+def test_the_power_cap_is_told(gpu: Gpu, change: Change) -> None:
+    monitor, _ = watch(gpu, Sleeper())
+    for reasons, capped in ((0, False), (0x4, True), (0x44, True), (0x40, False)):
+        change(reasons=reasons)
+        state = monitor.read([])
+        assert state is not None
+        assert monitor.capped(state) == capped
+
+
+def test_a_power_cap_that_ended_before_the_reading_is_told(gpu: Gpu, change: Change) -> None:
+    change(capped=5000)
+    monitor, lines = watch(gpu, Sleeper())
+    seen = []
+    for capped, sm, reasons in ((5000, 1200, 0), (6000, 1200, 0), (6000, 1200, 0), (9000, 1200, 0x40), (None, 1200, 0)):
+        change(capped=capped, sm=sm, reasons=reasons)
+        state = monitor.read([])
+        assert state is not None
+        seen.append((monitor.capped(state), bool(monitor.spoiled(state))))
+    assert seen == [(False, True), (True, False), (False, True), (True, True), (False, True)]
+    assert not lines
+
+
+def test_an_nvml_that_does_not_count_the_power_cap_is_said_once(gpu: Gpu, change: Change) -> None:
+    change(capped=None)
+    monitor, lines = watch(gpu, Sleeper())
+    monitor.begin()
+    monitor.begin()
+    assert lines == [
+        "NVML does not count the time under the power cap here: large products may be timed again after pauses"
+    ]
+
+
+def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
+    monitor, lines = watch(gpu, Sleeper())
+    change(sm=1000)
+    assert monitor.spoiled(monitor.read([]))
+    monitor.recover()
+    (line,) = lines
+    assert line == (
+        "NVIDIA H200: a clock of 1000 MHz, 1980 are expected: what was just timed is timed again in 5 s "
+        "(1 of at most 12 times)"
+    )
+
+
+def test_processes_that_come_later_are_noted_and_said_once(
+    gpu: Gpu, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot_tune.bench.cuda.monitor._COUNT_SECONDS", 0.0)
+    monitor, lines = watch(gpu, Sleeper())
+    monitor.begin()
+    counts = []
+    for processes in (1, 2, 4, 3):
+        change(processes=processes)
+        state = monitor.read([1000, 1001])
+        assert state is not None
+        counts.append(state.others)
+    assert counts == [0, 0, 2, 1]
+    assert lines == ["noisy: other processes use NVIDIA H200 while it is measured on; it is noted"]
+
+
+def test_a_clock_that_stays_low_is_what_is_expected_from_then_on(gpu: Gpu, change: Change) -> None:
+    sleep = Sleeper()
+    monitor, lines = watch(gpu, sleep)
+    change(sm=1000)
+    answers = []
+    for _ in range(4):
+        answers.append(bool(monitor.spoiled(monitor.read([]))))
+        if answers[-1]:
+            monitor.recover()
+    assert answers == [True, True, True, False]
+    assert sleep.total == 15.0
+    assert "noisy" in lines[-1]
+    assert monitor.spoiled(monitor.read([])) == ""
+    change(sm=700)
+    assert monitor.spoiled(monitor.read([])) != ""
+
+
+def test_a_gpu_that_stays_hot_does_not_stop_the_build(gpu: Gpu, change: Change) -> None:
+    sleep = Sleeper()
+    monitor, _ = watch(gpu, sleep)
+    change(reasons=0x40)
+    for _ in range(100):
+        if monitor.spoiled(monitor.read([])):
+            monitor.recover()
+    assert sleep.total == 60.0
