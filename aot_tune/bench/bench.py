@@ -369,9 +369,10 @@ class Bench:
                 timing = self._ask(run, worker, bench, limits.bench)
             after = self.conditions()
             facts["conditions"] = tuple(s for s in (before, after) if s is not None)
-            if tries == most or not self.monitor.spoiled(after):
+            why = self.monitor.spoiled(after) if tries < most else ""
+            if not why:
                 break
-            self.monitor.recover()
+            self.monitor.recover(why)
         if not isinstance(timing, messages.Timed):
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)

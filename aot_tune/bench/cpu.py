@@ -108,7 +108,7 @@ class _Unwatched:
         """Nothing tells."""
         return False
 
-    def recover(self) -> None:
+    def recover(self, why: str) -> None:
         """At once."""
 
 

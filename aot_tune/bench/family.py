@@ -49,8 +49,8 @@ class Monitor(Protocol):
     def capped(self, state: DeviceState) -> bool:
         """Whether the device held its clock down to keep within its power, which is how it runs."""
 
-    def recover(self) -> None:
-        """Wait until samples can be taken again."""
+    def recover(self, why: str) -> None:
+        """Wait until samples can be taken again that were spoiled for a reason."""
 
 
 class Family(Protocol):

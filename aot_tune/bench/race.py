@@ -340,10 +340,11 @@ class Race:
     def _spoiled(self) -> bool:
         """Whether the device slowed down during the last round; waits for it when the round is worth another try."""
         state = self._look()
-        if not self._recoveries or not self._bench.monitor.spoiled(state):
+        why = self._bench.monitor.spoiled(state) if self._recoveries else ""
+        if not why:
             return False
         self._recoveries -= 1
-        self._bench.monitor.recover()
+        self._bench.monitor.recover(why)
         return True
 
     def _unload(self) -> None:

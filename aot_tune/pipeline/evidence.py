@@ -141,6 +141,10 @@ class Evidence:
         if _fails(measurement):
             self.broken.add(measurement.candidate)
 
+    def is_vendors(self, entry: Entry) -> bool:
+        """Whether a candidate is an algorithm of a vendor's library."""
+        return self.operator.kernel(entry.candidate.kernel).algorithms is not None
+
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""
         made = self.entries[candidate].object
@@ -227,17 +231,16 @@ class Evidence:
 
         What is not faster by that than the fastest of a vendor's that raced costs a trifle more than it at least.
         """
-        vendors = {k.name for k in self.operator.kernels if k.algorithms is not None}
         found, times = self.costs(), self.times()
         for problem, costs in found.items():
             row, own = self.row(problem), times[problem]
-            raced = [c for c in costs if self.entries[c].candidate.kernel in vendors and row[c].final]
+            raced = [c for c in costs if self.is_vendors(self.entries[c]) and row[c].final]
             if not raced:
                 continue
             first = min(raced, key=lambda c: (own[c], c))
-            beaten = own[first] / (1 + tie_band(row[min(own, key=lambda c: (own[c], c))]))
+            noise = _tie_limit(own, row, own) / min(own.values())
             for c in costs:
-                if own[c] >= beaten and self.entries[c].candidate.kernel not in vendors:
+                if own[c] * noise >= own[first] and not self.is_vendors(self.entries[c]):
                     costs[c] = max(costs[c], costs[first] * (1 + _TRIFLE))
         return found
 

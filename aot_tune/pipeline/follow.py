@@ -55,7 +55,7 @@ def competes(evidence: Evidence, entry: Entry) -> bool:
 
     Calls of a vendor's library are left out: where it is missing, or not wanted, the others serve.
     """
-    return evidence.operator.kernel(entry.candidate.kernel).algorithms is None
+    return not evidence.is_vendors(entry)
 
 
 def follows_another(operator: Operator, candidate: Candidate) -> bool:

@@ -41,13 +41,12 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Entry]:
     """
     row = evidence.measurements.get(problem.id, {})
     times = {c: m.ns for c, m in row.items() if c in evidence.entries and m.ns is not None}
-    vendors = {k.name for k in evidence.operator.kernels if k.algorithms is not None}
     best: list[str] = []
     algorithms = 0
     for c in sorted(times, key=lambda c: (times[c], c)):
         if len(best) == _FINALISTS or (best and times[c] > times[best[0]] * _WITHIN):
             break
-        algorithm = evidence.entries[c].candidate.kernel in vendors
+        algorithm = evidence.is_vendors(evidence.entries[c])
         algorithms += algorithm
         if not algorithm or algorithms <= _ALGORITHMS:
             best.append(c)

@@ -41,6 +41,15 @@ operator = Operator(
     kernels=(Kernel("generic", "axpb/generic.cpp.j2", generic=True),),
 )
 """
+H200 = device_of(
+    name="NVIDIA H200",
+    uuid="GPU-0",
+    capability=90,
+    sm_count=132,
+    l2_bytes=60 << 20,
+    memory_bytes=150_754_820_096,
+    driver="580.159.04",
+)
 CONTRACT = Path(__file__).resolve().parents[1] / "faults" / "candidates"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cuda_bench import H200
 
 import aot_tune.bench.cuda as cuda
 from aot_tune.bench import Device, GpuTiming, Policy, devices, identify, policy_for, runs_on
@@ -18,16 +19,6 @@ from aot_tune.bench.cuda import FAMILY, device_of
 from aot_tune.errors import WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-H200 = device_of(
-    name="NVIDIA H200",
-    uuid="GPU-0",
-    capability=90,
-    sm_count=132,
-    l2_bytes=60 << 20,
-    memory_bytes=150_754_820_096,
-    driver="580.159.04",
-)
 
 
 def test_equal_gpus_share_measurements_and_differ_in_their_unit() -> None:

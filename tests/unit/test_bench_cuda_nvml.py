@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cuda_bench import H200
 
 from aot_tune.bench import DeviceState, GpuTiming
-from aot_tune.bench.cuda import device_of
 from aot_tune.bench.cuda.monitor import GpuMonitor
 from aot_tune.bench.cuda.nvml import Gpu, open_gpu
 from aot_tune.errors import WorkerError
@@ -111,17 +111,6 @@ def gpu(library: str, change: Change) -> Gpu:
     found = open_gpu("GPU-0", library)
     assert found is not None
     return found
-
-
-H200 = device_of(
-    name="NVIDIA H200",
-    uuid="GPU-0",
-    capability=90,
-    sm_count=132,
-    l2_bytes=60 << 20,
-    memory_bytes=150_754_820_096,
-    driver="580.159.04",
-)
 
 
 class Sleeper:
@@ -283,8 +272,7 @@ def test_an_nvml_that_does_not_count_the_power_cap_is_said_once(gpu: Gpu, change
 def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
     monitor, lines = watch(gpu, Sleeper())
     change(sm=1000)
-    assert monitor.spoiled(monitor.read([]))
-    monitor.recover()
+    monitor.recover(monitor.spoiled(monitor.read([])))
     (line,) = lines
     assert line == (
         "NVIDIA H200: a clock of 1000 MHz, 1980 are expected: what was just timed is timed again in 5 s "
@@ -314,9 +302,10 @@ def test_a_clock_that_stays_low_is_what_is_expected_from_then_on(gpu: Gpu, chang
     change(sm=1000)
     answers = []
     for _ in range(4):
-        answers.append(bool(monitor.spoiled(monitor.read([]))))
-        if answers[-1]:
-            monitor.recover()
+        why = monitor.spoiled(monitor.read([]))
+        answers.append(bool(why))
+        if why:
+            monitor.recover(why)
     assert answers == [True, True, True, False]
     assert sleep.total == 15.0
     assert "noisy" in lines[-1]
@@ -330,6 +319,6 @@ def test_a_gpu_that_stays_hot_does_not_stop_the_build(gpu: Gpu, change: Change) 
     monitor, _ = watch(gpu, sleep)
     change(reasons=0x40)
     for _ in range(100):
-        if monitor.spoiled(monitor.read([])):
-            monitor.recover()
+        if why := monitor.spoiled(monitor.read([])):
+            monitor.recover(why)
     assert sleep.total == 60.0

@@ -73,7 +73,8 @@ class Monitor:
     def capped(self, state: DeviceState) -> bool:
         return False
 
-    def recover(self) -> None:
+    def recover(self, why: str) -> None:
+        assert why == "slow"
         self.waits += 1
 
 

@@ -32,7 +32,6 @@ class GpuMonitor:
         self._device, self._log, self._gpu, self._rules, self._sleep = device, log, gpu, rules, sleep
         self._expected = (gpu.max_sm_mhz() or 0) if gpu is not None else 0
         self._in_a_row = self._recoveries = 0
-        self._slow = ""
         self._capped_ns = gpu.capped_ns() if gpu is not None else None
         self._others, self._counted = 0, -_COUNT_SECONDS
         self._told: set[str] = set()
@@ -42,7 +41,7 @@ class GpuMonitor:
         if self._gpu is None:
             self._say("NVML is not here: clocks, temperature and other processes of the GPU are not watched")
             return
-        if self._expected and self._gpu.capped_ns() is None:
+        if self._expected and self._capped_ns is None:
             self._say(
                 "NVML does not count the time under the power cap here: large products may be timed again after pauses"
             )
@@ -123,7 +122,6 @@ class GpuMonitor:
                 self._expected = state.sm_mhz
             self._in_a_row = 0
             return ""
-        self._slow = why
         return why
 
     def _why(self, state: DeviceState) -> str:
@@ -140,11 +138,11 @@ class GpuMonitor:
         """The software power cap, as large matrix products have it."""
         return bool(state.reasons & POWER_CAP)
 
-    def recover(self) -> None:
-        """Let the GPU cool down."""
+    def recover(self, why: str) -> None:
+        """Let the GPU cool down, and say why."""
         self._recoveries += 1
         self._log(
-            f"{self._device.name}: {self._slow}: what was just timed is timed again in "
+            f"{self._device.name}: {why}: what was just timed is timed again in "
             f"{self._rules.recovery_seconds:g} s ({self._recoveries} of at most {self._rules.recoveries} times)"
         )
         self._sleep(self._rules.recovery_seconds)
