@@ -63,7 +63,7 @@ class _Subject:
     """A candidate as the race and the evidence see it: a config of the space by number."""
 
     id: str
-    kernel: str = "recorded"
+    kernel: str = "generic"
     generic: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
