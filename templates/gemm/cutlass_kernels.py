@@ -196,6 +196,46 @@ CUTLASS_TF32 = Kernel(
     },
 )
 
+# The same by f16, whose products are twice as many: worth it where they take longer than making f16 of both factors.
+_HALVES = table(
+    "TN",
+    (256,),  # [1024 x 4096, 4096 x 4096]
+    (224,),  # [1024 x 3584, 4096 x 3584]
+)
+
+_SPACE_OF_HALVES = (
+    *_parameters(
+        False,
+        TM=(128,),
+        TN=(256, 224),
+        TK=(64,),
+        CM=(2,),
+        CN=(1,),
+        SCHEDULE=("cooperative",),
+        SPLITS=(1,),
+        SWIZZLE=(1,),
+        RASTER=("heuristic",),
+        EARLY=(True,),
+    ),
+    Parameter("HALVES", (True,)),
+)
+
+CUTLASS_TF32_HALVES = Kernel(
+    "cutlass_tf32_halves",
+    "gemm/cutlass.cu.j2",
+    parameters=_SPACE_OF_HALVES,
+    constraints=(target("wgmma") == 1,),
+    worthwhile=(M >= 512, N >= 512, K >= 512),
+    order=_HALVES,
+    **_SHARED
+    | {
+        "requires": (attribute("math") == 1, M + N < 2**31 - 4, *_requires()),
+        "dtypes": {"T": ("f32",)},
+        "follows": {},
+        "compile_seconds": 60.0,
+    },
+)
+
 # Weights that are kept by rows: their tiles reach the matrix units transposed, which tf32 cannot.
 _ROWS = table(
     "TM TN TK CM CN SCHEDULE SPLITS",
@@ -224,4 +264,4 @@ CUTLASS_KN = Kernel(
     **_SHARED | {"requires": _requires("kn")},
 )
 
-CUTLASS_KERNELS: tuple[Kernel, ...] = (CUTLASS, CUTLASS_SWAPPED, CUTLASS_KN, CUTLASS_TF32)
+CUTLASS_KERNELS: tuple[Kernel, ...] = (CUTLASS, CUTLASS_SWAPPED, CUTLASS_KN, CUTLASS_TF32, CUTLASS_TF32_HALVES)

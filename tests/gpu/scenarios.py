@@ -6,6 +6,7 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import json
 import sys
 import threading
@@ -126,17 +127,29 @@ def empty_calls(world: World) -> None:
 
 def no_numbers(world: World) -> None:
     """Infinities and NaN among the factors of floats come out where they belong, in few rows and many."""
-    for rows in (1, 16, 64, 256):
+    for rows, math in itertools.product((1, 16, 64, 256, 1024), ("ieee", "tf32")):
         a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3584, 3584, device="cuda")
         infinity = float("inf")
         a[0, 5], a[-1, 8], b[6, 8], b[7, 9] = infinity, -infinity, infinity, float("nan")
         b[8, 5] = b[9, 8] = 0.0
         if rows > 2:
             a[1, 5], a[1, 8], a[2, 7] = infinity, infinity, -infinity
-        got, want = world.ops.gemm(a, b.T), a.double() @ b.double().T
-        served = world.ops.explain("gemm", a, b.T)["variant"]
+        got, want = world.ops.gemm(a, b.T, math=math), a.double() @ b.double().T
+        served = world.ops.explain("gemm", a, b.T, math=math)["variant"]
         assert torch.equal(got.isnan(), want.isnan()), (rows, served)
         assert torch.equal(got[got.isinf()], want[want.isinf()].float()), (rows, served)
+
+
+def far_apart(world: World) -> None:
+    """Floats that are far smaller than others of their row count, in TF32 too, where those meet zeros."""
+    for rows, far in itertools.product((16, 256, 1024, 4096), (20, 39, 100)):
+        a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3584, 3584, device="cuda")
+        a[1, 5], b[:, 5] = 2.0**far, 0.0
+        b[2, 7], a[:, 7] = 2.0**far, 0.0
+        got, want = world.ops.gemm(a, b.T, math="tf32"), a.double() @ b.double().T
+        sizes = a.double().abs() @ b.double().abs().T
+        served = world.ops.explain("gemm", a, b.T, math="tf32")["variant"]
+        assert bool(((got - want).abs() <= sizes * 2.0**-9).all()), (rows, far, served)
 
 
 def two_streams(world: World) -> None:

@@ -85,6 +85,10 @@ def test_infinities_and_nan(library: Any) -> None:
     library.run("no_numbers")
 
 
+def test_floats_far_apart(library: Any) -> None:
+    library.run("far_apart")
+
+
 def test_an_unknown_name_is_refused(library: Any) -> None:
     said = library.run("without_force", status=None, AOT_TUNE_FORCE="softmax:no_such_variant")
     assert "AOT_TUNE_FORCE" in said
