@@ -18,7 +18,7 @@ from aot_tune.bench import Device, Measurement, Status
 from aot_tune.bench.findings import Checks
 from aot_tune.database.records import rounded
 from aot_tune.errors import AotTuneError, WorkerError
-from aot_tune.pipeline import benching, measure, verification
+from aot_tune.pipeline import measure, verification
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.deadline import ended_with
 from aot_tune.pipeline.evidence import Entry
@@ -86,74 +86,6 @@ def test_a_bench_may_end_while_it_is_interrupted() -> None:
 
     Ending(cast(Session, SimpleNamespace()), Device(family="cpu", name="CPU", slug="cpu", identity={})).interrupt()
     assert reads == [None]
-
-
-def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:
-    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this test alone"})
-    lines: list[str] = []
-    with benching._device_lock(device, lines.append, None):
-        with pytest.raises(WorkerError, match="not free"), benching._device_lock(device, lines.append, Budget(0.1)):
-            raise AssertionError
-        assert lines == ["waiting: another build measures on CPU"]
-    with benching._device_lock(device, lines.append, Budget(0.0)):
-        assert len(lines) == 1
-
-
-class Fickle:
-    """A bench that cannot be started the first time."""
-
-    starts: int
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> Fickle:
-        type(self).starts += 1
-        if self.starts == 1:
-            raise WorkerError("compute mode exclusive")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def lazy_bench(monkeypatch: pytest.MonkeyPatch, lines: list[str], patience: float) -> LazyBench:
-    monkeypatch.setattr(Fickle, "starts", 0, raising=False)
-    monkeypatch.setattr(benching, "Bench", Fickle)
-    session = SimpleNamespace(
-        progress=SimpleNamespace(line=lines.append),
-        policy_of=lambda _: None,
-        threads=1,
-        turn=Budget(None),
-        checks=Checks(),
-    )
-    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this other test"})
-    return LazyBench(cast(Session, session), device, Budget(patience))
-
-
-def test_a_bench_that_does_not_start_does_not_keep_its_own_device_from_the_next_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines: list[str] = []
-    with lazy_bench(monkeypatch, lines, patience=1.0) as bench:
-        with pytest.raises(WorkerError, match="compute mode"):
-            bench.get()
-        assert isinstance(bench.get(), Fickle)
-        assert bench.get() is bench.get()
-    assert (Fickle.starts, lines) == (2, [])
-
-
-def test_workers_that_cannot_be_started_early_are_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    with lazy_bench(monkeypatch, lines, patience=60.0) as bench:
-        bench.start()
-        assert bench._bench is None
-        with benching._device_lock(bench.device, lines.append, None):
-            bench.start()  # does not wait for another build
-            assert (bench._bench, Fickle.starts, lines) == (None, 1, [])
-        bench.start()
-        assert bench.get() is bench._bench
-    assert (Fickle.starts, lines) == (2, [])
 
 
 def test_compiles_that_are_broken_off_leave_no_failed_object(tmp_path: Path) -> None:
