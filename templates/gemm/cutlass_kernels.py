@@ -196,7 +196,8 @@ CUTLASS_TF32 = Kernel(
     },
 )
 
-# The same by f16, whose products are twice as many: worth it where they take longer than making f16 of both factors.
+# The same by f16, twice as fast: worth it where that saves more than making the halves costs, six bytes of traffic for
+# each element of both factors.
 _HALVES = table(
     "TN",
     (256,),  # [1024 x 4096, 4096 x 4096]
@@ -225,7 +226,7 @@ CUTLASS_TF32_HALVES = Kernel(
     "gemm/cutlass.cu.j2",
     parameters=_SPACE_OF_HALVES,
     constraints=(target("wgmma") == 1,),
-    worthwhile=(M >= 512, N >= 512, K >= 512),
+    worthwhile=(M * N >= 640 * (M + N), K >= 512),
     order=_HALVES,
     **_SHARED
     | {

@@ -35,7 +35,8 @@ include("{cmake}/aot_tune_add_library.cmake")
 aot_tune_add_library(gpu_tests TEMPLATES "{templates}" MODULE ops{database})
 """
 
-# For each dtype and math mode the smallest problem and the middle one, so that the set is tuned within minutes.
+# For each dtype and math mode the smallest problem and the middle one, so that the set is tuned within minutes; in TF32
+# the largest too, for what is worth it only there.
 _CUT = """
 import dataclasses
 
@@ -44,7 +45,11 @@ def _few(problems):
     found = {}
     for one in sorted(problems, key=lambda p: operator.flops.evaluate(operator.facts(p))):
         found.setdefault((*one.dtypes.values(), one.attributes.get("math")), []).append(one)
-    return tuple(m[i] for m in found.values() for i in dict.fromkeys((0, len(m) // 2)))
+    return tuple(
+        m[i]
+        for (*_, math), m in found.items()
+        for i in dict.fromkeys((0, len(m) // 2, *((len(m) - 1,) if math == "tf32" else ())))
+    )
 
 
 operator = dataclasses.replace(

@@ -125,9 +125,9 @@ def empty_calls(world: World) -> None:
     torch.testing.assert_close(world.ops.gemm(a, b, bias), bias.expand(4, 8).contiguous())
 
 
-def no_numbers(world: World) -> None:
+def no_numbers(world: World, modes: str = "ieee,tf32") -> None:
     """Infinities and NaN among the factors of floats come out where they belong, in few rows and many."""
-    for rows, math in itertools.product((1, 16, 64, 256, 1024), ("ieee", "tf32")):
+    for rows, math in itertools.product((1, 16, 64, 256, 1024, 4096), modes.split(",")):
         a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3584, 3584, device="cuda")
         infinity = float("inf")
         a[0, 5], a[-1, 8], b[6, 8], b[7, 9] = infinity, -infinity, infinity, float("nan")
@@ -140,16 +140,20 @@ def no_numbers(world: World) -> None:
         assert torch.equal(got[got.isinf()], want[want.isinf()].float()), (rows, served)
 
 
-def far_apart(world: World) -> None:
-    """Floats that are far smaller than others of their row count, in TF32 too, where those meet zeros."""
-    for rows, far in itertools.product((16, 256, 1024, 4096), (20, 39, 100)):
-        a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3584, 3584, device="cuda")
+def far_apart(world: World, modes: str = "ieee,tf32") -> None:
+    """Floats count beside far larger ones of their row, which meet zeros; rows may be of any size."""
+    for rows, far, math in itertools.product((16, 256, 1030, 4096), (10, 20, 28, 34, 39, 100), modes.split(",")):
+        a, b = torch.randn(rows, 3584, device="cuda"), torch.randn(3592, 3584, device="cuda")
+        a *= 2.0 ** (torch.arange(rows, device="cuda") % 41 - 20)[:, None]
+        b *= 2.0 ** (torch.arange(3592, device="cuda") % 37 - 18)[:, None]
+        bias, residual = torch.randn(3592, device="cuda"), torch.randn(rows, 3592, device="cuda")
         a[1, 5], b[:, 5] = 2.0**far, 0.0
         b[2, 7], a[:, 7] = 2.0**far, 0.0
-        got, want = world.ops.gemm(a, b.T, math="tf32"), a.double() @ b.double().T
-        sizes = a.double().abs() @ b.double().abs().T
-        served = world.ops.explain("gemm", a, b.T, math="tf32")["variant"]
-        assert bool(((got - want).abs() <= sizes * 2.0**-9).all()), (rows, far, served)
+        got = world.ops.gemm(a, b.T, bias, residual, math=math)
+        want = a.double() @ b.double().T + bias.double() + residual.double()
+        sizes = a.double().abs() @ b.double().abs().T + bias.double().abs() + residual.double().abs()
+        served = world.ops.explain("gemm", a, b.T, bias, residual, math=math)["variant"]
+        assert bool(((got - want).abs() <= sizes * 2.0**-9).all()), (rows, far, math, served)
 
 
 def two_streams(world: World) -> None:

@@ -81,12 +81,13 @@ def test_empty_calls(library: Any) -> None:
     library.run("empty_calls")
 
 
-def test_infinities_and_nan(library: Any) -> None:
-    library.run("no_numbers")
-
-
-def test_floats_far_apart(library: Any) -> None:
-    library.run("far_apart")
+@pytest.mark.parametrize("scenario", ["no_numbers", "far_apart"])
+def test_floats_of_all_kinds(library: Any, scenario: str) -> None:
+    """By what is chosen, and by all that make TF32 of something else."""
+    library.run(scenario)
+    for variant in library.variants()["gemm"]:
+        if variant["kernel"] == "cutlass_tf32_halves":
+            library.run(scenario, "tf32", AOT_TUNE_FORCE=f"gemm:{variant['name']}")
 
 
 def test_an_unknown_name_is_refused(library: Any) -> None:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
     [
         ("gemm", "cutlass_kn", 0, "bf16"),  # b's tiles transposed
         ("batched_gemm", "cutlass", 2, "bf16"),  # no epilogue, blocks that do not persist
+        ("gemm", "cutlass_tf32_halves", 0, "f32"),  # f16 made of f32, and a product of what is not
     ],
 )
 def test_it_compiles_without_spills(operator: str, kernel: str, place: int, dtype: str, tmp_path: Path) -> None:

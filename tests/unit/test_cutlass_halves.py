@@ -16,6 +16,13 @@ from aot_tune.spec import all_of, problem
 GEMM = OPERATORS["gemm"]
 KERNEL = GEMM.kernel("cutlass_tf32_halves")
 
+# Each tile is made by one block, once.
+FIRST = """
+static void check_is_first(int64_t tile) {
+  static std::set<int64_t> made;
+  if (threadIdx.x == 0 && !made.insert(tile).second) host::fail("a tile is made twice");
+}
+"""
 # Where CUTLASS stands on a GPU: the same sums from the same halves and powers of two, one after the other.
 PRODUCT = """
 static void multiply_all(Arguments args, Halves halves) {
@@ -24,7 +31,7 @@ static void multiply_all(Arguments args, Halves halves) {
     whole::multiply_tiles(args, host::shared_memory());
     return;
   }
-  if (threadIdx.x != 0 || blockIdx.x != 0) return;
+  if (threadIdx.x != 0 || blockIdx.x != 0 || blockIdx.y != 0) return;
   for (int64_t i = 0; i < args.dim_M; ++i)
     for (int64_t j = 0; j < args.dim_N; ++j) {
       float sum = 0;
@@ -56,11 +63,11 @@ def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
     (symbol,) = set(re.findall(r"(aot_tune_gemm_\w+)_launch", rest))
     own = own.replace("#define CUTLASS_ENABLE_GDC_FOR_SM90", "//")
     before, start, kernel = own.partition("namespace {\n\n// -- factors as halves")
-    parts = ['#include "halves.h"\n', before]
+    parts = ['#include "halves.h"\n#include <set>\n', before, FIRST]
     functions = f"""
 static Arguments arguments_of({SIGNATURE}) {{ return {packed}; }}
 static int workspace_of({SIGNATURE}, size_t* size) {{
-  *size = Halves(arguments_of(a, b, bias, residual, out, activation, math)).bytes();
+  *size = Halves(arguments_of(a, b, bias, residual, out, activation, math)).bytes;
   return 0;
 }}
 static int launch({SIGNATURE}, void* workspace, size_t, void*) {{
@@ -68,9 +75,12 @@ static int launch({SIGNATURE}, void* workspace, size_t, void*) {{
   const Halves halves(args, workspace);
   const dim3 rows(static_cast<unsigned>(args.dim_M + args.dim_N));
   launch_kernel(halve, rows, HALVING, 0, 1, true, nullptr, args, halves);
-  return launch_kernel(multiply_all, dim3(3), whole::THREADS, whole::SHARED_BYTES, 1, true, nullptr, args, halves);
+  return launch_kernel(multiply_all, dim3(2, 3), whole::THREADS, whole::SHARED_BYTES, 1, true, nullptr, args, halves);
 }}
 """
+    tile = "    multiply_tile(args, shared, tile);"
+    assert kernel.count(tile) == 1
+    kernel = kernel.replace(tile, f"    check_is_first(tile);\n{tile}")
     right = start + kernel + PRODUCT + functions
     for i, (old, new) in enumerate((("", ""), *faults)):
         assert not old or right.count(old) == 1, (old, right.count(old))
@@ -83,9 +93,15 @@ static int launch({SIGNATURE}, void* workspace, size_t, void*) {{
     return "".join(parts)
 
 
+WRONG = (
+    ("blockIdx.y * int64_t{gridDim.x} + blockIdx.x; tile < tiles;", "blockIdx.x; tile < tiles;"),
+    ("    __syncthreads();  // the next one's factors", "    // the next one's factors"),
+)
+
+
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_for_host(tmp_path_factory.mktemp("product"), rendered(), for_host)
+    return build_for_host(tmp_path_factory.mktemp("product"), rendered(), lambda text: for_host(text, WRONG))
 
 
 @pytest.mark.parametrize("shape", [(130, 200, 136), (97, 8, 320), (8, 392, 8)])
@@ -101,21 +117,43 @@ def test_products_are_right(
         assert run_check(product, 1, shape, strides, epilogue=False, haste=haste) == ""
 
 
+@pytest.mark.parametrize("fault", range(len(WRONG) + 1))
+def test_tiles_are_made_once_and_one_after_the_other(
+    fault: int, product: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHOLE", "1")
+    monkeypatch.setenv("FAULT", str(fault))
+    shape = (200, 800, 72)
+    found = "".join(run_check(product, 1, shape, by_columns(*shape), epilogue=True, haste=h) for h in (False, True))
+    assert (found != "") == (fault > 0), found
+
+
 FAULTS = (
-    ("if (range.most == 0) return 127;", ""),
-    ("largest > FARTHEST) return UNFIT;", "largest > 127) return UNFIT;"),
+    ("if (most == 0) return 127;", ""),
+    ("largest > FARTHEST ?", "largest > 127 ?"),
+    ("largest > FARTHEST ?", "largest > FARTHEST + 1 ?"),
     ("largest < -FARTHEST ||", ""),
-    ("  if (range.least_less_one + 1 < static_cast<uint32_t>(least + 127) << 23) return UNFIT;\n", ""),
-    ("least_less_one = min(least_less_one, size - 1);", "least_less_one = min(least_less_one, size);"),
     ("constexpr int LARGEST = 14;", "constexpr int LARGEST = 16;"),
-    ("constexpr int LARGEST = 14;", "constexpr int LARGEST = 8;"),
-    ("    range.most = max(range.most, most[i]);\n", ""),
+    ("constexpr int LARGEST = 14;", "constexpr int LARGEST = 13;"),
+    ("constexpr int LEAST = -14;", "constexpr int LEAST = -15;"),
+    ("constexpr int LEAST = -14;", "constexpr int LEAST = -13;"),
+    ("constexpr int ONE_IN = 32;", "constexpr int ONE_IN = 30;"),
+    ("  if (lossy * ONE_IN > {K}) back = UNFIT;\n", ""),
+    ("size_of(x) - 1 < bound;", "size_of(x) < bound;"),
+    ("    count(v.y);\n", ""),
+    ("max(size_of(v.z), size_of(v.w))", "size_of(v.z)"),
+    ("  most = __reduce_max_sync(0xffffffffu, most);\n", ""),
+    ("most = max(most, largest[i]);", ";"),
+    ("__reduce_add_sync(0xffffffffu, scale.small)", "scale.small"),
+    ("lossy += small[i];", "lossy = small[i];"),
     ("(of_a ? to.of_rows : to.of_columns)[row]", "to.of_rows[row]"),
-    ("to.of_rows[{M} + thread] = 1.0f;", "to.of_rows[{M} + thread] = 0.0f;"),
+    ("*padding = 1.0f;", "*padding = 0.0f;"),
     (": block - {M};", ": block;"),
-    ("i < halves.count / 4;", "i < halves.count / 8;"),
+    ("i += static_cast<int>(blockDim.x)", "i = halves.count"),
+    ("four.z == 0.0f || four.w == 0.0f", "four.z == 0.0f"),
     ("  wait_for_earlier_kernels();\n  let_later_kernels_start();\n", ""),
-    ("for (int piece = thread + KEPT * HALVING; piece < pieces; piece += HALVING) range.take(from[piece]);", ""),
+    ("piece += HALVING) most = max(most, largest_of(from[piece]));", "piece += HALVING) ;"),
+    ("      halves[piece] = scale.halve(four);\n", ""),
 )
 
 
@@ -125,7 +163,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
     def build(fault: int) -> Path:
         folder = tmp_path_factory.mktemp("halves")
-        faults = [tuple(part.replace("{M}", "args.dim_M") for part in f) for f in FAULTS]
+        faults = [tuple(re.sub(r"\{([MK])\}", r"args.dim_\1", part) for part in f) for f in FAULTS]
 
         def change(text: str) -> str:
             if fault:
@@ -144,7 +182,7 @@ def test_halves_are_the_floats(fault: int, halves: Callable[[int], Path]) -> Non
     """Or the row does not fit, and the whole product is by TF32; a fault in the kernel is noticed."""
     program = halves(fault)
     found = ""
-    for shape in ((29, 16, 64), (14, 40, 8200)):
+    for shape in ((29, 16, 64), (14, 40, 8200), (201, 40, 320)):
         done = subprocess.run(
             [str(program), *map(str, shape)], capture_output=True, text=True, check=False, timeout=120
         )

@@ -50,7 +50,7 @@ def test_every_row_of_the_order_is_one_config_and_renders(op: Operator, kernel: 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
 def test_what_is_launched_early_waits(op: Operator, kernel: Kernel) -> None:
-    """CUTLASS's loading warps, by a macro that comes before its headers; here the warps that read the bias."""
+    """CUTLASS's loading warps, by a macro that comes before its headers; the warps that read the bias, or all at once."""
     for row in kernel.order:
         [config] = configs_of(op, kernel, row)
         source = render(op, kernel, row, op.dtype_choices(kernel)[0]["T"])
@@ -60,7 +60,10 @@ def test_what_is_launched_early_waits(op: Operator, kernel: Kernel) -> None:
         assert ("static_assert(cutlass::arch::IsGdcGloballyEnabled" in source) == config["EARLY"]
         assert "__ldg(" not in source  # which may go before a wait
         bias = source.partition("CUTLASS_DEVICE void begin()")[2].partition("load_bias(0);")[0]
-        assert ("wait_for_earlier_kernels();" in bias) == (config["EARLY"] and config["EPILOGUE"] == "full")
+        at_once = "char shared[];\n  wait_for_earlier_kernels();\n" in source
+        assert at_once == ("HALVES" in config)
+        reads = config["EARLY"] and config["EPILOGUE"] == "full" and not at_once
+        assert ("wait_for_earlier_kernels();" in bias) == reads
 
 
 def test_counters_are_cleared_right_before_a_launch_that_is_not_early() -> None:

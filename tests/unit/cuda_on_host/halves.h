@@ -1,6 +1,8 @@
 // What gemm/cutlass_halves.cuh.j2 asks of the device beside what other kernels do.
 #pragma once
 #define AOT_TUNE_DEPENDENTS_CUH  // matrix.h has what is in there
+#include <numeric>
+
 #include "matrix.h"
 
 using std::max;
@@ -12,22 +14,21 @@ inline float4 __ldcs(const float4* p) {
   return *p;
 }
 
-// `join` of the values of all lanes.
-template <typename Join>
-uint32_t reduce_warp(uint32_t value, Join join) {
+// The values of all lanes, joined one after the other to the first.
+template <typename Value, typename Join>
+Value reduce_warp(Value value, Join join) {
   host::Warp& warp = host::warp();
-  warp.words[host::lane()][0] = value;
+  std::memcpy(warp.words[host::lane()], &value, 4);
   host::wait_warp();
-  for (const auto& words : warp.words) value = join(value, words[0]);
+  Value all[32];
+  for (int lane = 0; lane < 32; ++lane) std::memcpy(all + lane, warp.words[lane], 4);
   host::wait_warp();
-  return value;
+  return std::accumulate(all + 1, all + 32, all[0], join);
 }
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) {
   return reduce_warp(value, [](uint32_t x, uint32_t y) { return max(x, y); });
 }
-inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) {
-  return reduce_warp(value, [](uint32_t x, uint32_t y) { return min(x, y); });
-}
+inline int __reduce_add_sync(uint32_t, int value) { return reduce_warp(value, std::plus<int>()); }
 inline int __syncthreads_or(int value) {
   static int any;
   __syncthreads();
