@@ -50,7 +50,7 @@ def test_every_row_of_the_order_is_one_config_and_renders(op: Operator, kernel: 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=IDS)
 def test_what_is_launched_early_waits(op: Operator, kernel: Kernel) -> None:
-    """CUTLASS's loading warps, by a macro that comes before its headers; the warps that read the bias, or all at once."""
+    """CUTLASS's loading warps, by a macro before its headers; the warps that read the bias, or all at once."""
     for row in kernel.order:
         [config] = configs_of(op, kernel, row)
         source = render(op, kernel, row, op.dtype_choices(kernel)[0]["T"])
