@@ -1,7 +1,15 @@
-"""From evidence to a selection: what a tree is told of calls that no problem of the workload is for."""
+"""From evidence to files: what a tree is told of calls that no problem is for, and what counts as linking."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aot_tune import pipeline
 from aot_tune.library import bundled_templates, load_operator
 from aot_tune.pipeline.finish import without_epilogue
 from aot_tune.spec import problem
@@ -43,3 +51,34 @@ def test_the_bundled_products_have_all_that_they_are_tried_without() -> None:
     found = without_epilogue(gemm, gemm.workload_for("cuda"))
     assert found
     assert all("activation" not in like.attributes for _, like in found)
+
+
+@pytest.mark.parametrize(("mode", "ended"), [("replay", None), ("tune", 90.0)])
+def test_compiling_what_is_kept_is_no_part_of_the_link(
+    mode: str, ended: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A replay compiles for minutes there; the next build would be told that its link takes so long."""
+    now, noted = [100.0], list[float]()
+
+    def takes(seconds: float) -> Any:
+        def step(*_: object) -> tuple[object, tuple[str, ...]]:
+            now[0] += seconds
+            return None, ()
+
+        return step
+
+    for name, seconds in {"compile_kept": 300.0, "verify_shipped": 5.0, "plan_checks": 2.0, "finish": 4.0}.items():
+        monkeypatch.setattr(pipeline, name, takes(seconds))
+    for name in ("_replay", "tune"):
+        monkeypatch.setattr(pipeline, name, lambda _: {})
+    monkeypatch.setattr(pipeline, "save_records", lambda *_: "")
+    monkeypatch.setattr(pipeline, "_link_memory", lambda _: None)
+    monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
+    session = SimpleNamespace(
+        options=SimpleNamespace(), progress=SimpleNamespace(now=lambda: now[0]), tuned=ended, operators={}, turn=None
+    )
+    session.load = SimpleNamespace(granted=1.0)
+    monkeypatch.setattr(pipeline, "verified_beside", lambda _: nullcontext())
+    plan, repeats = SimpleNamespace(options=SimpleNamespace(mode=mode)), SimpleNamespace(keep=lambda *_: None)
+    pipeline._build(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
+    assert noted == [7.0 if ended is None else 17.0]
