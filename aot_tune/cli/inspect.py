@@ -40,7 +40,7 @@ def add_commands(commands: Any) -> None:
     explain.set_defaults(run=_explain)
 
     doctor = commands.add_parser(
-        "doctor", help="what this machine offers", description="Show what a build would find here."
+        "doctor", help="what this machine offers", description="Show what a build without options would find here."
     )
     doctor.add_argument(
         "--verbose", action="store_true", help="also all that identifies compilers and devices, as records hold it"
@@ -61,9 +61,10 @@ def _explain(given: argparse.Namespace) -> int:
         ) from error
     known = _operators(given.module, ops)
     if given.operator not in known:
-        raise BuildError(
-            f"module {given.module} has no operator {given.operator!r}", fix=did_you_mean(given.operator, known)
-        )
+        fix = did_you_mean(given.operator, known)
+        if given.module == BUNDLED_MODULE:
+            fix += "; for a library of your own add --module, such as --module my_kernels.ops"
+        raise BuildError(f"module {given.module} has no operator {given.operator!r}", fix=fix)
     if not stated:
         raise OptionError("no call is stated", fix="write its dims, such as M=16 N=4096 K=4096")
     try:

@@ -32,6 +32,9 @@ def test_explain_knows_the_operators(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["explain", "gem", "M=1", "--module", "a_library"]) == 1
     said = capsys.readouterr().err
     assert said == "aot-tune: module a_library has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
+    monkeypatch.setitem(sys.modules, "aot_tune.ops", Library("aot_tune.ops"))
+    assert main(["explain", "affine", "N=1"]) == 1
+    assert "fix: use one of: gemm; for a library of your own add --module" in capsys.readouterr().err
     assert main(["explain", "gemm", "--module", "json"]) == 1
     assert "json is not the Python module of a library" in capsys.readouterr().err
 
