@@ -63,7 +63,7 @@ class _Subject:
     """A candidate as the race and the evidence see it: a config of the space by number."""
 
     id: str
-    kernel: str = "generic"
+    kernel: str = OPERATOR.kernels[0].name
     generic: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -125,8 +125,8 @@ class _Device:
     def monitor(self) -> _Device:
         return self
 
-    def spoiled(self, _state: object) -> bool:
-        return False
+    def spoiled(self, _state: object) -> str:
+        return ""
 
     def capped(self, _state: object) -> bool:
         return False

@@ -196,8 +196,9 @@ CUTLASS_TF32 = Kernel(
     },
 )
 
-# The same by f16, twice as fast: worth it where that saves more than making the halves costs, six bytes of traffic for
-# each element of both factors.
+# The same by f16, of which Hopper makes twice as many: worth it where that saves more than making the halves costs, six
+# bytes of traffic for each element of both factors. From which size on, and the tiles for a size, are reckoned from
+# that and from what CUTLASS's other kernels reach; no card has timed it yet.
 _HALVES = table(
     "TN",
     (256,),  # [1024 x 4096, 4096 x 4096]

@@ -83,11 +83,16 @@ def test_empty_calls(library: Any) -> None:
 
 @pytest.mark.parametrize("scenario", ["no_numbers", "far_apart"])
 def test_floats_of_all_kinds(library: Any, scenario: str) -> None:
-    """By what is chosen, and by all that make TF32 of something else."""
     library.run(scenario)
-    for variant in library.variants()["gemm"]:
-        if variant["kernel"] == "cutlass_tf32_halves":
-            library.run(scenario, "tf32", AOT_TUNE_FORCE=f"gemm:{variant['name']}")
+
+
+@pytest.mark.parametrize("scenario", ["no_numbers", "far_apart"])
+def test_tf32_by_f16_is_right_for_floats_of_all_kinds(library: Any, scenario: str) -> None:
+    members = [v["name"] for v in library.variants()["gemm"] if v["kernel"] == "cutlass_tf32_halves"]
+    if not members:
+        pytest.skip("no problem chose cutlass_tf32_halves here, which is for Hopper")
+    for name in members:
+        library.run(scenario, "tf32", AOT_TUNE_FORCE=f"gemm:{name}")
 
 
 def test_an_unknown_name_is_refused(library: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, render
+from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, render, with_faults
 from gemm_on_host import run_check as run_on_host
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,17 +39,7 @@ def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
     assert len(own) == 2, own
     before, start, kernel = text.partition("namespace {\n\nusing T = ")
     (symbol,) = set(re.findall(r"(aot_tune_gemm_\w+)_launch", kernel))
-    parts = ['#include "wgmma.h"\n', before]
-    right = "".join(own) + start + kernel
-    for i, (old, new) in enumerate((("", ""), *faults)):
-        assert not old or right.count(old) == 1, (old, right.count(old))
-        changed = right.replace(old, new) if old else right
-        parts.append(f"namespace fault_{i} {{\n{changed.replace(symbol, f'{symbol}_{i}')}}}\n")
-    for function in ("workspace", "launch"):
-        names = ", ".join(f"fault_{i}::{symbol}_{i}_{function}" for i in range(len(faults) + 1))
-        parts.append(f"decltype(&fault_0::{symbol}_0_{function}) const {function}s[] = {{{names}}};\n")
-        parts.append(f'const auto {symbol}_{function} = {function}s[std::atoi(std::getenv("FAULT") ?: "0")];\n')
-    return "".join(parts)
+    return f'#include "wgmma.h"\n{before}' + with_faults("".join(own) + start + kernel, symbol, faults)
 
 
 def run_check(program: Path, shape: Shape, epilogue: bool = True) -> str:

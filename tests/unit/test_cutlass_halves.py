@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, by_columns, render, run_check
+from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, by_columns, render, run_check, with_faults
 
 from aot_tune.render import Rendered
 from aot_tune.spec import all_of, problem
@@ -63,14 +63,13 @@ def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
     (symbol,) = set(re.findall(r"(aot_tune_gemm_\w+)_launch", rest))
     own = own.replace("#define CUTLASS_ENABLE_GDC_FOR_SM90", "//")
     before, start, kernel = own.partition("namespace {\n\n// -- factors as halves")
-    parts = ['#include "halves.h"\n#include <set>\n', before, FIRST]
     functions = f"""
 static Arguments arguments_of({SIGNATURE}) {{ return {packed}; }}
-static int workspace_of({SIGNATURE}, size_t* size) {{
+static int {symbol}_workspace({SIGNATURE}, size_t* size) {{
   *size = Halves(arguments_of(a, b, bias, residual, out, activation, math)).bytes;
   return 0;
 }}
-static int launch({SIGNATURE}, void* workspace, size_t, void*) {{
+static int {symbol}_launch({SIGNATURE}, void* workspace, size_t, void*) {{
   const Arguments args = arguments_of(a, b, bias, residual, out, activation, math);
   const Halves halves(args, workspace);
   const dim3 rows(static_cast<unsigned>(args.dim_M + args.dim_N));
@@ -81,16 +80,8 @@ static int launch({SIGNATURE}, void* workspace, size_t, void*) {{
     tile = "    multiply_tile(args, shared, tile);"
     assert kernel.count(tile) == 1
     kernel = kernel.replace(tile, f"    check_is_first(tile);\n{tile}")
-    right = start + kernel + PRODUCT + functions
-    for i, (old, new) in enumerate((("", ""), *faults)):
-        assert not old or right.count(old) == 1, (old, right.count(old))
-        parts.append(f"namespace fault_{i} {{\n{right.replace(old, new) if old else right}}}\n")
-    for name in ("workspace_of", "launch"):
-        all_of_them = ", ".join(f"fault_{i}::{name}" for i in range(len(faults) + 1))
-        exported = f"{symbol}_{name.partition('_')[0]}"
-        parts.append(f"decltype(&fault_0::{name}) const {name}s[] = {{{all_of_them}}};\n")
-        parts.append(f'const auto {exported} = {name}s[std::atoi(std::getenv("FAULT") ?: "0")];\n')
-    return "".join(parts)
+    own = start + kernel + PRODUCT + functions
+    return f'#include "halves.h"\n#include <set>\n{before}{FIRST}' + with_faults(own, symbol, faults)
 
 
 WRONG = (
@@ -138,7 +129,7 @@ FAULTS = (
     ("constexpr int LEAST = -14;", "constexpr int LEAST = -15;"),
     ("constexpr int LEAST = -14;", "constexpr int LEAST = -13;"),
     ("constexpr int ONE_IN = 32;", "constexpr int ONE_IN = 30;"),
-    ("  if (lossy * ONE_IN > {K}) back = UNFIT;\n", ""),
+    ("  if (int64_t{lossy} * ONE_IN > {K}) back = UNFIT;\n", ""),
     ("size_of(x) - 1 < bound;", "size_of(x) < bound;"),
     ("    count(v.y);\n", ""),
     ("max(size_of(v.z), size_of(v.w))", "size_of(v.z)"),
@@ -162,15 +153,11 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     source = rendered()
 
     def build(fault: int) -> Path:
+        wrong = tuple((re.sub(r"\{([MK])\}", r"args.dim_\1", old), new) for old, new in FAULTS[fault - 1 : fault])
         folder = tmp_path_factory.mktemp("halves")
-        faults = [tuple(re.sub(r"\{([MK])\}", r"args.dim_\1", part) for part in f) for f in FAULTS]
 
         def change(text: str) -> str:
-            if fault:
-                old, new = faults[fault - 1]
-                assert text.count(old) == 1, (old, text.count(old))
-                text = text.replace(old, new)
-            return for_host(text).replace("}\ndecltype", "}\nusing namespace fault_0;\ndecltype", 1)
+            return for_host(text, wrong) + f"using namespace fault_{len(wrong)};\n"
 
         return build_for_host(folder, source, change, "check_halves.cpp")
 
@@ -194,6 +181,14 @@ def test_it_is_taken_for_tf32_alone() -> None:
     for math, taken in (("ieee", False), ("tf32", True)):
         call = problem(M=512, N=512, K=512, dtypes={"T": "f32"}, order={"b": (1, 0)}, attributes={"math": math})
         assert all_of(KERNEL.requires, GEMM.facts(call)) == taken
+
+
+def test_it_is_tried_where_products_are_large() -> None:
+    """Of the workload's TF32 products those of 1024 rows and more: below, making halves costs more than f16 saves."""
+    calls = [p for p in GEMM.workload_for("cuda") if p.attributes.get("math") == "tf32"]
+    worth = {p.dims["M"] for p in calls if all_of(KERNEL.worthwhile, GEMM.facts(p))}
+    assert worth == {1024, 4096}
+    assert {p.dims["M"] for p in calls} == {1, 16, 64, 256} | worth
 
 
 def test_elsewhere_there_is_none() -> None:
