@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_second import SecondLibrary
-from gpu_tables import Result, Verdict, render_results, render_verdicts, verdicts
+from gpu_tables import VENDOR_WORKSPACE, Result, Verdict, render_results, render_verdicts, verdicts
 from gpu_tasks import PRODUCTS, ROWS, SECOND, Task, chosen_to_compile, mix, tasks
 
 __all__ = ["main"]
@@ -49,6 +49,7 @@ class Pass:
     compile: bool = False
     exclude: str = ""
     second: str = ""
+    workspace: int | None = None
     results: list[Result] = field(default_factory=list)
     raw: list[dict[str, Any]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +69,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-vendor-pass", action="store_true", help="skip the passes with vendor variants switched off"
     )
+    parser.add_argument(
+        "--no-eager-pass", action="store_true", help="skip the pass of all problems, without max-autotune"
+    )
+    parser.add_argument("--workspace", type=int, metavar="MIB",
+                        help="workspace of the libraries (default: their own; torch gives cuBLAS 32)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
     options = parser.parse_args()
@@ -75,6 +81,8 @@ def _arguments() -> argparse.Namespace:
     unknown = sorted(set(options.operators) - set(every))
     if unknown:
         parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(every)}")
+    if options.workspace is not None and options.workspace <= 0:
+        parser.error("--workspace is more than 0")
     if options.rounds < 3 or options.seconds <= 0:
         parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
     if options.without_vendor is not None:
@@ -96,7 +104,7 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
         raise SystemExit("benchmarks: the installed package has no operator with a workload for CUDA")
     compiled = chosen_to_compile(found, options.compile_problems)
     products = [t for t in found if t.kind != "rows"]
-    passes = [Pass(_EAGER, mix(found), 0)]
+    passes = [] if options.no_eager_pass else [Pass(_EAGER, mix(found), 0)]
     if compiled:
         passes.append(Pass(_COMPILED, compiled, 0, compile=True))
     for one in passes:
@@ -105,9 +113,14 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
         passes.append(Pass(_ALONE, mix(products), 0, exclude=_VENDOR))
         if fused := [t for t in compiled if t.kind == "fused"]:
             passes.append(Pass(_BOTH, fused, 0, compile=True, exclude=_VENDOR))
+    if not passes:
+        raise SystemExit(
+            "benchmarks: nothing to measure: --no-eager-pass leaves max-autotune's, of which there is none"
+        )
     total = sum(_SHARES[p.name] for p in passes)
     for one in passes:
         one.seconds = options.seconds * _SHARES[one.name] / total
+        one.workspace = None if options.workspace is None else options.workspace << 20
     return passes
 
 
@@ -129,7 +142,7 @@ def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int) -> str
     """One process; returns the key of the task at which it died, or None when it came to its end."""
     environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
     plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
-    plan["tasks"] = [t.plain() for t in left]
+    plan |= {"workspace": one.workspace, "tasks": [t.plain() for t in left]}
     argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdin is not None
@@ -197,6 +210,8 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
 
     machine = next((p.machine for p in passes if p.machine), {})
     manifest = ops.manifest()
+    given = passes[0].workspace
+    workspace = "their own" if given is None else f"{given >> 20} MiB"
     about = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
         **machine,
@@ -205,6 +220,7 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
         "mode": manifest.get("mode"),
         "targets": sorted({v["target"] for o in manifest["operators"] for v in o["variants"]}),
         "copy_speed": copy_speed,
+        "workspace": given,
         "rounds": rounds,
         "seconds": seconds,
     }
@@ -216,6 +232,7 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
 {", ".join(about["targets"])}; {sum(bool(r.facts.get("tuned")) for r in tuned)} of {len(tuned)} problems tuned)
 * the fastest copy runs at {copy_speed / 1e12:.2f} TB/s, read and written bytes together; "empty" is \
 {about.get("empty_kernel")}
+* workspace of the libraries: {workspace}; cuBLAS has {VENDOR_WORKSPACE >> 20} MiB
 * {counts}; {rounds} rounds; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
     return text, about
 

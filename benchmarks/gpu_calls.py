@@ -12,16 +12,18 @@ from gpu_second import SecondLibrary
 __all__ = ["compiled", "difference", "eager", "facts", "ours", "product", "second"]
 
 _f = torch.nn.functional
-_WORKSPACE = 32 << 20
-"""Bytes; what torch gives cuBLAS on Hopper."""
 
 
-def ours(arena: Arena) -> Run:
-    """The installed library's function, into outputs made beforehand, with a workspace of 32 MiB."""
+def _memory(size: int | None) -> Any:
+    return None if size is None else torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def ours(arena: Arena, size: int | None) -> Run:
+    """The installed library's function, into outputs made beforehand, with a workspace of `size` bytes or its own."""
     from aot_tune import ops
 
     function = getattr(ops, arena.task.operator)
-    workspace = torch.empty(_WORKSPACE, dtype=torch.uint8, device="cuda")
+    workspace = _memory(size)
     given: list[tuple[list[Any], dict[str, Any]]] = []
     for call in arena.calls:
         first = [getattr(call, t.name) for t in arena.operator.inputs]
@@ -39,26 +41,27 @@ def ours(arena: Arena) -> Run:
     return run
 
 
-def second(arena: Arena, library: SecondLibrary) -> tuple[Run, dict[str, Any]]:
-    """Another library's function with the same outputs and as much workspace, and what it says of the call."""
-    workspace = torch.empty(_WORKSPACE, dtype=torch.uint8, device="cuda")
+def second(arena: Arena, library: SecondLibrary, size: int | None) -> tuple[Run, dict[str, Any]]:
+    """Another library's function with the same outputs and such a workspace, and what it says of the call."""
+    workspace = _memory(size)
     bound = [library.bind(arena.operator, arena.task.problem, call) for call in arena.calls]
-    told = bound[0].explain()
-    facts = {key: told.get(key) for key in ("kernel", "variant", "target")} | {"tuned": told.get("tuned") == "yes"}
+    told = bound[0].explain(workspace)
+    facts = {key: told.get(key) for key in ("kernel", "variant", "target")}
+    facts |= {"tuned": told.get("tuned") == "yes", "workspace": int(told.get("workspace", 0))}
     return lambda i: bound[i].run(torch.cuda.current_stream().cuda_stream, workspace), facts
 
 
-def facts(arena: Arena) -> dict[str, Any]:
-    """What the library says of the call: variant, kernel, target and whether the problem was tuned."""
+def facts(arena: Arena, size: int | None) -> dict[str, Any]:
+    """What the library says of the call: variant, kernel, target, workspace, and whether the problem was tuned."""
     from aot_tune import ops
 
     call = arena.calls[0]
     given = {t.name: getattr(call, t.name) for t in arena.operator.tensors if getattr(call, t.name) is not None}
     try:
-        told = ops.explain(arena.task.operator, **given, **arena.task.problem.attributes)
+        told = ops.explain(arena.task.operator, **given, **arena.task.problem.attributes, workspace=_memory(size))
     except Exception as error:  # the times are good without it
         return {"missing": f"{type(error).__name__}: {error}"}
-    return {key: told.get(key) for key in ("tuned", "kernel", "variant", "target")}
+    return {key: told.get(key) for key in ("tuned", "kernel", "variant", "target", "workspace")}
 
 
 def product(arena: Arena) -> Run:

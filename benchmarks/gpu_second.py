@@ -29,6 +29,10 @@ class _Execution(ctypes.Structure):
     _fields_ = (("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("workspace_size", ctypes.c_size_t))
 
 
+def _execution(stream: int, workspace: Any) -> _Execution:
+    return _Execution(stream, *((None, 0) if workspace is None else (workspace.data_ptr(), workspace.numel())))
+
+
 class SecondLibrary:
     """The library below a folder: that of a wheel (`pip install --target`), or of a build.
 
@@ -92,13 +96,12 @@ class Bound:
         )
 
     def run(self, stream: int, workspace: Any) -> None:
-        """Compute on a stream, with a workspace: a tensor of bytes."""
-        execution = _Execution(stream, workspace.data_ptr(), workspace.numel())
-        self._library.checked(self._name, *self._arguments.call, ctypes.byref(execution))
+        """Compute on a stream, with a workspace: a tensor of bytes, or None for the library's own."""
+        self._library.checked(self._name, *self._arguments.call, ctypes.byref(_execution(stream, workspace)))
 
-    def explain(self) -> dict[str, str]:
-        """What the library says of the call: variant, kernel, target, tuned (`yes` or `no`), and more."""
-        text = ctypes.create_string_buffer(_TEXT)
-        self._library.checked(f"{self._name}_explain", *self._arguments.call, None, text, ctypes.c_size_t(_TEXT))
+    def explain(self, workspace: Any = None) -> dict[str, str]:
+        """What the library says of such a call: variant, kernel, target, tuned (`yes` or `no`), and more."""
+        text, how = ctypes.create_string_buffer(_TEXT), ctypes.byref(_execution(0, workspace))
+        self._library.checked(f"{self._name}_explain", *self._arguments.call, how, text, ctypes.c_size_t(_TEXT))
         lines = (line.partition(": ") for line in text.value.decode().splitlines())
         return {key: value for key, _, value in lines}

@@ -11,12 +11,15 @@ from typing import Any
 from gpu_tasks import LARGE, LARGER, Task
 from stats import Timing, geometric_mean
 
-__all__ = ["Result", "Verdict", "interval", "render_results", "render_verdicts", "verdicts"]
+__all__ = ["VENDOR_WORKSPACE", "Result", "Verdict", "interval", "render_results", "render_verdicts", "verdicts"]
 
 # Two-sided 95 % points of Student's distribution by degrees of freedom; beyond them the normal one's.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 _COMPILED = "max-autotune"
+
+VENDOR_WORKSPACE = 32 << 20
+"""Bytes that torch gives cuBLAS on Hopper. A variant that takes more is marked."""
 
 _SLOW_COPY = 0.9
 """Of the fastest copy's speed; copies of large sizes reach 0.94 of it and more, or 0.64 and less."""
@@ -233,7 +236,13 @@ def _line(result: Result, copy_speed: float) -> tuple[str, ...]:
     for other in ("torch.matmul", "eager", _COMPILED):
         cells += [_time(result, other), _ratio(result, other)]
     cells += ["", ""] if math.isnan(limit) else [f"{limit:.2f}", f"{limit / mine:.3f}"]
-    return (*cells, rate, f"{result.facts.get('kernel') or result.facts.get('variant') or ''}")
+    return (*cells, rate, _variant(result.facts))
+
+
+def _variant(facts: Mapping[str, Any]) -> str:
+    more = facts.get("workspace") or 0
+    name = f"{facts.get('kernel') or facts.get('variant') or ''}"
+    return f"{name}, workspace {more / 2**20:.1f} MiB" if more > VENDOR_WORKSPACE else name
 
 
 def _ratio(result: Result, other: str) -> str:

@@ -147,11 +147,15 @@ def _dtype(operator: Operator, entry: Problem) -> str:
     return entry.dtypes.get(variable, choices[0])
 
 
+def _group(task: Task) -> tuple[str, ...]:
+    return task.operator, task.kind, task.mode, task.group
+
+
 def mix(found: Sequence[Task]) -> list[Task]:
     """The tasks in an order in which every group has its turn early: what a time limit cuts off is spread evenly."""
     groups: dict[tuple[str, ...], list[Task]] = {}
     for task in found:
-        groups.setdefault((task.operator, task.kind, task.mode, task.group), []).append(task)
+        groups.setdefault(_group(task), []).append(task)
     generator = random.Random(0)
     placed = []
     for members in groups.values():
@@ -161,19 +165,19 @@ def mix(found: Sequence[Task]) -> list[Task]:
 
 
 def chosen_to_compile(found: Sequence[Task], count: int) -> list[Task]:
-    """Up to `count` fused products and as many row problems, spread over operators, sizes and epilogues."""
-    chosen: dict[str, list[Task]] = {}
-    for kind in ("fused", "rows"):
-        members = [t for t in mix([t for t in found if t.kind == kind]) if t.mode in ("bf16", "f16")]
-        taken: list[Task] = []
-        seen: set[tuple[str, ...]] = set()
-        for trait in (lambda t: (t.operator, t.group), lambda t: (t.group,), lambda t: (t.key,)):
-            for task in members:
-                if len(taken) < count and task not in taken and trait(task) not in seen:
-                    seen.add(trait(task))
-                    taken.append(task)
-        chosen[kind] = taken
+    """Up to `count` fused products and as many row problems: of each operator, mode and size in turn."""
+    products, rows = ([t for t in _in_turn(found) if t.kind == kind][:count] for kind in ("fused", "rows"))
     # What a time limit cuts off is of both kinds; max-autotune takes 20 s for a product, and a few for rows.
-    rows, products = chosen["rows"], chosen["fused"]
-    turns = range(max(len(products), -(-len(rows) // 4)))
-    return [task for i in turns for task in (*rows[4 * i : 4 * i + 4], *products[i : i + 1])]
+    turns = range(max(len(products), -(-len(rows) // 2)))
+    return [task for i in turns for task in (*rows[2 * i : 2 * i + 2], *products[i : i + 1])]
+
+
+def _in_turn(found: Sequence[Task]) -> list[Task]:
+    """The first of every group, then the second of those that have two, and so on: small groups are whole early."""
+    places: dict[tuple[str, ...], int] = {}
+    placed = []
+    for task in mix(found):
+        place = places.setdefault(_group(task), 0)
+        places[_group(task)] += 1
+        placed.append((place, task))
+    return [task for _, task in sorted(placed, key=lambda pair: pair[0])]

@@ -28,6 +28,7 @@ class Server:
     def __init__(self, plan: dict[str, Any], replies: TextIO) -> None:
         self.plan, self.replies = plan, replies
         self.end = time.monotonic() + plan["seconds"]
+        self.workspace: int | None = plan["workspace"]
         self.empty, self.empty_name = empty_kernel()
         self.second = SecondLibrary(Path(plan["second"])) if plan["second"] else None
 
@@ -60,7 +61,7 @@ class Server:
         """Verify and race one task."""
         torch.backends.cuda.matmul.allow_tf32 = task.mode == "f32 tf32"
         arena = Arena(task)
-        run = ours(arena)
+        run = ours(arena, self.workspace)
         other = eager(arena)
         off = difference(arena, run, other)
         if not off <= _OFF[task.mode]:
@@ -73,7 +74,7 @@ class Server:
         times = race(contenders, self.plan["rounds"])
         return {
             "us": times,
-            "facts": facts(arena),
+            "facts": facts(arena, self.workspace),
             "beside": beside,
             "sets": arena.sets,
             "nodes": contenders[0].nodes,
@@ -86,7 +87,7 @@ class Server:
         if self.second is None or task.kind == "rows":
             return {}
         try:
-            run, told = second(arena, self.second)
+            run, told = second(arena, self.second, self.workspace)
             off = difference(arena, run, other)
         except RuntimeError as error:
             return {SECOND: {"error": str(error)[:300]}}

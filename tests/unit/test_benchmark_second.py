@@ -45,6 +45,9 @@ def test_it_computes_what_its_module_computes(library: SecondLibrary, ops) -> No
     told = bound.explain()
     assert told["variant"] == ops.explain("gemm", a=a, b=b, bias=bias, residual=residual, activation="relu")["variant"]
     assert (told["operator"], told["tuned"]) == ("gemm", "no")
+    bound.run(0, None)
+    np.testing.assert_array_equal(out.numpy(), wanted)
+    assert bound.explain(torch.empty(64, dtype=torch.uint8))["variant"] == told["variant"]
 
 
 def test_scalars_are_passed_in_their_own_types(library: SecondLibrary, ops) -> None:
@@ -154,12 +157,47 @@ def test_without_a_second_library_the_first_is_seen_with_vendor_variants_off(scr
     assert "`--without-vendor` tells" in text
 
 
-def test_what_max_autotune_compiles_is_of_both_kinds_and_begins_with_what_compiles_fast() -> None:
+def test_what_max_autotune_compiles_is_of_both_kinds_and_of_all_modes() -> None:
     found = tasks(["gemm", "softmax", "rms_norm"])
     for count in (1, 6, 20):
         chosen = chosen_to_compile(found, count)
         kinds = [t.kind for t in chosen]
         assert kinds.count("rows") == kinds.count("fused") == count
         assert len({t.key for t in chosen}) == 2 * count
-        assert kinds[: min(count, 4)] == ["rows"] * min(count, 4)
-    assert kinds[:25].count("fused") == 5
+        assert kinds[:3] == ["rows", *(["rows", "fused"] if count > 1 else ["fused"])][: len(kinds)]
+    fused = [t for t in chosen if t.kind == "fused"]
+    groups = {(t.mode, t.group) for t in found if t.kind == "fused"}
+    assert {(t.mode, t.group) for t in fused[: len(groups)]} == groups
+    few = [t for t in found if (t.kind, t.mode, t.group) == ("fused", "f32 tf32", "above")]
+    early = {t.key for t in chosen_to_compile(found, len(few) * len(groups))}
+    assert {t.key for t in few} < early  # a small group is whole early
+
+
+def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None:
+    us = {"aot_tune": [1.0] * 3, "torch.matmul": [1.5] * 3}
+    for taken, told in ((32 << 20, "| cutlass |"), (63 << 20, "| cutlass, workspace 63.0 MiB |")):
+        result = gpu_tables.Result(TASK, us, {"kernel": "cutlass", "workspace": taken})
+        text, _ = script._report([script.Pass("eager", [TASK], 1.0, results=[result])], 1e12)
+        assert told in text
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "workspace"),
+    [
+        ([], ["eager", "max-autotune"], None),
+        (["--no-eager-pass", "--workspace", "32"], ["max-autotune"], 32 << 20),
+        (["--compile-problems", "0"], ["eager"], None),
+    ],
+)
+def test_passes_are_those_that_are_asked_for(script: ModuleType, monkeypatch, given, names, workspace) -> None:
+    monkeypatch.setattr(sys, "argv", ["cuda.py", "--no-vendor-pass", "--seconds", "100", *given])
+    passes = script._passes(script._arguments())
+    assert [p.name for p in passes] == names
+    assert [p.workspace for p in passes] == [workspace] * len(names)
+    assert sum(p.seconds for p in passes) == pytest.approx(100)
+
+
+def test_nothing_to_measure_is_told(script: ModuleType, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["cuda.py", "--no-vendor-pass", "--no-eager-pass", "--compile-problems", "0"])
+    with pytest.raises(SystemExit, match="--no-eager-pass leaves max-autotune's"):
+        script._passes(script._arguments())
