@@ -30,7 +30,7 @@ KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in KERNELS]
 TARGET = {t.name: t for t in TARGETS}
 HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
-HOPPER_ON = ("cuda_flat",)
+HOPPER_ON = ("cuda_flat", "cuda_rows_few")
 RENDERER = Renderer([TEMPLATES])
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
@@ -258,6 +258,19 @@ def test_rows_in_registers_on_the_host(name: str, dtype: str, config: Config, tm
     if name == "rms_norm":
         for absent in (("residual", "residual_out"), ("residual",), ("residual_out",)):
             check(op, call, dtype, {"R": 5, "D": 1032}, absent=absent)
+
+
+@pytest.mark.parametrize(("dtype", "vectors"), [("bf16", 1), ("f32", 2), ("f16", 2)])
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "silu_mul"])
+def test_few_rows_on_the_host(name: str, dtype: str, vectors: int, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    config: Config = {} if name == "silu_mul" else {"VECTORS": vectors}
+    call = build_for_host(tmp_path, render(op, op.kernel("cuda_rows_few"), HOPPER, config, dtype))
+    for rows, width in ((1, 8), (70, 72), (37, 2056), (2, 40008)):
+        check(op, call, dtype, {"R": rows, "D": width})
+    check(op, call, dtype, {"R": 13, "D": 40}, special=True)
+    if name == "rms_norm":
+        check(op, call, dtype, {"R": 5, "D": 1032}, absent=("residual",))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
