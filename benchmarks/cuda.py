@@ -232,7 +232,7 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
 {", ".join(about["targets"])}; {sum(bool(r.facts.get("tuned")) for r in tuned)} of {len(tuned)} problems tuned)
 * the fastest copy runs at {copy_speed / 1e12:.2f} TB/s, read and written bytes together; "empty" is \
 {about.get("empty_kernel")}
-* workspace of the libraries: {workspace}; cuBLAS has {VENDOR_WORKSPACE >> 20} MiB
+* workspace of the libraries: {workspace}; torch gives cuBLAS {VENDOR_WORKSPACE >> 20} MiB on Hopper
 * {counts}; {rounds} rounds; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
     return text, about
 

@@ -197,8 +197,8 @@ CUTLASS_TF32 = Kernel(
 )
 
 # The same by f16, of which Hopper makes twice as many: worth it where that saves more than making the halves costs, six
-# bytes of traffic for each element of both factors. An H200 took 295 us for 4096 x 4096 x 4096 with a residual instead of
-# 401, about as long for 1024 rows, longer for 512; where a row does not fit, 1254.
+# bytes of traffic for each element of both factors. An H200 took 295 us for 4096 x 4096 x 4096 and a residual, not 401,
+# about as long for 1024 rows, longer for 512; where a row does not fit, 1254.
 _HALVES = table(
     "TN",
     (256,),  # [1024 x 4096, 4096 x 4096]

@@ -131,8 +131,8 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
-# Few rows take as long as their weights need from memory. They come while the kernel before is at work: on an H200 1.13
-# us instead of 1.47 for a row of 1024.
+# Few rows take as long as their weights need from memory. They come while the kernel before is at work: in one race on
+# an H200 1.17 us instead of 1.32 for a row of 1024 in f32.
 CUDA_ROWS_FEW = Kernel(
     "cuda_rows_few",
     "layer_norm/cuda_rows.cu.j2",

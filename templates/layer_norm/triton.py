@@ -44,31 +44,3 @@ def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.cons
         biases = tl.load(bias + at, mask=at < D, other=0.0).to(tl.float32)
         centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
         tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)
-
-
-@triton.jit
-def layer_norm_twice(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.constexpr):
-    """A row of a program: moments of its parts, for which it stays in L2, then write, after which it leaves first."""
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    out += row * out_row
-    columns = tl.arange(0, BLOCK)
-    mean = 0.0
-    squares = 0.0
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        count = tl.minimum(D - first, BLOCK).to(tl.float32)
-        values = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        part = tl.sum(values, 0) / count
-        centred = tl.where(at < D, values - part, 0.0)
-        share = count / (first + count)
-        apart = part - mean
-        mean += apart * share
-        squares += tl.sum(centred * centred, 0) + apart * apart * first * share
-    scale = tl.rsqrt(squares / D + eps)
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        centred = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_first").to(tl.float32) - mean
-        tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)

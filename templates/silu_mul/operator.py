@@ -114,25 +114,6 @@ CUDA_ROWS = Kernel(
     compile_seconds=4.0,
 )
 
-# The next kernel is started before this one waits: an H200 takes 1.00 us for a row of 14336 in f32 instead of 1.05.
-CUDA_ROWS_FEW = Kernel(
-    "cuda_rows_few",
-    "silu_mul/cuda_rows.cu.j2",
-    backend="nvcc",
-    parameters=(
-        Parameter("VECTORS", (1,)),
-        Parameter("BLOCK", (128,)),
-        Parameter("RESIDENT", (0,)),
-        Parameter("STREAM", (False,)),
-        Parameter("AHEAD", (True,)),
-    ),
-    constraints=(target("capability") >= 90,),
-    requires=WHOLE_PIECES,
-    worthwhile=(R * D <= 1048576,),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
-)
-
 _WAVE_PARAMETERS = (Parameter("VECTORS", (2, 3, 4)), Parameter("RESIDENT", (1024, 1536, 2048)))
 _WAVE_ON_HOPPER = table("VECTORS RESIDENT", (2, 2048))
 
@@ -163,7 +144,6 @@ CUDA_WAVE = Kernel(
 CUDA_KERNELS = (
     Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
-    CUDA_ROWS_FEW,
     CUDA_WAVE,
 )
 

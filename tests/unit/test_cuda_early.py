@@ -21,19 +21,20 @@ def launches_early(source: str) -> bool:
     return "return launch_early(" in source
 
 
-def faults(ptx: str) -> list[str]:
-    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended."""
+def faults(ptx: str, ahead: bool = False) -> list[str]:
+    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended.
+
+    Kernels that are `ahead` let the next one start before they wait: it waits, too.
+    """
     found = []
     for entry in ptx.split(".entry ")[1:]:
         name = entry.partition("(")[0]
         if "_any" in name:
             continue
         steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global[\w.:]*", entry)
-        if steps.count("griddepcontrol.launch_dependents") != 1:  # it may come first: the next kernel waits, too
-            found.append(f"{name} lets no kernel start")
-        steps = [s for s in steps if s != "griddepcontrol.launch_dependents"]
-        if steps[:1] != ["griddepcontrol.wait"]:
-            found.append(f"{name} begins with {steps[:1]}")
+        first = ["griddepcontrol.launch_dependents"] * ahead + ["griddepcontrol.wait"]
+        if steps[: len(first)] != first or steps.count("griddepcontrol.launch_dependents") != 1:
+            found.append(f"{name} begins with {steps[:2]}")
         found += [f"{name} has {step}" for step in steps if ".nc" in step]
     return found
 
@@ -68,27 +69,36 @@ def test_nothing_is_read_or_written_before_earlier_kernels_have_ended(
     op: Operator, kernel: Kernel, tmp_path: Path
 ) -> None:
     config = next(c for c in kernel.configs(HOPPER.facts) if not c.get("STREAM", False))
-    assert not faults(ptx_of(render(op, kernel, HOPPER, config, "bf16").source, tmp_path))
+    assert not faults(ptx_of(render(op, kernel, HOPPER, config, "bf16").source, tmp_path), "AHEAD" in config)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_weights_come_to_l2_before_earlier_kernels_have_ended(name: str, tmp_path: Path) -> None:
     op = OPERATORS[name]
-    ptx = ptx_of(render(op, op.kernel("cuda_rows_few"), HOPPER, {"VECTORS": 1}, "bf16").source, tmp_path)
+    source = render(op, op.kernel("cuda_rows_few"), HOPPER, {"VECTORS": 1}, "bf16").source
+    weights = [t.name for t in op.inputs if t.name in ("weight", "bias")]
+    assert re.findall(r"prefetch_tile<V>\(args\.(\w+), ", source) == weights
+    ptx = ptx_of(source, tmp_path)
     for entry in (e for e in ptx.split(".entry ")[1:] if "_any" not in e.partition("(")[0]):
         ahead = entry.partition("griddepcontrol.wait")[0]
-        assert ahead.count("prefetch.global.L2") == sum(t.name in ("weight", "bias") for t in op.inputs)
+        assert ahead.count("prefetch.global.L2") == len(weights)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("  wait_for_earlier_kernels();\n", ""), ("ld.global.v4.u32", "ld.global.nc.v4.u32")],
-    ids=["no wait", "loads of what nobody writes"],
+    ("name", "old", "new"),
+    [
+        ("cuda_rows", "  wait_for_earlier_kernels();\n", ""),
+        ("cuda_rows", "ld.global.v4.u32", "ld.global.nc.v4.u32"),
+        ("cuda_rows_few", "  wait_for_earlier_kernels();\n", ""),
+        ("cuda_rows_few", "  wait_for_earlier_kernels();\n  load(r);\n", "  load(r);\n  wait_for_earlier_kernels();\n"),
+        ("cuda_rows_few", "  let_later_kernels_start();\n", ""),
+    ],
+    ids=["no wait", "loads of what nobody writes", "no wait of few", "loads before the wait", "no start"],
 )
-def test_faults_are_noticed(old: str, new: str, tmp_path: Path) -> None:
+def test_faults_are_noticed(name: str, old: str, new: str, tmp_path: Path) -> None:
     op = OPERATORS["rms_norm"]
-    source = render(op, op.kernel("cuda_rows"), HOPPER, {"STREAM": False}, "bf16").source
+    source = render(op, op.kernel(name), HOPPER, {"STREAM": False}, "bf16").source
     assert source.count(old) == 1
-    assert faults(ptx_of(source.replace(old, new), tmp_path))
+    assert faults(ptx_of(source.replace(old, new), tmp_path), ahead=name == "cuda_rows_few")

@@ -166,10 +166,18 @@ def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str,
     assert said["faults"] == []
 
 
+_EARLIER = 'eviction_policy="evict_last").to(tl.float32)\n        squares '
+_LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
+
+
 @needs_triton
 @pytest.mark.parametrize(
     ("operator", "name", "change"),
-    [("flash_attention", "triton_64", "keys[None, :] < N"), ("gemm", "triton_gemv", "k + first < whole")],
+    [
+        ("flash_attention", "triton_64", "keys[None, :] < N"),
+        ("gemm", "triton_gemv", "k + first < whole"),
+        ("rms_norm", "triton_twice", _LAST_PART_ONLY),
+    ],
 )
 def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name: str, change: str) -> None:
     said = interpret(operator, name, change)

@@ -105,13 +105,14 @@ def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
 
 
 def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]:
-    wide = "long" in kernel.name
+    wide = "long" in kernel.name or "twice" in kernel.name
     for r, d in ((3, 20001), (1, 8200)) if wide else ((1, 1000), (5, 517), (37, 40)):
         for present in ((), ("residual", "residual_out"), ("residual",)) if op.name == "rms_norm" else ((),):
             yield problem(R=r, D=d, present=present, dtypes={"T": dtype})
     if kernel.name != "triton_flat":
         first, out = op.tensors[0].name, op.tensors[-1].name if op.name != "rms_norm" else "out"
-        yield problem(R=3, D=1000, strides={first: (1021, 1), out: (1003, 1)}, dtypes={"T": dtype})
+        d = 9000 if wide else 1000
+        yield problem(R=3, D=d, strides={first: (d + 21, 1), out: (d + 3, 1)}, dtypes={"T": dtype})
 
 
 def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
@@ -161,12 +162,13 @@ def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
 
 
 def module_of(path: Path, change: str = "") -> Any:
-    """A file of kernels as a module; `change` is taken for a condition that always holds."""
+    """A file of kernels as a module; `change`: a condition that always holds then, or text, `old => new`."""
     if change:
         text = path.read_text()
-        assert text.count(change) == 1
+        old, _, new = change.partition(" => ")
+        assert text.count(old) == 1
         changed = Path(os.environ["TRITON_CACHE_DIR"]) / "changed.py"
-        changed.write_text(text.replace(change, f"({change}) | True"))
+        changed.write_text(text.replace(old, new or f"({old}) | True"))
         path = changed
     spec = importlib.util.spec_from_file_location(f"kernels_{path.parent.name}", path)
     assert spec is not None
