@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.compile.cuda_toolkit import find_cutlass
 from aot_tune.errors import AotTuneError, CacheError
+from aot_tune.options import OPTIONS, misspelt
 from aot_tune.storage import CacheLocation, cache_location, check_folder
 
 __all__ = ["examine"]
@@ -52,6 +53,8 @@ def examine(*, verbose: bool = False) -> int:
     print(f"sandbox    {_sandbox(features(), verbose)}")
     print(f"compiles   {parallel_compiles(os.environ).reason}")
     problems += _cache(cache_location(os.environ))
+    for line in _options(os.environ):
+        print(f"options    {line}")
     print(_answer(problems, list(best.values())))
     return 1 if problems else 0
 
@@ -61,6 +64,16 @@ def _answer(problems: int, targets: Sequence[str]) -> str:
     if problems:
         return f"answer     {problems} thing{'s' * (problems > 1)} above would stop a build, or the tuning for the GPU"
     return f"answer     a build here tunes for {' and '.join(targets)}" if targets else "answer     nothing to tune for"
+
+
+_HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
+
+
+def _options(environment: Mapping[str, str]) -> list[str]:
+    """What the environment asks of a build that is not looked at here, and what it may have meant to."""
+    others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
+    said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
+    return [*([said] if said else ()), *misspelt(environment)]
 
 
 def _sandbox(found: dict[str, int], verbose: bool) -> str:

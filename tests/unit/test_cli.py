@@ -130,6 +130,15 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
     assert "answer  " in done.stdout
 
 
+def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
+    heeded = {"AOT_TUNE_CACHE_DIR": "/cache", "AOT_TUNE_JOBS": "2", "AOT_TUNE_MODE": "", "HOME": "/"}
+    assert doctor._options(heeded) == []
+    (said,) = doctor._options({**heeded, "AOT_TUNE_MODE": "replay", "AOT_TUNE_TARGETS": "cuda"})
+    assert said.startswith("AOT_TUNE_MODE, AOT_TUNE_TARGETS: set, but not considered")
+    (said,) = doctor._options({"AOT_TUNE_TARGET": "cuda"})
+    assert "AOT_TUNE_TARGETS" in said
+
+
 def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared, file = tmp_path / "shared", tmp_path / "file"
     shared.mkdir()
