@@ -240,9 +240,8 @@ def _line(result: Result, copy_speed: float) -> tuple[str, ...]:
 
 
 def _variant(facts: Mapping[str, Any]) -> str:
-    more = facts.get("workspace") or 0
-    name = f"{facts.get('kernel') or facts.get('variant') or ''}"
-    return f"{name}, workspace {more / 2**20:.1f} MiB" if more > VENDOR_WORKSPACE else name
+    name, taken = f"{facts.get('kernel') or facts.get('variant') or ''}", facts.get("workspace") or 0
+    return f"{name}, workspace {taken / 2**20:.1f} MiB" if taken > VENDOR_WORKSPACE else name
 
 
 def _ratio(result: Result, other: str) -> str:

@@ -67,10 +67,11 @@ def _answer(problems: int, targets: Sequence[str]) -> str:
 
 
 _HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
+"""Options of which the lines on cache and compiles tell."""
 
 
 def _options(environment: Mapping[str, str]) -> list[str]:
-    """What the environment asks of a build that is not looked at here, and what it may have meant to."""
+    """A line for the options in the environment that nothing here considers, and one for each that is misspelt."""
     others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
     said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
     return [*([said] if said else ()), *misspelt(environment)]

@@ -204,5 +204,6 @@ def test_kernels_compile_for_every_target(build: Program, operator: str, name: s
         products = operator in ("gemm", "flash_attention") and int(config.get("BLOCK_M", 0)) >= 64
         assert ("wgmma" in said["uses"]) == products
         assert ("tensormaps" in said["uses"]) == on_descriptors
+        assert {"stays in L2", "leaves L2 first"} <= set(said["uses"]) or "twice" not in name
     for build, said in built.items():
         assert said["waits"] == (EARLY in name and build.startswith("90")), build

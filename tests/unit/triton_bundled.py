@@ -336,6 +336,7 @@ def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[s
     built = compile_source(ASTSource(function, one.signature, constexprs, divisible), target=where, options=options)
     ptx = built.asm.get("ptx", "")
     marks = {"wgmma": "wgmma.mma_async", "tensormaps": "cp.async.bulk.tensor", "float64": ".f64"}
+    marks |= {"stays in L2": "L2::evict_last", "leaves L2 first": "L2::evict_first"}
     uses = [name for name, text in marks.items() if text in ptx]
     waits = "griddepcontrol.wait" in ptx.partition("ld.global")[0]  # before its first load
     return {"shared": built.metadata.shared, "warps": built.metadata.num_warps, "uses": uses, "waits": waits}
