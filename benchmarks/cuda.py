@@ -1,4 +1,4 @@
-"""Measures the installed aot_tune on one NVIDIA GPU, side by side with torch (eager, max-autotune) and plain copies.
+"""Measures the installed aot_tune on NVIDIA GPUs, side by side with torch (eager, max-autotune) and plain copies.
 
 Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,softmax] [--without-vendor FOLDER]
     [--json FILE] [--markdown FILE]
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib.metadata import version
@@ -74,6 +74,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--workspace", type=int, metavar="MIB",
                         help="workspace of the libraries (default: their own; torch gives cuBLAS 32)")  # fmt: skip
+    parser.add_argument("--gpus", type=int, default=1, metavar="N",
+                        help="share the problems out among the first N, which are alike (default 1)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file")
     options = parser.parse_args()
@@ -83,6 +85,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(every)}")
     if options.workspace is not None and options.workspace <= 0:
         parser.error("--workspace is more than 0")
+    if options.gpus < 1:
+        parser.error("--gpus is at least 1")
     if options.rounds < 3 or options.seconds <= 0:
         parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
     if options.without_vendor is not None:
@@ -124,23 +128,45 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
     return passes
 
 
-def _run(one: Pass, rounds: int) -> None:
-    """Run a pass in a process; where it dies at a task, another carries on with the next."""
+def _run(one: Pass, rounds: int, gpus: int) -> None:
+    """Run a pass, each GPU its share of the tasks; those of a pass and what they are raced against are on one."""
+    if gpus == 1:
+        _run_share(one, one.tasks, rounds, {})
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+    if len(visible) < gpus:
+        raise SystemExit(f"benchmarks: --gpus {gpus}, but CUDA_VISIBLE_DEVICES names {len(visible)}: name more")
+    shares = [
+        threading.Thread(
+            target=_run_share, args=(one, one.tasks[i::gpus], rounds, {"CUDA_VISIBLE_DEVICES": visible[i]})
+        )
+        for i in range(gpus)
+    ]
+    for share in shares:
+        share.start()
+    for share in shares:
+        share.join()
+    place = {t.key: i for i, t in enumerate(one.tasks)}
+    one.results.sort(key=lambda r: place[r.task.key])
+
+
+def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, environment: Mapping[str, str]) -> None:
+    """Run tasks in a process; where it dies at a task, another carries on with the next."""
     end = time.monotonic() + one.seconds
-    left = list(one.tasks)
+    left = list(tasks)
     while left and time.monotonic() < end:
-        began = _worker(one, left, end - time.monotonic(), rounds)
+        began = _worker(one, left, end - time.monotonic(), rounds, environment)
         if began is None:
             return
         culprit = next((t for t in left if t.key == began), left[0])
         one.results.append(Result(culprit, error="the process died or got stuck here"))
-        done = {r.task.key for r in one.results}
+        done = {r.task.key for r in list(one.results)}
         left = [t for t in left if t.key not in done]
 
 
-def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int) -> str | None:
+def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, environment: Mapping[str, str]) -> str | None:
     """One process; returns the key of the task at which it died, or None when it came to its end."""
-    environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
+    environment = {**os.environ, **environment, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
     plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
     plan |= {"workspace": one.workspace, "tasks": [t.plain() for t in left]}
     argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
@@ -205,7 +231,9 @@ def _driver() -> dict[str, str]:
     return dict(zip(names, (w.strip() for w in done.stdout.splitlines()[0].split(",")), strict=False))
 
 
-def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int) -> tuple[str, dict[str, Any]]:
+def _head(
+    passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int, gpus: int
+) -> tuple[str, dict[str, Any]]:
     from aot_tune import ops
 
     machine = next((p.machine for p in passes if p.machine), {})
@@ -223,9 +251,11 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
         "workspace": given,
         "rounds": rounds,
         "seconds": seconds,
+        "gpus": gpus,
     }
     counts = "; ".join(f"{p.name}: {len(p.results)} of {len(p.tasks)} problems" for p in passes)
     tuned = [r for r in passes[0].results if not r.error]
+    shared = f", on {gpus} GPUs" if gpus > 1 else ""
     text = f"""\
 * {about["date"]}, {about.get("gpu")}, driver {about["driver_version"]}, torch {about.get("torch")} (CUDA \
 {about.get("cuda")}, cuBLAS {about.get("cublas")}), aot_tune {about["aot_tune"]} (mode {about["mode"]}; variants for \
@@ -233,7 +263,7 @@ def _head(passes: Sequence[Pass], copy_speed: float, seconds: float, rounds: int
 * the fastest copy runs at {copy_speed / 1e12:.2f} TB/s, read and written bytes together; "empty" is \
 {about.get("empty_kernel")}
 * workspace of the libraries: {workspace}; torch gives cuBLAS {VENDOR_WORKSPACE >> 20} MiB on Hopper
-* {counts}; {rounds} rounds; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
+* {counts}; {rounds} rounds{shared}; the run took {seconds:.0f} s; clocks at the start {machine.get("clocks")}"""
     return text, about
 
 
@@ -304,7 +334,7 @@ def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) 
     speeds = [s for p in passes for s in p.copy_speeds]
     speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
     copy_speed = max(speeds, default=math.nan)
-    head, about = _head(passes, copy_speed, seconds, options.rounds)
+    head, about = _head(passes, copy_speed, seconds, options.rounds, options.gpus)
     tables, found = _report(passes, copy_speed)
     text = f"{head}\n\n{tables}\n"
     if options.markdown is not None:
@@ -330,7 +360,7 @@ def main() -> None:
         one.seconds += spare
         _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
         start = time.monotonic()
-        _run(one, options.rounds)
+        _run(one, options.rounds, options.gpus)
         spare = max(one.seconds - (time.monotonic() - start), 0.0)
         text, found = _write(passes, options, time.monotonic() - began)
     print(text)

@@ -382,8 +382,10 @@ def config_facts(config: Mapping[str, ConfigValue]) -> dict[str, int]:
 
 
 def depends(expr: Expr | None, config: Mapping[str, ConfigValue]) -> bool:
-    """Whether an expression has different values in different calls of one config."""
-    return expr is not None and bool(expr.substitute(config_facts(config)).facts())
+    """Whether an expression has different values in different calls of one config on one target."""
+    if expr is None:
+        return False
+    return any(not f.startswith("target.") for f in expr.substitute(config_facts(config)).facts())
 
 
 def of_device(expr: Expr | None) -> bool:

@@ -34,6 +34,9 @@ _SCALARS = {"f32": "fp32", "f64": "fp32", "i32": "i32", "i64": "i64"}
 
 _TYPES = ("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "fp16", "bf16", "fp32", "fp64")
 
+_FIRST_WITH_PDL = 90
+"""The level from which on kernels may begin before the one in front of them has ended."""
+
 
 def render_triton(
     operator: Operator, candidate: Candidate, target: Target, constants: Mapping[str, int] | None = None
@@ -134,7 +137,7 @@ class _Scene:
                 raise RenderError(f"{self.what}: launch option {name}={value!r} is not a number")
             if value is not None:
                 found[name] = value
-        if function.launch_pdl and self.target.family != "hip":
+        if function.launch_pdl and self.target.family == "cuda" and self.target.level >= _FIRST_WITH_PDL:
             found["launch_pdl"] = True
         if function.cooperative:
             found["launch_cooperative_grid"] = True

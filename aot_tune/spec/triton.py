@@ -136,7 +136,8 @@ class TritonFunction:
         grid: one to three expressions, or a function of a mapping that gives the kernel's arguments and parameters by
             name, as Triton's own grids are; it is run once, with expressions.
         options: launch options by name, integers or expressions of the call and of parameters.
-        launch_pdl: the kernel calls `gdc_wait`: it may begin before the kernel in front of it has ended.
+        launch_pdl: the kernel calls `gdc_wait`: where GPUs have such launches, from sm_90 on, it may begin before the
+            kernel in front of it has ended.
         cooperative: all blocks must run at a time.
         reset_to_zero: outputs and buffers, as kernel arguments, that are set to 0 before each launch.
         narrow: integer arguments of 32 bits in all code, as offsets of block pointers and descriptors must be. Calls in

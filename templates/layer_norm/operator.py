@@ -17,11 +17,13 @@ from aot_tune.spec import (
     alignment,
     among,
     dims,
+    dtype_index,
     parameter,
     problem,
     stride,
     table,
     target,
+    where,
 )
 
 from .triton_kernels import TRITON_KERNELS
@@ -44,6 +46,8 @@ WHOLE_PIECES = (
     stride("out", 0) % 8 == 0,
     *(alignment(tensor) >= 16 for tensor in ("x", "weight", "bias", "out")),
 )
+# What the registers of a block hold, 1024 pieces: a longer row takes a loop over elements.
+IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -89,8 +93,9 @@ def cuda_workload() -> tuple[Problem, ...]:
     """BERT-large (1024) and wider models; in bf16, a few in f16 and f32."""
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for d in (1024, 3584, 4096, 8192) for r in rows]
-    found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in ((1, 1024), (4096, 1024), (16384, 4096))]
-    found += [problem(R=r, D=d) for r, d in ((1, 1024), (256, 1024), (4096, 1024), (16384, 4096))]
+    shapes = (*((r, 1024) for r in (1, 64, 256, 4096, 16384)), (1024, 4096), (16384, 4096))
+    found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in shapes]
+    found += [problem(R=r, D=d) for r, d in shapes]
     return tuple(found)
 
 
@@ -102,7 +107,7 @@ _ROWS_PARAMETERS = (
 )
 # An H200 timed others, too, on problems from 4 MB on: one was 2 % faster on one of them. STREAM was 10 % faster where a
 # call takes as much as L2 holds, and by what else was there 3 to 6 % slower than a race said.
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False), (1, 128, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",
@@ -145,8 +150,8 @@ CUDA_ROWS_FEW = Kernel(
         Parameter("AHEAD", (True,)),
     ),
     constraints=(target("capability") >= 90,),
-    requires=WHOLE_PIECES,
-    worthwhile=(D <= 8192, R <= 256),
+    requires=(*WHOLE_PIECES, IN_ONE_BLOCK),
+    worthwhile=(R <= 256,),
     follows={"f16": "bf16"},
     compile_seconds=4.0,
 )

@@ -1,12 +1,31 @@
-"""Layer norm of rows whose elements follow each other; the variance is that of the centred values."""
+"""Layer norm of rows whose elements follow each other; the variance is that of the centred values.
+
+With EARLY, programs may begin before the kernel in front of this one has ended.
+"""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["R"])
-def layer_norm_rows(x, weight, bias, out, eps, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
+def layer_norm_rows(
+    x,
+    weight,
+    bias,
+    out,
+    eps,
+    x_row,
+    out_row,
+    R,
+    D,
+    BLOCK_R: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     """BLOCK_R rows of a program, whole: BLOCK_D is at least D. Strides are those of rows, in elements."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (rows[:, None] < R) & (columns < D)
@@ -22,8 +41,11 @@ def layer_norm_rows(x, weight, bias, out, eps, x_row, out_row, R, D, BLOCK_R: tl
 
 
 @triton.jit
-def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.constexpr):
+def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A row of a program: mean, variance, then write; only the first walk reads memory."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
     out += row * out_row
@@ -43,4 +65,50 @@ def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.cons
         weights = tl.load(weight + at, mask=at < D, other=0.0).to(tl.float32)
         biases = tl.load(bias + at, mask=at < D, other=0.0).to(tl.float32)
         centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
+        tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)
+
+
+@triton.jit
+def layer_norm_twice(
+    x,
+    weight,
+    bias,
+    out,
+    eps,
+    x_row,
+    out_row,
+    D,
+    END: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """A row of a program: moments of its blocks, for which it stays in L2, then write, after which it leaves first.
+
+    END is where the last block ends.
+    """
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    out += row * out_row
+    columns = tl.arange(0, BLOCK)
+    mean = 0.0
+    squares = 0.0
+    for first in tl.range(0, END, BLOCK):
+        at = first + columns
+        count = tl.minimum(D - first, BLOCK).to(tl.float32)
+        values = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        part = tl.sum(values, 0) / count
+        centred = tl.where(at < D, values - part, 0.0)
+        share = count / (first + count)
+        apart = part - mean
+        mean += apart * share
+        squares += tl.sum(centred * centred, 0) + first * share * apart * apart
+    scale = tl.rsqrt(squares / D + eps)
+    for first in tl.range(0, END, BLOCK):
+        at = first + columns
+        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        centred = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_first").to(tl.float32) - mean
         tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)

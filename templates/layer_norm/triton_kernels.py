@@ -22,7 +22,10 @@ R, D = dims("R D")
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 
-_STRIDES = {"x_row": stride("x", 0), "out_row": stride("out", 0)}
+# Where GPUs have launches of kernels that begin before the one in front of them has ended.
+EARLY = target("capability") >= 90
+
+_SHARED_ARGUMENTS = {"x_row": stride("x", 0), "out_row": stride("out", 0), "EARLY": EARLY}
 _SHARED: dict[str, Any] = {
     "backend": "triton",
     "requires": (
@@ -40,8 +43,9 @@ TRITON_ROWS = Kernel(
     "triton_rows",
     triton=TritonFunction(
         "layer_norm/triton.py:layer_norm_rows",
-        arguments={**_STRIDES, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
+        arguments={**_SHARED_ARGUMENTS, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
         grid=(R,),
+        launch_pdl=True,
     ),
     listed=table("num_warps", (2,), (4,), (8,), (16,)),
     constraints=(~HOPPER | (parameter("num_warps") <= 8),),
@@ -54,25 +58,42 @@ TRITON_TILES = Kernel(
     triton=TritonFunction(
         "layer_norm/triton.py:layer_norm_rows",
         arguments={
-            **_STRIDES,
+            **_SHARED_ARGUMENTS,
             "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
             "BLOCK_D": next_power_of_2(D),
         },
         grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+        launch_pdl=True,
     ),
-    listed=table("ELEMENTS num_warps", (4096, 4), (8192, 4), (8192, 8)),
-    constraints=(~HOPPER | (parameter("ELEMENTS") == 4096),),
-    worthwhile=(D <= 2048, R >= 1024),
+    listed=table("ELEMENTS num_warps", (2048, 4), (4096, 4), (8192, 4), (8192, 8)),
+    constraints=(~HOPPER | (parameter("ELEMENTS") <= 4096) | (parameter("num_warps") == 8),),
+    worthwhile=(D <= 4096, R >= 1024),
     **_SHARED,
 )
 
 TRITON_LONG = Kernel(
     "triton_long",
-    triton=TritonFunction("layer_norm/triton.py:layer_norm_long", arguments=_STRIDES, grid=(R,)),
+    triton=TritonFunction(
+        "layer_norm/triton.py:layer_norm_long", arguments=_SHARED_ARGUMENTS, grid=(R,), launch_pdl=True
+    ),
     listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 8192,),
     **_SHARED,
 )
 
-TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG)
+# Rows are read twice, the second time from L2, which they leave first then.
+TRITON_TWICE = Kernel(
+    "triton_twice",
+    triton=TritonFunction(
+        "layer_norm/triton.py:layer_norm_twice",
+        arguments={**_SHARED_ARGUMENTS, "END": ceildiv(D, parameter("BLOCK")) * parameter("BLOCK")},
+        grid=(R,),
+        launch_pdl=True,
+    ),
+    listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
+    worthwhile=(D >= 3584, R * D >= 33554432),
+    **_SHARED,
+)
+
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG, TRITON_TWICE)

@@ -1,4 +1,7 @@
-"""Root-mean-square norm of rows whose elements follow each other, with or without the residual."""
+"""Root-mean-square norm of rows whose elements follow each other, with or without the residual.
+
+With EARLY, programs may begin before the kernel in front of this one has ended.
+"""
 
 import triton
 import triton.language as tl
@@ -20,8 +23,12 @@ def rms_norm_rows(
     D,
     BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """BLOCK_R rows of a program, whole: BLOCK_D is at least D. Strides are those of rows, in elements."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (rows[:, None] < R) & (columns < D)
@@ -49,9 +56,21 @@ def rms_norm_long(
     out_row,
     residual_out_row,
     D,
+    END: tl.constexpr,
     BLOCK: tl.constexpr,
+    HINTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """A row of a program: sum of squares, then write."""
+    """A row of a program: sum of squares, then write; END, where it is known, is where the last block ends.
+
+    With HINTS a row stays in L2 until it is read again, and leaves it first then.
+    """
+    end = D if END is None else END
+    FIRST: tl.constexpr = "evict_last" if HINTS else ""
+    SECOND: tl.constexpr = "evict_first" if HINTS else ""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
     out += row * out_row
@@ -61,62 +80,19 @@ def rms_norm_long(
         residual_out += row * residual_out_row
     columns = tl.arange(0, BLOCK)
     squares = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, D, BLOCK):
+    for first in tl.range(0, end, BLOCK):
         at = first + columns
-        total = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32)
+        total = tl.load(x + at, mask=at < D, other=0.0, eviction_policy=FIRST).to(tl.float32)
         if residual is not None:
-            total += tl.load(residual + at, mask=at < D, other=0.0).to(tl.float32)
+            total += tl.load(residual + at, mask=at < D, other=0.0, eviction_policy=FIRST).to(tl.float32)
         squares += total * total
     scale = tl.rsqrt(tl.sum(squares, 0) / D + eps)
-    for first in tl.range(0, D, BLOCK):
+    for first in tl.range(0, end, BLOCK):
         at = first + columns
-        total = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32)
-        weights = tl.load(weight + at, mask=at < D, other=0.0).to(tl.float32)
+        total = tl.load(x + at, mask=at < D, other=0.0, eviction_policy=SECOND).to(tl.float32)
+        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy=FIRST).to(tl.float32)
         if residual is not None:
-            total += tl.load(residual + at, mask=at < D, other=0.0).to(tl.float32)
-        if residual_out is not None:
-            tl.store(residual_out + at, total.to(residual_out.dtype.element_ty), mask=at < D)
-        tl.store(out + at, (total * scale * weights).to(out.dtype.element_ty), mask=at < D)
-
-
-@triton.jit
-def rms_norm_twice(
-    x,
-    weight,
-    residual,
-    out,
-    residual_out,
-    eps,
-    x_row,
-    residual_row,
-    out_row,
-    residual_out_row,
-    D,
-    BLOCK: tl.constexpr,
-):
-    """A row of a program: sum of squares, for which it stays in L2, then write, after which it leaves first."""
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    out += row * out_row
-    if residual is not None:
-        residual += row * residual_row
-    if residual_out is not None:
-        residual_out += row * residual_out_row
-    columns = tl.arange(0, BLOCK)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        total = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        if residual is not None:
-            total += tl.load(residual + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        squares += total * total
-    scale = tl.rsqrt(tl.sum(squares, 0) / D + eps)
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        total = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        if residual is not None:
-            total += tl.load(residual + at, mask=at < D, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            total += tl.load(residual + at, mask=at < D, other=0.0, eviction_policy=SECOND).to(tl.float32)
         if residual_out is not None:
             tl.store(residual_out + at, total.to(residual_out.dtype.element_ty), mask=at < D)
         tl.store(out + at, (total * scale * weights).to(out.dtype.element_ty), mask=at < D)

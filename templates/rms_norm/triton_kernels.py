@@ -22,8 +22,11 @@ R, D = dims("R D")
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 
+# Where GPUs have launches of kernels that begin before the one in front of them has ended.
+EARLY = target("capability") >= 90
+
 _ROWS = ("x", "residual", "out", "residual_out")
-_STRIDES = {f"{t}_row": stride(t, 0) for t in _ROWS}
+_SHARED_ARGUMENTS = {f"{t}_row": stride(t, 0) for t in _ROWS} | {"EARLY": EARLY}
 _SHARED: dict[str, Any] = {
     "backend": "triton",
     "requires": (R < 2**31, *(stride(t, 1) == 1 for t in _ROWS), stride("weight", 0) == 1),
@@ -35,8 +38,9 @@ TRITON_ROWS = Kernel(
     "triton_rows",
     triton=TritonFunction(
         "rms_norm/triton.py:rms_norm_rows",
-        arguments={**_STRIDES, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
+        arguments={**_SHARED_ARGUMENTS, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
         grid=(R,),
+        launch_pdl=True,
     ),
     listed=table("num_warps", (4,), (8,), (16,)),
     worthwhile=(D > 512, D <= 16384),
@@ -48,11 +52,12 @@ TRITON_TILES = Kernel(
     triton=TritonFunction(
         "rms_norm/triton.py:rms_norm_rows",
         arguments={
-            **_STRIDES,
+            **_SHARED_ARGUMENTS,
             "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
             "BLOCK_D": next_power_of_2(D),
         },
         grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+        launch_pdl=True,
     ),
     listed=table("ELEMENTS num_warps", (8192, 4), (8192, 8), (16384, 8)),
     constraints=(~HOPPER | (parameter("num_warps") == 4),),
@@ -62,7 +67,12 @@ TRITON_TILES = Kernel(
 
 TRITON_LONG = Kernel(
     "triton_long",
-    triton=TritonFunction("rms_norm/triton.py:rms_norm_long", arguments=_STRIDES, grid=(R,)),
+    triton=TritonFunction(
+        "rms_norm/triton.py:rms_norm_long",
+        arguments={**_SHARED_ARGUMENTS, "END": None, "HINTS": False},
+        grid=(R,),
+        launch_pdl=True,
+    ),
     listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 8192,),
@@ -73,9 +83,14 @@ TRITON_LONG = Kernel(
 # in bf16, as for a copy, instead of 131.
 TRITON_TWICE = Kernel(
     "triton_twice",
-    triton=TritonFunction("rms_norm/triton.py:rms_norm_twice", arguments=_STRIDES, grid=(R,)),
-    listed=table("BLOCK num_warps", (4096, 16), (2048, 8)),
-    worthwhile=(D >= 4096, R * D >= 33554432),
+    triton=TritonFunction(
+        "rms_norm/triton.py:rms_norm_long",
+        arguments={**_SHARED_ARGUMENTS, "END": ceildiv(D, parameter("BLOCK")) * parameter("BLOCK"), "HINTS": True},
+        grid=(R,),
+        launch_pdl=True,
+    ),
+    listed=table("BLOCK num_warps", (4096, 16), (4096, 8), (2048, 8)),
+    worthwhile=(D >= 3584, R * D >= 33554432),
     **_SHARED,
 )
 

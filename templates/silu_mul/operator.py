@@ -61,7 +61,7 @@ def torch_silu_mul(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, a few in f16 and f32.
+    """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, one width in f16 and f32.
 
     Where one product makes gate and up, they are the halves of its rows.
     """
@@ -71,8 +71,8 @@ def cuda_workload() -> tuple[Problem, ...]:
     for r in (1, 64, 4096):
         halves = {"gate": (2 * 14336, 1), "up": (2 * 14336, 1)}
         found.append(problem(R=r, D=14336, strides=halves, dtypes=bf16))
-    found += [problem(R=r, D=14336, dtypes={"T": "f16"}) for r in (1, 256, 4096)]
-    found += [problem(R=r, D=14336) for r in (1, 256, 4096)]
+    found += [problem(R=r, D=14336, dtypes={"T": "f16"}) for r in (1, 16, 256, 1024, 4096)]
+    found += [problem(R=r, D=14336) for r in (1, 16, 256, 1024, 4096)]
     return tuple(found)
 
 

@@ -1,4 +1,7 @@
-"""silu(gate) * up, a stretch of a row to a program."""
+"""silu(gate) * up, a stretch of a row to a program.
+
+With EARLY, programs may begin before the kernel in front of this one has ended.
+"""
 
 import triton
 import triton.language as tl
@@ -21,8 +24,11 @@ def power(x, EXACT: tl.constexpr):
 
 
 @triton.jit
-def silu_mul(gate, up, out, gate_row, up_row, out_row, D, BLOCK: tl.constexpr):
+def silu_mul(gate, up, out, gate_row, up_row, out_row, D, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """BLOCK elements of a row of D; strides are those of rows, in elements."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     EXACT: tl.constexpr = out.dtype.element_ty == tl.float32
     blocks = tl.cdiv(D, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int64)

@@ -11,6 +11,9 @@ R, D = dims("R D")
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 
+# Where GPUs have launches of kernels that begin before the one in front of them has ended.
+EARLY = target("capability") >= 90
+
 _TENSORS = ("gate", "up", "out")
 _SHARED: dict[str, Any] = {"backend": "triton", "follows": {"f16": "bf16"}, "compile_seconds": 2.0}
 
@@ -18,8 +21,9 @@ TRITON_ROWS = Kernel(
     "triton_rows",
     triton=TritonFunction(
         "silu_mul/triton.py:silu_mul",
-        arguments={f"{t}_row": stride(t, 0) for t in _TENSORS},
+        arguments={f"{t}_row": stride(t, 0) for t in _TENSORS} | {"EARLY": EARLY},
         grid=lambda meta: (R * ceildiv(D, meta["BLOCK"]),),
+        launch_pdl=True,
     ),
     listed=table("BLOCK num_warps", (512, 2), (1024, 4), (2048, 4), (4096, 8)),
     constraints=(~HOPPER | (parameter("BLOCK") == 1024),),
@@ -32,8 +36,9 @@ TRITON_FLAT = Kernel(
     "triton_flat",
     triton=TritonFunction(
         "silu_mul/triton.py:silu_mul",
-        arguments={**{f"{t}_row": 0 for t in _TENSORS}, "D": R * D},
+        arguments={**{f"{t}_row": 0 for t in _TENSORS}, "D": R * D, "EARLY": EARLY},
         grid=lambda meta: (ceildiv(R * D, meta["BLOCK"]),),
+        launch_pdl=True,
     ),
     listed=table("BLOCK num_warps", (1024, 4), (2048, 4), (4096, 8), (8192, 8)),
     constraints=(~HOPPER | (parameter("BLOCK") <= 2048),),

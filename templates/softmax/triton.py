@@ -1,4 +1,7 @@
-"""Softmax of rows whose elements follow each other: rows in registers, or row by row in two walks."""
+"""Softmax of rows whose elements follow each other: rows in registers, or row by row in two walks.
+
+With EARLY, programs may begin before the kernel in front of this one has ended.
+"""
 
 import triton
 import triton.language as tl
@@ -19,8 +22,11 @@ def power(x, EXACT: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["R"])
-def softmax_rows(x, out, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
+def softmax_rows(x, out, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr):
     """BLOCK_R rows of a program, whole: BLOCK_D is at least D. Strides are those of rows, in elements."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     EXACT: tl.constexpr = out.dtype.element_ty == tl.float32
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_D)[None, :]
@@ -33,8 +39,11 @@ def softmax_rows(x, out, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: t
 
 
 @triton.jit
-def softmax_long(x, out, x_row, out_row, D, BLOCK: tl.constexpr):
+def softmax_long(x, out, x_row, out_row, D, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A row of a program: maximum and sum in one walk, each lane its own, then write."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     EXACT: tl.constexpr = out.dtype.element_ty == tl.float32
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row

@@ -22,7 +22,10 @@ R, D = dims("R D")
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 
-_STRIDES = {"x_row": stride("x", 0), "out_row": stride("out", 0)}
+# Where GPUs have launches of kernels that begin before the one in front of them has ended.
+EARLY = target("capability") >= 90
+
+_SHARED_ARGUMENTS = {"x_row": stride("x", 0), "out_row": stride("out", 0), "EARLY": EARLY}
 _SHARED: dict[str, Any] = {
     "backend": "triton",
     "requires": (R < 2**31, stride("x", 1) == 1, stride("out", 1) == 1),
@@ -34,8 +37,9 @@ TRITON_ROWS = Kernel(
     "triton_rows",
     triton=TritonFunction(
         "softmax/triton.py:softmax_rows",
-        arguments={**_STRIDES, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
+        arguments={**_SHARED_ARGUMENTS, "BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)},
         grid=(R,),
+        launch_pdl=True,
     ),
     listed=table("num_warps", (4,), (8,), (16,), (32,)),
     constraints=(~HOPPER | (parameter("num_warps") <= 8),),
@@ -48,11 +52,12 @@ TRITON_TILES = Kernel(
     triton=TritonFunction(
         "softmax/triton.py:softmax_rows",
         arguments={
-            **_STRIDES,
+            **_SHARED_ARGUMENTS,
             "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
             "BLOCK_D": next_power_of_2(D),
         },
         grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+        launch_pdl=True,
     ),
     listed=table("ELEMENTS num_warps", (2048, 4), (4096, 4), (8192, 8)),
     constraints=(~HOPPER | (parameter("ELEMENTS") == 2048),),
@@ -62,7 +67,7 @@ TRITON_TILES = Kernel(
 
 TRITON_LONG = Kernel(
     "triton_long",
-    triton=TritonFunction("softmax/triton.py:softmax_long", arguments=_STRIDES, grid=(R,)),
+    triton=TritonFunction("softmax/triton.py:softmax_long", arguments=_SHARED_ARGUMENTS, grid=(R,), launch_pdl=True),
     listed=table("BLOCK num_warps num_stages", (4096, 8, 2), (8192, 16, 2), (8192, 32, 3), (16384, 32, 2)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 8192,),

@@ -202,6 +202,26 @@ def test_what_max_autotune_compiles_is_of_both_kinds_and_of_all_modes() -> None:
     assert {t.key for t in few} < early  # a small group is whole early
 
 
+def test_gpus_have_each_a_share_of_a_pass_and_its_results_are_in_the_order_of_its_tasks(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tasks(["softmax"])[:7]
+    ran: dict[str, list[str]] = {}
+
+    def worker(one: object, left: list[Task], seconds: float, rounds: int, environment: dict[str, str]) -> None:
+        ran[environment["CUDA_VISIBLE_DEVICES"]] = [t.key for t in left]
+        one.results.extend(gpu_tables.Result(t, {"aot_tune": [1.0] * rounds}) for t in left)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(script, "_worker", worker)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-a,GPU-b")
+    one = script.Pass("eager", found, 60.0)
+    script._run(one, 3, 2)
+    assert ran == {"GPU-c": [t.key for t in found[::2]], "GPU-a": [t.key for t in found[1::2]]}
+    assert [r.task.key for r in one.results] == [t.key for t in found]
+    with pytest.raises(SystemExit, match="CUDA_VISIBLE_DEVICES names 3"):
+        script._run(one, 3, 4)
+
+
 def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None:
     us = {"aot_tune": [1.0] * 3, "torch.matmul": [1.5] * 3}
     for taken, told in ((32 << 20, "| cutlass |"), (63 << 20, "| cutlass, workspace 63.0 MiB |")):

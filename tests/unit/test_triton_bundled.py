@@ -22,6 +22,7 @@ import triton_bundled
 from triton_bundled import (
     DESCRIPTORS,
     EARLY,
+    HOPPER,
     KERNELS,
     NAMES,
     TARGET,
@@ -32,6 +33,7 @@ from triton_bundled import (
     looked_up,
     odd_problems,
     rendered,
+    starts_early,
 )
 
 import aot_tune
@@ -78,7 +80,7 @@ def test_launchers_are_written_for_all_that_a_problem_may_assume(operator: str, 
             assert kernel.triton is not None
             assert list(recipe.signature) == [p.name for p in declared(kernel.triton.function).parameters]
             assert recipe.options["num_warps"] == config["num_warps"]
-            assert recipe.options.get("launch_pdl", False) == (EARLY in name)
+            assert recipe.options.get("launch_pdl", False) == starts_early(kernel, home(kernel))
 
 
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
@@ -166,7 +168,7 @@ def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str,
     assert said["faults"] == []
 
 
-_EARLIER = 'eviction_policy="evict_last").to(tl.float32)\n        squares '
+_EARLIER = "eviction_policy=FIRST).to(tl.float32)\n        squares "
 _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
 
 
@@ -177,6 +179,8 @@ _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
         ("flash_attention", "triton_64", "keys[None, :] < N"),
         ("gemm", "triton_gemv", "k + first < whole"),
         ("rms_norm", "triton_twice", _LAST_PART_ONLY),
+        ("layer_norm", "triton_twice", "mean += apart * share => mean = part"),
+        ("layer_norm", "triton_twice", "squares += tl.sum(centred * centred, 0) + first => squares = 0.0 * first"),
     ],
 )
 def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name: str, change: str) -> None:
@@ -206,4 +210,4 @@ def test_kernels_compile_for_every_target(build: Program, operator: str, name: s
         assert ("tensormaps" in said["uses"]) == on_descriptors
         assert {"stays in L2", "leaves L2 first"} <= set(said["uses"]) or "twice" not in name
     for build, said in built.items():
-        assert said["waits"] == (EARLY in name and build.startswith("90")), build
+        assert said["waits"] == (starts_early(kernel, HOPPER) and build.startswith("90")), build

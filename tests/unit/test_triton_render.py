@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import triton_launch as tl
 
@@ -31,9 +32,11 @@ from aot_tune.spec import (
     stride,
     where,
 )
+from aot_tune.spec import target as target_fact
 
 GOLDEN = Path(__file__).parent / "golden" / "triton"
 BASELINE = Target(name="cuda-ptx_80", family="cuda", level=80)
+SM_80 = Target(name="cuda-sm_80", family="cuda", level=80)
 ANY_TENSORS = (
     Tensor("x", (tl.M, tl.N), "T"),
     Tensor("bias", (tl.N,), "f32", optional=True),
@@ -282,6 +285,16 @@ def test_what_cannot_be_passed_is_refused_with_a_remedy(arguments: Any, text: An
         recipe(arguments, text, operator=given, **more)
     assert error.value.what.startswith("operator 'scale': kernel 'triton'")
     assert error.value.fix
+
+
+@pytest.mark.parametrize(("target", "early"), [(tl.SM_90A, True), (SM_80, False), (tl.GFX942, False)])
+def test_kernels_start_early_where_gpus_have_such_launches_and_functions_may_know_where(
+    target: Target, early: bool
+) -> None:
+    on = msgspec.structs.replace(target, facts={"capability": target.level if target.family == "cuda" else 0})
+    got = recipe({"EARLY": target_fact("capability") >= 90}, "x EARLY!", target=on, launch_pdl=True)
+    assert got.options.get("launch_pdl", False) == early
+    assert got.constexprs == {"EARLY": int(early)}
 
 
 def test_a_function_that_was_not_read_for_the_target_says_so() -> None:

@@ -51,7 +51,7 @@ EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 DESCRIPTORS = ("_tma", "tf32", "specialized")
 """Parts of the names of kernels on descriptors."""
 EARLY = "_early"
-"""A part of the names of kernels that may begin before the kernel in front of them has ended, from Hopper on."""
+"""A part of the names of kernels that are for Hopper and later because they may begin early there."""
 
 
 def declared(reference: str) -> Inspection:
@@ -98,6 +98,12 @@ KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if
 def home(kernel: Kernel) -> Target:
     """What a kernel is tried on: Hopper, unless it is for others alone."""
     return HOPPER if list(kernel.configs(HOPPER.facts)) else TARGET["cuda-sm_80"]
+
+
+def starts_early(kernel: Kernel, on: Target) -> bool:
+    """Whether a kernel may begin before the one in front of it has ended."""
+    assert kernel.triton is not None
+    return kernel.triton.launch_pdl and on.facts["capability"] >= 90
 
 
 def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
@@ -187,6 +193,7 @@ class Interpreted:
 
         self.torch, self.op, self.kernel, self.config, self.problem = torch, op, kernel, config, given
         self.facts = {**op.facts(given), "device.multiprocessors": 3}
+        self.facts |= {f"target.{n}": v for n, v in HOPPER.facts.items()}
         self.facts |= {f"parameter.{n}": int(v) for n, v in config.items()}
         self.tensors: dict[str, Any] = {}
         self.logical: dict[str, Any] = {}
