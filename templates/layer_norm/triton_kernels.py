@@ -66,7 +66,7 @@ TRITON_TILES = Kernel(
         launch_pdl=True,
     ),
     listed=table("ELEMENTS num_warps", (2048, 4), (4096, 4), (8192, 4), (8192, 8)),
-    constraints=(~HOPPER | (parameter("ELEMENTS") <= 4096) | (parameter("num_warps") == 8),),
+    constraints=(~HOPPER | (parameter("ELEMENTS") == 2048) | (parameter("num_warps") == 8),),
     worthwhile=(D <= 4096, R >= 1024),
     **_SHARED,
 )
@@ -91,7 +91,7 @@ TRITON_TWICE = Kernel(
         grid=(R,),
         launch_pdl=True,
     ),
-    listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
+    listed=table("BLOCK num_warps", (4096, 16)),
     worthwhile=(D >= 3584, R * D >= 33554432),
     **_SHARED,
 )

@@ -111,7 +111,7 @@ _ROWS_PARAMETERS = (
 )
 # An H200 timed others, too, on problems from 4 MB on: none was 1 % faster. STREAM was 8 % faster where a call takes as
 # much as L2 holds, and by what else was there 3 to 6 % slower than a race said.
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False), (1, 128, 0, False))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (2, 128, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",
@@ -154,7 +154,7 @@ CUDA_ROWS_FEW = Kernel(
         Parameter("STREAM", (False,)),
         Parameter("AHEAD", (True,)),
     ),
-    constraints=(target("capability") >= 90,),
+    constraints=(target("capability") >= 90, ~HOPPER | (parameter("VECTORS") == 2)),
     requires=(*WHOLE_PIECES, IN_ONE_BLOCK),
     worthwhile=(R <= 256,),
     follows={"f16": "bf16"},

@@ -147,7 +147,7 @@ CUDA_FLAT = Kernel(
 )
 
 _SPLIT_PARAMETERS = (Parameter("SPLIT", (4, 16, 64)), Parameter("VECTORS", (2, 4)))
-_SPLIT_ON_HOPPER = table("SPLIT VECTORS", (16, 4), (64, 2), (4, 4), (16, 2))
+_SPLIT_ON_HOPPER = table("SPLIT VECTORS", (64, 2), (16, 2))
 
 CUDA_SPLIT = Kernel(
     "cuda_split",
