@@ -7,6 +7,7 @@ Usage: python benchmarks/cuda.py [--seconds S] [--rounds N] [--operators gemm,so
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import math
@@ -19,11 +20,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from gpu_second import SecondLibrary
+from gpu_shares import named_gpus, run_together, shared_out
 from gpu_tables import VENDOR_WORKSPACE, Result, Verdict, render_results, render_verdicts, verdicts
 from gpu_tasks import PRODUCTS, ROWS, SECOND, Task, chosen_to_compile, mix, tasks
 
@@ -41,7 +44,7 @@ _STUCK = 240.0
 
 @dataclass
 class Pass:
-    """One process's work, or that of those that took over from one that died."""
+    """The work of one process on each GPU, or of those that took over from one that died."""
 
     name: str
     tasks: list[Task]
@@ -54,6 +57,14 @@ class Pass:
     raw: list[dict[str, Any]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     copy_speeds: list[float] = field(default_factory=list)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """End its processes; none will take over."""
+        self.stopped.set()
+        for process in self.processes:
+            process.kill()
 
 
 def _arguments() -> argparse.Namespace:
@@ -87,6 +98,7 @@ def _arguments() -> argparse.Namespace:
         parser.error("--workspace is more than 0")
     if options.gpus < 1:
         parser.error("--gpus is at least 1")
+    options.named_gpus = named_gpus(options.gpus) if options.gpus > 1 else []
     if options.rounds < 3 or options.seconds <= 0:
         parser.error("--rounds is at least 3, for an interval; --seconds is more than 0")
     if options.without_vendor is not None:
@@ -99,7 +111,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _say(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"  {text}\n")  # at once: workers of several GPUs have lines
 
 
 def _passes(options: argparse.Namespace) -> list[Pass]:
@@ -128,52 +140,46 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
     return passes
 
 
-def _run(one: Pass, rounds: int, gpus: int) -> None:
-    """Run a pass, each GPU its share of the tasks; those of a pass and what they are raced against are on one."""
-    if gpus == 1:
-        _run_share(one, one.tasks, rounds, {})
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
-    if len(visible) < gpus:
-        raise SystemExit(f"benchmarks: --gpus {gpus}, but CUDA_VISIBLE_DEVICES names {len(visible)}: name more")
-    shares = [
-        threading.Thread(
-            target=_run_share, args=(one, one.tasks[i::gpus], rounds, {"CUDA_VISIBLE_DEVICES": visible[i]})
-        )
-        for i in range(gpus)
+def _run(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
+    """Run a pass, each GPU its share of the tasks; a task and all that it is raced against are on one."""
+    jobs = [
+        partial(_run_share, one, tasks, rounds, gpu)
+        for gpu, tasks in zip(gpus or [""], shared_out(one.tasks, len(gpus) or 1), strict=True)
     ]
-    for share in shares:
-        share.start()
-    for share in shares:
-        share.join()
+    run_together(jobs, one.stop)
     place = {t.key: i for i, t in enumerate(one.tasks)}
     one.results.sort(key=lambda r: place[r.task.key])
 
 
-def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, environment: Mapping[str, str]) -> None:
+def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
     """Run tasks in a process; where it dies at a task, another carries on with the next."""
     end = time.monotonic() + one.seconds
     left = list(tasks)
-    while left and time.monotonic() < end:
-        began = _worker(one, left, end - time.monotonic(), rounds, environment)
-        if began is None:
+    while left and time.monotonic() < end and not one.stopped.is_set():
+        began = _worker(one, left, end - time.monotonic(), rounds, gpu)
+        if began is None or one.stopped.is_set():
             return
         culprit = next((t for t in left if t.key == began), left[0])
         one.results.append(Result(culprit, error="the process died or got stuck here"))
-        done = {r.task.key for r in list(one.results)}
+        done = {r.task.key for r in one.results}
         left = [t for t in left if t.key not in done]
 
 
-def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, environment: Mapping[str, str]) -> str | None:
+def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: str) -> str | None:
     """One process; returns the key of the task at which it died, or None when it came to its end."""
-    environment = {**os.environ, **environment, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
+    environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
+    environment |= {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
     plan = {"seconds": seconds, "rounds": rounds, "compile": one.compile, "second": one.second}
     plan |= {"workspace": one.workspace, "tasks": [t.plain() for t in left]}
     argv = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    one.processes.append(process)
+    if one.stopped.is_set():
+        process.kill()
     assert process.stdin is not None
-    process.stdin.write(json.dumps(plan))
-    process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it is gone: nothing will come from it
+        process.stdin.write(json.dumps(plan))
+        process.stdin.close()
     lines: queue.Queue[str] = queue.Queue()
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
@@ -184,7 +190,8 @@ def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, enviro
             told = json.loads(line)
             match told.pop("event"):
                 case "machine":
-                    one.machine = told
+                    _check_alike(one.machine or told, told)
+                    one.machine = one.machine or told
                     one.copy_speeds.append(told["copy_speed"])
                 case "begin":
                     began = told["key"]
@@ -197,6 +204,13 @@ def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, enviro
         process.kill()
     process.wait()
     return None if ended else began
+
+
+def _check_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    if first.get("gpu") != other.get("gpu"):
+        raise SystemExit(
+            f"benchmarks: {first.get('gpu')} and {other.get('gpu')} would share a table: name GPUs of one model"
+        )
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
@@ -360,7 +374,7 @@ def main() -> None:
         one.seconds += spare
         _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
         start = time.monotonic()
-        _run(one, options.rounds, options.gpus)
+        _run(one, options.rounds, options.named_gpus)
         spare = max(one.seconds - (time.monotonic() - start), 0.0)
         text, found = _write(passes, options, time.monotonic() - began)
     print(text)

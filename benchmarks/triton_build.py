@@ -20,8 +20,9 @@ from aot_tune.compile.toolchain import generic_targets
 from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.library import load_operator
 from aot_tune.render import Candidate, Renderer, candidates_for
+from aot_tune.render.binding import Argument, bind, resolved
 from aot_tune.render.recipe import Recipe, read_recipe
-from aot_tune.render.specialize import Argument, bind, known_value, resolved
+from aot_tune.render.specialize import known_value
 from aot_tune.spec import DTYPES, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
 
 __all__ = ["EXAMPLE", "Built", "Prober", "build", "read_operator", "source_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.render.binding import Argument, bind, resolved
 from aot_tune.render.candidate import (
     Candidate,
     assumes_less,
@@ -13,7 +14,6 @@ from aot_tune.render.candidate import (
 from aot_tune.render.environment import SourceLine
 from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.renderer import Rendered, Renderer
-from aot_tune.render.specialize import Argument, bind, resolved
 
 __all__ = [
     "Argument",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot_tune.errors import AotTuneError, RenderError
+from aot_tune.errors import AotTuneError, RenderError, did_you_mean
+from aot_tune.render.binding import Argument, bind, inspection_of
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.recipe import Recipe, as_data, of_data, with_recipe
-from aot_tune.render.specialize import Argument, bind, inspection_of
 from aot_tune.render.triton_grid import grid_values
 from aot_tune.render.triton_launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton_numbers import FLOATS
@@ -221,6 +221,11 @@ class _Scene:
             return Passed(argument=a, type="constexpr", value=bool(pinned) if a.boolean else pinned)
         if expr.kind == "const":
             return self._constant(a, bool(expr.value) if a.boolean else int(expr.value))
+        for fact in (f for f in expr.facts() if f.startswith("target.")):
+            raise RenderError(
+                f"{self.what}: argument {a.name!r} asks for {fact!r}, which {self.target.name} does not tell",
+                fix=did_you_mean(fact, self.facts),
+            )
         if p.constexpr:
             raise RenderError(
                 f"{self.what}: the constexpr argument {a.name!r} is {expr.key()}, which has no value here",

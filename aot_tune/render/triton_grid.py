@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from aot_tune.errors import AotTuneError, RenderError, did_you_mean
-from aot_tune.render.specialize import Argument
+from aot_tune.render.binding import Argument
 from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
 from aot_tune.spec.expr import as_expr
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_tune.errors import RenderError, did_you_mean
+from aot_tune.render.binding import Argument
 from aot_tune.render.cxx import SYMBOL, TENSOR, CxxFunctions, scalar_type
 from aot_tune.render.hooks import Hooks
-from aot_tune.render.specialize import Argument
 from aot_tune.render.triton_grid import print_expr, trace_grid
 from aot_tune.render.triton_numbers import FLOATS, INTEGERS, constant, passed_number
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from aot_tune.errors import AotTuneError
-from aot_tune.render.specialize import bind, config_facts, inspection_of
+from aot_tune.render.binding import bind, inspection_of
+from aot_tune.render.specialize import config_facts
 from aot_tune.render.triton_grid import grid_values, trace_grid
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator
 

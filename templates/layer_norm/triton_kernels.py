@@ -82,7 +82,8 @@ TRITON_LONG = Kernel(
     **_SHARED,
 )
 
-# Rows are read twice, the second time from L2, which they leave first then.
+# Rows are read twice, the second time from L2, which they leave first then: 126.9 us for 16384 rows of 4096 in f32, as
+# for a copy, where the best of the others takes 128.7.
 TRITON_TWICE = Kernel(
     "triton_twice",
     triton=TritonFunction(
@@ -91,7 +92,8 @@ TRITON_TWICE = Kernel(
         grid=(R,),
         launch_pdl=True,
     ),
-    listed=table("BLOCK num_warps", (4096, 16)),
+    listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
+    constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 3584, R * D >= 33554432),
     **_SHARED,
 )

@@ -111,7 +111,7 @@ _ROWS_PARAMETERS = (
 )
 # An H200 timed others, too, on problems from 4 MB on: none was 1 % faster. STREAM was 8 % faster where a call takes as
 # much as L2 holds, and by what else was there 3 to 6 % slower than a race said.
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (2, 128, 0, False))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",

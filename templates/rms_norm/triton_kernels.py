@@ -89,7 +89,8 @@ TRITON_TWICE = Kernel(
         grid=(R,),
         launch_pdl=True,
     ),
-    listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
+    listed=table("BLOCK num_warps", (4096, 16), (4096, 8), (2048, 8)),
+    constraints=(~HOPPER | (parameter("BLOCK") == 4096),),
     worthwhile=(D >= 3584, R * D >= 33554432),
     **_SHARED,
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import linked
 import numpy as np
@@ -17,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import gpu_shares
 import gpu_tables
 from gpu_second import SecondLibrary
 from gpu_tasks import SECOND, Task, chosen_to_compile, tasks
@@ -205,21 +209,51 @@ def test_what_max_autotune_compiles_is_of_both_kinds_and_of_all_modes() -> None:
 def test_gpus_have_each_a_share_of_a_pass_and_its_results_are_in_the_order_of_its_tasks(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = tasks(["softmax"])[:7]
-    ran: dict[str, list[str]] = {}
+    found = chosen_to_compile(tasks(["softmax", "gemm"]), 7)
+    ran: dict[str, list[Task]] = {}
 
-    def worker(one: object, left: list[Task], seconds: float, rounds: int, environment: dict[str, str]) -> None:
-        ran[environment["CUDA_VISIBLE_DEVICES"]] = [t.key for t in left]
-        one.results.extend(gpu_tables.Result(t, {"aot_tune": [1.0] * rounds}) for t in left)  # type: ignore[attr-defined]
+    def worker(one: Any, left: list[Task], seconds: float, rounds: int, gpu: str) -> None:
+        ran[gpu] = list(left)
+        one.results.extend(gpu_tables.Result(t, {"aot_tune": [1.0] * rounds}) for t in left)
 
     monkeypatch.setattr(script, "_worker", worker)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-a,GPU-b")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-a,GPU-b,")
     one = script.Pass("eager", found, 60.0)
-    script._run(one, 3, 2)
-    assert ran == {"GPU-c": [t.key for t in found[::2]], "GPU-a": [t.key for t in found[1::2]]}
+    script._run(one, 3, gpu_shares.named_gpus(3))
+    assert set(ran) == {"GPU-c", "GPU-a", "GPU-b"}
+    for kind in ("rows", "fused"):
+        assert sorted(sum(t.kind == kind for t in share) for share in ran.values()) == [2, 2, 3]
     assert [r.task.key for r in one.results] == [t.key for t in found]
-    with pytest.raises(SystemExit, match="CUDA_VISIBLE_DEVICES names 3"):
-        script._run(one, 3, 4)
+    with pytest.raises(SystemExit, match=r"--gpus 4, but CUDA_VISIBLE_DEVICES=GPU-c,GPU-a,GPU-b, names 3"):
+        gpu_shares.named_gpus(4)
+
+
+def test_what_fails_on_one_gpu_ends_the_pass(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that would outlive the test is killed, and none takes over from it."""
+    began = threading.Event()
+
+    def worker(one: Any, left: list[Task], seconds: float, rounds: int, gpu: str) -> str:
+        if gpu == "0":
+            began.wait(30)
+            raise OSError("no room")
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], text=True)
+        one.processes.append(process)
+        began.set()
+        process.wait()
+        return str(left[0].key)
+
+    monkeypatch.setattr(script, "_worker", worker)
+    one = script.Pass("eager", tasks(["softmax"])[:4], 60.0)
+    with pytest.raises(OSError, match="no room"):
+        script._run(one, 3, ["0", "1"])
+    assert [p.returncode for p in one.processes] == [-signal.SIGKILL]
+    assert one.results == []
+
+
+def test_gpus_of_two_models_do_not_share_a_table(script: ModuleType) -> None:
+    script._check_alike({"gpu": "NVIDIA H200"}, {"gpu": "NVIDIA H200"})
+    with pytest.raises(SystemExit, match="NVIDIA H200 and NVIDIA H100 would share a table"):
+        script._check_alike({"gpu": "NVIDIA H200"}, {"gpu": "NVIDIA H100"})
 
 
 def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None:

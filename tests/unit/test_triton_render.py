@@ -13,6 +13,7 @@ import triton_launch as tl
 from aot_tune.errors import RenderError, SpecError
 from aot_tune.render import requirements
 from aot_tune.render.recipe import Recipe, read_recipe
+from aot_tune.render.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import (
     Buffer,
     Descriptor,
@@ -275,6 +276,15 @@ def test_facts_that_hold_in_every_call_are_constants() -> None:
         ({}, "x", {"reset_to_zero": ("y",)}, r"reset_to_zero names 'y'"),
         ({}, "x", {"options": {"num_warps": tl.N // 64}}, r"option 'num_warps' is \(N // 64\), which has no value"),
         ({"n": parameter("WIDTH")}, "n", {}, r"argument 'n' uses 'parameter\.WIDTH', which is not known at a call"),
+        ({"n": where(target_fact("wgmma"), tl.N, 1)}, "n", {}, r"'n' is .*: of the target and of the call"),
+        (
+            {},
+            "x",
+            {"options": {"num_warps": where(target_fact("wgmma"), tl.N, 1)}},
+            r"'num_warps' is .*: of the target and",
+        ),
+        ({"n": target_fact("shared_byte")}, "n", {}, r"'target.shared_byte', which cuda-sm_90a does not tell"),
+        ({"n": target_fact("shared_byte")}, "n!", {}, r"'target.shared_byte', which cuda-sm_90a does not tell"),
         ({"m": 3}, "n", {}, r"has no argument 'm'"),
         ({}, "n", {}, r"nothing is passed as argument 'n'"),
     ],
@@ -295,6 +305,19 @@ def test_kernels_start_early_where_gpus_have_such_launches_and_functions_may_kno
     got = recipe({"EARLY": target_fact("capability") >= 90}, "x EARLY!", target=on, launch_pdl=True)
     assert got.options.get("launch_pdl", False) == early
     assert got.constexprs == {"EARLY": int(early)}
+
+
+@pytest.mark.parametrize("text", ["x n", "x n!"])
+def test_what_a_target_has_is_assumed_of_no_call(text: str) -> None:
+    """As an ordinary argument, too: it is a number of the launch then."""
+    op = tl.operator(function({"n": target_fact("shared_bytes")}), tl.parameters(text))
+    kernel = op.kernels[1]
+    for pins in (specialized_pins, plain_pins):
+        found = pins(op, kernel, {}, op.workload_for("cuda")[0], "cuda-sm_90a")
+        assert not [name for name in found if name.startswith("n")]
+    assert guards(op, kernel, {}, {}, "cuda-sm_90a") == ()
+    got = recipe({"n": target_fact("shared_bytes")}, text)
+    assert got.signature["n"] == ("constexpr" if "!" in text else "i32")
 
 
 def test_a_function_that_was_not_read_for_the_target_says_so() -> None:
