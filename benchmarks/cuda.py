@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
@@ -190,7 +190,6 @@ def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: s
             told = json.loads(line)
             match told.pop("event"):
                 case "machine":
-                    _check_alike(one.machine or told, told)
                     one.machine = one.machine or told
                     one.copy_speeds.append(told["copy_speed"])
                 case "begin":
@@ -204,13 +203,6 @@ def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: s
         process.kill()
     process.wait()
     return None if ended else began
-
-
-def _check_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    if first.get("gpu") != other.get("gpu"):
-        raise SystemExit(
-            f"benchmarks: {first.get('gpu')} and {other.get('gpu')} would share a table: name GPUs of one model"
-        )
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from gpu_tasks import Task
 
+from aot_tune.compile.cuda_devices import visible_devices
+
 __all__ = ["named_gpus", "run_together", "shared_out"]
 
 
 def named_gpus(count: int) -> list[str]:
-    """The first `count` GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, or by UUID.
+    """UUIDs of the first `count` GPUs that this process may use.
 
     Raises:
-        SystemExit: where there are fewer.
+        SystemExit: where there are fewer, or they are of several models.
     """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        found = [name for name in given.split(",") if name]
-        where = f"CUDA_VISIBLE_DEVICES={given} names"
-    else:
-        argv = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SystemExit(f"benchmarks: --gpus {count}: nvidia-smi lists none: {error}") from error
-        found, where = done.stdout.split(), "nvidia-smi lists"
-    if len(found) < count:
-        raise SystemExit(f"benchmarks: --gpus {count}, but {where} {len(found)}: ask for no more than there are")
-    return found[:count]
+    found = visible_devices()
+    if len(found.devices) < count:
+        why = f" ({found.error})" if found.error else ""
+        raise SystemExit(
+            f"benchmarks: --gpus {count}: {len(found.devices)} are visible{why}: ask for no more than that"
+        )
+    models = sorted({device.name for device in found.devices[:count]})
+    if len(models) > 1:
+        raise SystemExit(
+            f"benchmarks: {' and '.join(models)} would share a table: choose some of one model by CUDA_VISIBLE_DEVICES"
+        )
+    return [device.uuid for device in found.devices[:count]]
 
 
 def shared_out(tasks: Sequence[Task], count: int) -> list[list[Task]]:

@@ -101,22 +101,7 @@ def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...
                 f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r} has no argument {name!r}",
                 fix=did_you_mean(name, names),
             )
-    where = f"operator {operator.name!r}: kernel {kernel.name!r}"
-    for name, given in {**function.options, **function.arguments}.items():
-        if isinstance(given, Expr):
-            _check_not_mixed(f"{where}: {name!r}", given)
     return tuple(_argument(operator, kernel, function, inspection, p) for p in inspection.parameters)
-
-
-def _check_not_mixed(where: str, given: Expr) -> None:
-    facts = {f for f in given.facts() if not f.startswith("parameter.")}
-    of_target = {f for f in facts if f.startswith("target.")}
-    if of_target and facts - of_target:
-        raise SpecError(
-            f"{where} is {given.key()[:80]}: of the target and of the call",
-            why="what is known of a target is compiled in, and dispatch decides by the call alone",
-            fix="pass two arguments, or have a kernel for each target by `constraints`",
-        )
 
 
 def _argument(

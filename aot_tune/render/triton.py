@@ -221,10 +221,11 @@ class _Scene:
             return Passed(argument=a, type="constexpr", value=bool(pinned) if a.boolean else pinned)
         if expr.kind == "const":
             return self._constant(a, bool(expr.value) if a.boolean else int(expr.value))
-        for fact in (f for f in expr.facts() if f.startswith("target.")):
+        unknown = [f for f in expr.facts() if f.startswith("target.")]
+        if unknown:
             raise RenderError(
-                f"{self.what}: argument {a.name!r} asks for {fact!r}, which {self.target.name} does not tell",
-                fix=did_you_mean(fact, self.facts),
+                f"{self.what}: argument {a.name!r} asks for {unknown[0]!r}, which {self.target.name} does not tell",
+                fix=did_you_mean(unknown[0], self.facts),
             )
         if p.constexpr:
             raise RenderError(

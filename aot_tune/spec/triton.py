@@ -167,6 +167,9 @@ class TritonFunction:
                 f"{self.function[:80]!r} is no reference to a Triton function",
                 fix="write package.module:name, or path/file.py:name below the templates",
             )
+        for name, given in {**self.options, **self.arguments}.items():
+            if isinstance(given, Expr):
+                _check_not_mixed(f"Triton function {self.function!r}: {name!r}", given)
         for name in self.options:
             if name not in OPTIONS:
                 raise SpecError(
@@ -200,6 +203,17 @@ class TritonFunction:
     def inspected(self, inspections: Mapping[str, Inspection]) -> TritonFunction:
         """The same with what the function declares, by target."""
         return replace(self, inspections=dict(inspections))
+
+
+def _check_not_mixed(where: str, given: Expr) -> None:
+    facts = {f for f in given.facts() if not f.startswith("parameter.")}
+    of_target = {f for f in facts if f.startswith("target.")}
+    if of_target and facts - of_target:
+        raise SpecError(
+            f"{where} is {given.key()[:80]}: of the target and of the call",
+            why="what is known of a target is compiled in, and dispatch decides by the call alone",
+            fix="pass two arguments, or have a kernel for each target by `constraints`",
+        )
 
 
 def _can_be_passed(given: object) -> bool:

@@ -25,6 +25,7 @@ import gpu_tables
 from gpu_second import SecondLibrary
 from gpu_tasks import SECOND, Task, chosen_to_compile, tasks
 
+from aot_tune.compile.cuda_devices import CudaDevice, DeviceQuery
 from aot_tune.spec import Call, problem
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -217,15 +218,12 @@ def test_gpus_have_each_a_share_of_a_pass_and_its_results_are_in_the_order_of_it
         one.results.extend(gpu_tables.Result(t, {"aot_tune": [1.0] * rounds}) for t in left)
 
     monkeypatch.setattr(script, "_worker", worker)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-a,GPU-b,")
     one = script.Pass("eager", found, 60.0)
-    script._run(one, 3, gpu_shares.named_gpus(3))
+    script._run(one, 3, ["GPU-c", "GPU-a", "GPU-b"])
     assert set(ran) == {"GPU-c", "GPU-a", "GPU-b"}
     for kind in ("rows", "fused"):
         assert sorted(sum(t.kind == kind for t in share) for share in ran.values()) == [2, 2, 3]
     assert [r.task.key for r in one.results] == [t.key for t in found]
-    with pytest.raises(SystemExit, match=r"--gpus 4, but CUDA_VISIBLE_DEVICES=GPU-c,GPU-a,GPU-b, names 3"):
-        gpu_shares.named_gpus(4)
 
 
 def test_what_fails_on_one_gpu_ends_the_pass(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +248,23 @@ def test_what_fails_on_one_gpu_ends_the_pass(script: ModuleType, monkeypatch: py
     assert one.results == []
 
 
-def test_gpus_of_two_models_do_not_share_a_table(script: ModuleType) -> None:
-    script._check_alike({"gpu": "NVIDIA H200"}, {"gpu": "NVIDIA H200"})
-    with pytest.raises(SystemExit, match="NVIDIA H200 and NVIDIA H100 would share a table"):
-        script._check_alike({"gpu": "NVIDIA H200"}, {"gpu": "NVIDIA H100"})
+def test_gpus_that_share_a_table_are_there_and_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"GPU-c": "NVIDIA H200", "GPU-a": "NVIDIA H200", "GPU-b": "NVIDIA H100"}
+    devices = tuple(
+        CudaDevice(
+            ordinal=i, name=m, uuid=u, capability=90, sm_count=132, l2_bytes=1, memory_bytes=1, shared_bytes=232448
+        )
+        for i, (u, m) in enumerate(models.items())
+    )
+    monkeypatch.setattr(gpu_shares, "visible_devices", lambda: DeviceQuery(devices=devices))
+    assert gpu_shares.named_gpus(2) == ["GPU-c", "GPU-a"]
+    with pytest.raises(SystemExit, match="NVIDIA H100 and NVIDIA H200 would share a table"):
+        gpu_shares.named_gpus(3)
+    with pytest.raises(SystemExit, match="--gpus 4: 3 are visible: ask for no more"):
+        gpu_shares.named_gpus(4)
+    monkeypatch.setattr(gpu_shares, "visible_devices", lambda: DeviceQuery(error="no NVIDIA driver here"))
+    with pytest.raises(SystemExit, match=r"0 are visible \(no NVIDIA driver here\)"):
+        gpu_shares.named_gpus(2)
 
 
 def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None:

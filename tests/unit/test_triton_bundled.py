@@ -31,10 +31,10 @@ from triton_bundled import (
     declared,
     home,
     looked_up,
-    odd_problems,
     rendered,
     starts_early,
 )
+from triton_problems import odd_problems
 
 import aot_tune
 from aot_tune.link.checks import check_guard

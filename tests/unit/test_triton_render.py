@@ -276,13 +276,6 @@ def test_facts_that_hold_in_every_call_are_constants() -> None:
         ({}, "x", {"reset_to_zero": ("y",)}, r"reset_to_zero names 'y'"),
         ({}, "x", {"options": {"num_warps": tl.N // 64}}, r"option 'num_warps' is \(N // 64\), which has no value"),
         ({"n": parameter("WIDTH")}, "n", {}, r"argument 'n' uses 'parameter\.WIDTH', which is not known at a call"),
-        ({"n": where(target_fact("wgmma"), tl.N, 1)}, "n", {}, r"'n' is .*: of the target and of the call"),
-        (
-            {},
-            "x",
-            {"options": {"num_warps": where(target_fact("wgmma"), tl.N, 1)}},
-            r"'num_warps' is .*: of the target and",
-        ),
         ({"n": target_fact("shared_byte")}, "n", {}, r"'target.shared_byte', which cuda-sm_90a does not tell"),
         ({"n": target_fact("shared_byte")}, "n!", {}, r"'target.shared_byte', which cuda-sm_90a does not tell"),
         ({"m": 3}, "n", {}, r"has no argument 'm'"),
@@ -295,6 +288,17 @@ def test_what_cannot_be_passed_is_refused_with_a_remedy(arguments: Any, text: An
         recipe(arguments, text, operator=given, **more)
     assert error.value.what.startswith("operator 'scale': kernel 'triton'")
     assert error.value.fix
+
+
+@pytest.mark.parametrize("place", ["arguments", "options"])
+def test_what_is_of_the_target_and_of_the_call_is_refused_where_it_is_declared(place: str) -> None:
+    mixed = where(target_fact("wgmma"), tl.N, 1)
+    with pytest.raises(
+        SpecError, match=r"'scale.py:scale_kernel': 'num_warps' is .*: of the target and of the call"
+    ) as e:
+        function(**{place: {"num_warps": mixed}})
+    assert e.value.fix
+    function(**{place: {"num_warps": where(target_fact("wgmma"), parameter("WIDTH"), 1)}})
 
 
 @pytest.mark.parametrize(("target", "early"), [(tl.SM_90A, True), (SM_80, False), (tl.GFX942, False)])

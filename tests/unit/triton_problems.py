@@ -1,0 +1,66 @@
+"""Problems for tests of the bundled Triton kernels: sizes that no block divides, padded rows, epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aot_tune.spec import Kernel, Operator, Problem, all_of, problem
+
+
+def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]:
+    wide = "long" in kernel.name or "twice" in kernel.name
+    for r, d in ((3, 20001), (1, 8200)) if wide else ((1, 1000), (5, 517), (37, 40)):
+        for present in ((), ("residual", "residual_out"), ("residual",)) if op.name == "rms_norm" else ((),):
+            yield problem(R=r, D=d, present=present, dtypes={"T": dtype})
+    if "twice" in kernel.name:  # in one block
+        yield problem(R=2, D=3001, dtypes={"T": dtype})
+    if kernel.name != "triton_flat":
+        first, out = op.tensors[0].name, op.tensors[-1].name if op.name != "rms_norm" else "out"
+        d = 9000 if wide else 1000
+        yield problem(R=3, D=d, strides={first: (d + 21, 1), out: (d + 3, 1)}, dtypes={"T": dtype})
+
+
+def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
+    order = {} if kernel.name.endswith("_kn") else {"b": (1, 0)}
+    math = {"math": "tf32"} if dtype == "f32" else {}
+    free = "split" in kernel.name  # others clip at whole 16 bytes
+    few = "gemv" in kernel.name  # rows: each has programs of its own
+    for activation in ("none", "relu", "gelu", "gelu_tanh", "silu"):
+        yield problem(
+            M=3 if few else 77,
+            N=133 if free else 136,
+            K=(333 if free else 328) if activation in ("none", "relu") else (45 if free else 40),
+            order=order,
+            attributes={"activation": activation} | math,
+            present=["bias"] if activation == "none" else ["bias", "residual"],
+            dtypes={"T": dtype},
+        )
+    yield problem(M=3 if few else 300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
+    yield problem(M=2, N=72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype})
+    if "tail" in kernel.name:  # the second part of a tile that is cut up
+        yield problem(M=2, N=200, K=72, order=order, attributes=math, dtypes={"T": dtype})
+
+
+def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
+    width = int(kernel.name.rpartition("_")[2])
+    free = kernel.name in (f"triton_{width}", f"triton_split_{width}")
+    for causal in ("none", "upper_left", "lower_right"):
+        chosen = {} if causal == "none" else {"causal": causal}
+        groups = [(1, 700, 8, 2)] if "split" in kernel.name else []
+        for m, n, h, hk in ((133, 300, 2, 1), (300, 133, 1, 1), (1, 257, 3, 2), *groups):
+            d = width - (7 if free else 8) if m == 300 else width
+            yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
+    split = dict.fromkeys(("q", "k", "v", "out"), (7 * 40 * width, width, 7 * width, 1))  # heads between rows
+    yield problem(B=2, H=7, HK=7, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
+
+
+def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
+    """Problems that the kernel's guards let through."""
+    if op.name == "gemm":
+        found = list(gemm_problems(kernel, dtype))
+    elif op.name == "flash_attention":
+        found = list(attention_problems(kernel, dtype))
+    else:
+        found = list(rows_problems(op, kernel, dtype))
+    facts = [op.facts(p) for p in found]
+    return [p for p, f in zip(found, facts, strict=True) if all_of(kernel.requires, f)]
