@@ -226,14 +226,11 @@ def _nearest(
     facts = operator.facts(near)
     of_dims = [r for r in requires if r.facts() <= set(operator.dims)]
     for require in requires:
-        if not all_of((require,), facts):
-            others = tuple(r for r in of_dims if all_of((r,), facts))
-            near = (
-                _rounded(operator, near, facts, require, pinned, others)
-                or _pitched(operator, near, require, tensors)
-                or near
-            )
-            facts = operator.facts(near)
+        if not require.evaluate(facts):
+            nearer = _rounded(operator, near, facts, require, pinned, of_dims)
+            nearer = nearer or _pitched(operator, near, require, tensors)
+            if nearer is not None:
+                near, facts = nearer, operator.facts(nearer)
     return near if all_of(requires, facts) else None
 
 
@@ -243,15 +240,18 @@ def _rounded(
     facts: Mapping[str, int],
     require: Expr,
     pinned: Mapping[str, int],
-    others: tuple[Expr, ...],
+    of_dims: Sequence[Expr],
 ) -> Problem | None:
     """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut.
 
-    Else with extents at its constants, or between them and their halves. Where that can be, so that `others`, which are
-    about dims alone, still hold.
+    Else with extents at its constants, between them and their halves, or beyond them. Where that can be, so that
+    those `of_dims`, which are about dims alone, still hold.
     """
     about = require.facts()
     names = [n for n in operator.dims if n in about and n not in pinned]
+    if not names:
+        return None
+    others = tuple(r for r in of_dims if r.evaluate(facts))
     rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
     cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
     constants = _constants(require)
@@ -264,14 +264,16 @@ def _rounded(
         if max(r.values(), default=c) <= c // 2
     ]
     near_constants += [dict.fromkeys(names, c) for c in constants]
+    beyond = [{n: c + extent for n, extent in r.items()} for c in constants for r in rounded]
     moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
     first: Problem | None = None
-    for changed in (*rounded, *cut, *near_constants) if names else ():
+    for changed in (*rounded, *cut, *near_constants, *beyond):
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
-        if all_of((require,), operator.facts(near) if moves else {**facts, **changed}):
+        if require.evaluate(operator.facts(near) if moves else {**facts, **changed}):
             if all_of(others, {**facts, **changed}):
                 return near
-            first = first or near
+            if changed not in beyond:  # which a later requirement may have nearer
+                first = first or near
     return first
 
 
@@ -286,7 +288,7 @@ def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mappi
     if strides == problem.strides:
         return None
     near = msgspec.structs.replace(problem, strides=strides)
-    return near if all_of((require,), operator.facts(near)) else None
+    return near if require.evaluate(operator.facts(near)) else None
 
 
 def _constants(expr: Expr) -> list[int]:
@@ -316,7 +318,8 @@ def _with_pins(
             attributes[rest] = next(a for a in operator.attributes if a.name == rest).choices[value]
         elif kind == "stride" and value == 1:
             name, _, axis = rest.rpartition(".")
-            if operator.facts(msgspec.structs.replace(problem, order=order, strides=strides))[fact] != 1:
+            now = msgspec.structs.replace(problem, order=order, strides=strides)
+            if operator.canonical_strides(now, tensors[name])[int(axis)] != 1:
                 wanted = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
                 if name in strides:
                     strides[name] = _padded(operator, problem, tensors[name], 3, 1, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -47,6 +48,7 @@ class Image:
         self._symbols = self._local_symbols()
         self._sections = [s for s in self._elf.iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
         self._bodies = {s.name: s.data() for s in self._sections if s["sh_type"] == "SHT_PROGBITS"}
+        self._found: dict[tuple[bytes, tuple[tuple[int, int], ...], bool], bool] = {}
 
     def exported(self) -> set[str]:
         """Symbols that other files can bind to."""
@@ -91,13 +93,16 @@ class Image:
             if name in self._symbols:
                 section, place = self._symbols[name]
                 return _equal(piece, self._bodies.get(section, b""), place - offset)
-        kind = SH_FLAGS.SHF_EXECINSTR if piece.code else 0
-        bodies = [
-            self._bodies[s.name]
-            for s in self._sections
-            if s.name in self._bodies and s["sh_flags"] & SH_FLAGS.SHF_EXECINSTR == kind
-        ]
-        return any(_search(piece, body) for body in bodies)
+        same = piece.data, piece.fixed, piece.code  # many objects have the same constants and helpers
+        if same not in self._found:
+            kind = SH_FLAGS.SHF_EXECINSTR if piece.code else 0
+            bodies = [
+                self._bodies[s.name]
+                for s in self._sections
+                if s.name in self._bodies and s["sh_flags"] & SH_FLAGS.SHF_EXECINSTR == kind
+            ]
+            self._found[same] = any(_search(piece, body) for body in bodies)
+        return self._found[same]
 
 
 def definitions(member: bytes) -> set[str]:
@@ -110,13 +115,14 @@ def references(member: bytes) -> set[str]:
     return {name for name, defined in _global_symbols(member) if not defined}
 
 
-def _global_symbols(member: bytes) -> list[tuple[str, bool]]:
+@lru_cache(maxsize=1024)  # of a library's objects, each of which is asked for its symbols three times
+def _global_symbols(member: bytes) -> tuple[tuple[str, bool], ...]:
     table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    return [
+    return tuple(
         (s.name, s["st_shndx"] != "SHN_UNDEF")
         for s in (table.iter_symbols() if table is not None else ())
         if s["st_info"]["bind"] != "STB_LOCAL"
-    ]
+    )
 
 
 def device_code_digest(member: bytes) -> str:

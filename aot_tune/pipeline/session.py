@@ -9,6 +9,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -129,13 +130,18 @@ class Session:
         self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
         self.baselines = [target_by_name(n) for n in plan.baselines]
-        folder = Path(paths.database) if paths.database else None
-        self.databases: list[OperatorDatabase] = load_databases(folder) if folder and folder.is_dir() else []
+        self._database = paths.database
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self.load = Load(self.jobs_of("cxx").count)
         self._generic: dict[str, Entry] = {}
         self._native = {t.name for t in native_targets()}
+
+    @cached_property
+    def databases(self) -> list[OperatorDatabase]:
+        """The records that come with the templates, read when they are first asked for; a check needs none."""
+        folder = Path(self._database) if self._database else None
+        return load_databases(folder) if folder and folder.is_dir() else []
 
     def close(self) -> None:
         """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""

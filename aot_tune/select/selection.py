@@ -17,7 +17,7 @@ __all__ = ["REGRET_LIMIT", "select"]
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants."""
 
-_FOLDS = 24
+_FOLDS = 12
 """Trees learned to judge dispatch on shapes that it has not seen; with fewer problems, each is left out alone."""
 
 

@@ -191,7 +191,7 @@ class Operator:
 
     def shape(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
         """Extents of a tensor's axes."""
-        return tuple(s.evaluate(problem.dims) for s in tensor.shape)
+        return tuple([s.evaluate(problem.dims) for s in tensor.shape])
 
     def strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
         """Strides of a tensor's axes, in elements."""
@@ -200,6 +200,12 @@ class Operator:
         shape = self.shape(problem, tensor)
         return row_major(shape, problem.order.get(tensor.name))
 
+    def canonical_strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Strides of a tensor's axes as predicates see them; an absent tensor counts as row-major."""
+        shape = self.shape(problem, tensor)
+        given = problem.strides.get(tensor.name)
+        return canonical_strides(shape, row_major(shape, problem.order.get(tensor.name)) if given is None else given)
+
     def facts(self, problem: Problem) -> dict[str, int]:
         """Everything that predicates may ask of a call, as dispatch sees it; an absent tensor counts as row-major."""
         facts = dict(problem.dims)
@@ -207,10 +213,7 @@ class Operator:
             present, alignment, axes = _facts_of(tensor.name, tensor.rank)
             facts[present] = int(self.is_present(problem, tensor))
             facts[alignment] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
-            shape = self.shape(problem, tensor)
-            given = problem.strides.get(tensor.name)
-            strides = row_major(shape, problem.order.get(tensor.name)) if given is None else given
-            facts.update(zip(axes, canonical_strides(shape, strides), strict=True))
+            facts.update(zip(axes, self.canonical_strides(problem, tensor), strict=True))
         for attribute in self.attributes:
             value = problem.attributes.get(attribute.name, attribute.choices[0])
             facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)

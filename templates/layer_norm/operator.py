@@ -96,6 +96,7 @@ def cuda_workload() -> tuple[Problem, ...]:
     shapes = (*((r, 1024) for r in (1, 64, 256, 4096, 16384)), (1024, 4096), (16384, 4096))
     found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in shapes]
     found += [problem(R=r, D=d) for r, d in shapes]
+    found += [problem(R=r, D=12288, dtypes={"T": "bf16"}) for r in (16, 4096)]
     return tuple(found)
 
 
@@ -122,7 +123,7 @@ CUDA_ROWS = Kernel(
         (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
     ),
     requires=WHOLE_PIECES,
-    worthwhile=(D <= 8192,),
+    worthwhile=(D <= 32768,),
     order=(
         {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
         {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},

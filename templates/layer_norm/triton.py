@@ -41,34 +41,6 @@ def layer_norm_rows(
 
 
 @triton.jit
-def layer_norm_long(x, weight, bias, out, eps, x_row, out_row, D, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """A row of a program: mean, variance, then write; only the first walk reads memory."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    out += row * out_row
-    columns = tl.arange(0, BLOCK)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, D, BLOCK):
-        sums += tl.load(x + first + columns, mask=first + columns < D, other=0.0).to(tl.float32)
-    mean = tl.sum(sums, 0) / D
-    squares = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
-        squares += tl.where(at < D, centred * centred, 0.0)
-    scale = tl.rsqrt(tl.sum(squares, 0) / D + eps)
-    for first in tl.range(0, D, BLOCK):
-        at = first + columns
-        weights = tl.load(weight + at, mask=at < D, other=0.0).to(tl.float32)
-        biases = tl.load(bias + at, mask=at < D, other=0.0).to(tl.float32)
-        centred = tl.load(x + at, mask=at < D, other=0.0).to(tl.float32) - mean
-        tl.store(out + at, (centred * scale * weights + biases).to(out.dtype.element_ty), mask=at < D)
-
-
-@triton.jit
 def layer_norm_twice(
     x,
     weight,
@@ -84,8 +56,9 @@ def layer_norm_twice(
 ):
     """A row of a program: moments of its blocks, for which it stays in L2, then write, after which it leaves first.
 
-    END is where the last block ends.
+    END is where it ends, or 0 for D: a loop of one turn is none.
     """
+    end = D if END == 0 else END
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -95,7 +68,7 @@ def layer_norm_twice(
     columns = tl.arange(0, BLOCK)
     mean = 0.0
     squares = 0.0
-    for first in tl.range(0, END, BLOCK):
+    for first in tl.range(0, end, BLOCK):
         at = first + columns
         count = tl.minimum(D - first, BLOCK).to(tl.float32)
         values = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
@@ -106,7 +79,7 @@ def layer_norm_twice(
         mean += apart * share
         squares += tl.sum(centred * centred, 0) + first * share * apart * apart
     scale = tl.rsqrt(squares / D + eps)
-    for first in tl.range(0, END, BLOCK):
+    for first in tl.range(0, end, BLOCK):
         at = first + columns
         weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
         biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)

@@ -15,6 +15,7 @@ from aot_tune.spec import (
     stride,
     table,
     target,
+    where,
 )
 
 R, D = dims("R D")
@@ -53,34 +54,30 @@ TRITON_ROWS = Kernel(
     **_SHARED,
 )
 
-TRITON_TILES = Kernel(
-    "triton_tiles",
-    triton=TritonFunction(
-        "layer_norm/triton.py:layer_norm_rows",
-        arguments={
-            **_SHARED_ARGUMENTS,
-            "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
-            "BLOCK_D": next_power_of_2(D),
-        },
-        grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
-        launch_pdl=True,
-    ),
-    listed=table("ELEMENTS num_warps", (2048, 4), (4096, 4), (8192, 4), (8192, 8)),
-    constraints=(~HOPPER | (parameter("ELEMENTS") == 2048) | (parameter("num_warps") == 8),),
-    worthwhile=(D <= 4096, R >= 1024),
-    **_SHARED,
-)
 
-TRITON_LONG = Kernel(
-    "triton_long",
-    triton=TritonFunction(
-        "layer_norm/triton.py:layer_norm_long", arguments=_SHARED_ARGUMENTS, grid=(R,), launch_pdl=True
-    ),
-    listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
-    constraints=(~HOPPER | (parameter("num_warps") == 16),),
-    worthwhile=(D >= 8192,),
-    **_SHARED,
-)
+def _tiles(name: str, widest: int, *configs: tuple[int, int]) -> Kernel:
+    """Several rows to a program, so many elements by so many warps; for rows of which it has two or more."""
+    return Kernel(
+        name,
+        triton=TritonFunction(
+            "layer_norm/triton.py:layer_norm_rows",
+            arguments={
+                **_SHARED_ARGUMENTS,
+                "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
+                "BLOCK_D": next_power_of_2(D),
+            },
+            grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+            launch_pdl=True,
+        ),
+        listed=table("ELEMENTS num_warps", *configs),
+        constraints=(~HOPPER | (parameter("ELEMENTS") == 2048) | (parameter("num_warps") == 8),),
+        worthwhile=(widest >= D, R >= 1024),
+        **_SHARED,
+    )
+
+
+TRITON_TILES = _tiles("triton_tiles", 4096, (8192, 4), (8192, 8))
+TRITON_TILES_SMALL = _tiles("triton_tiles_small", 1024, (2048, 4), (4096, 4))
 
 # Rows are read twice, the second time from L2, which they leave first then: 126.9 us for 16384 rows of 4096 in f32, as
 # for a copy, where the best of the others takes 128.7.
@@ -88,14 +85,14 @@ TRITON_TWICE = Kernel(
     "triton_twice",
     triton=TritonFunction(
         "layer_norm/triton.py:layer_norm_twice",
-        arguments={**_SHARED_ARGUMENTS, "END": ceildiv(D, parameter("BLOCK")) * parameter("BLOCK")},
+        arguments={**_SHARED_ARGUMENTS, "END": where(parameter("BLOCK") >= D, parameter("BLOCK"), 0)},
         grid=(R,),
         launch_pdl=True,
     ),
     listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
-    worthwhile=(D >= 3584, R * D >= 33554432),
+    worthwhile=((D >= 8192) | ((D >= 3584) & (R * D >= 33554432)),),
     **_SHARED,
 )
 
-TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG, TRITON_TWICE)
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_TILES_SMALL, TRITON_TWICE)

@@ -90,7 +90,7 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584) and Llama-3-70B (8192); in bf16, one width in f16 and f32."""
+    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32."""
     fused = ["residual", "residual_out"]
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
@@ -100,6 +100,7 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [problem(R=r, D=4096, dtypes={"T": "f16"}) for r in some]
     found += [problem(R=r, D=4096) for r in some]
     found += [problem(R=r, D=4096, present=fused) for r in (16, 4096)]
+    found += [problem(R=r, D=16384, dtypes=bf16) for r in (16, 4096)]
     return tuple(found)
 
 

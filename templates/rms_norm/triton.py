@@ -61,11 +61,11 @@ def rms_norm_long(
     HINTS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A row of a program: sum of squares, then write; END, where it is known, is where the last block ends.
+    """A row of a program: sum of squares, then write; END is where it ends, or 0 for D.
 
     With HINTS a row stays in L2 until it is read again, and leaves it first then.
     """
-    end = D if END is None else END
+    end = D if END == 0 else END
     FIRST: tl.constexpr = "evict_last" if HINTS else ""
     SECOND: tl.constexpr = "evict_first" if HINTS else ""
     if EARLY:

@@ -15,6 +15,7 @@ from aot_tune.spec import (
     stride,
     table,
     target,
+    where,
 )
 
 R, D = dims("R D")
@@ -69,7 +70,7 @@ TRITON_LONG = Kernel(
     "triton_long",
     triton=TritonFunction(
         "rms_norm/triton.py:rms_norm_long",
-        arguments={**_SHARED_ARGUMENTS, "END": None, "HINTS": False},
+        arguments={**_SHARED_ARGUMENTS, "END": 0, "HINTS": False},
         grid=(R,),
         launch_pdl=True,
     ),
@@ -85,7 +86,7 @@ TRITON_TWICE = Kernel(
     "triton_twice",
     triton=TritonFunction(
         "rms_norm/triton.py:rms_norm_long",
-        arguments={**_SHARED_ARGUMENTS, "END": ceildiv(D, parameter("BLOCK")) * parameter("BLOCK"), "HINTS": True},
+        arguments={**_SHARED_ARGUMENTS, "END": where(parameter("BLOCK") >= D, parameter("BLOCK"), 0), "HINTS": True},
         grid=(R,),
         launch_pdl=True,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,16 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
     assert all(512 < w <= 1024 and w % 16 == 0 for w in widths)
     assert len({c.problem.dims["R"] for c in checks}) > 3
     assert sum(c.special for c in checks) == 1
+
+
+def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() -> None:
+    """As code of a Triton function whose loop is none for the others."""
+    softmax, width = dataclasses.replace(load_operator(bundled_templates() / "softmax"), checks=()), dim("D")
+    checks = derived_checks(softmax, (width % 16 == 0, where(width <= 4096, 4096, 0) == 0))
+    widths = {c.problem.dims["D"] for c in checks}
+    assert len(widths) >= 3
+    assert all(w > 4096 and w % 16 == 0 for w in widths)
+    assert len(checks) >= 5
 
 
 def test_where_one_row_is_all_that_a_kernel_serves_its_widths_differ() -> None:

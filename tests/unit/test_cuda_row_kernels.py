@@ -255,9 +255,11 @@ def test_rows_in_registers_on_the_host(name: str, dtype: str, config: Config, tm
     check(op, call, dtype, {"R": 13, "D": 1000}, strides={"x": (1024, 1), "out": (1008, 1)})
     check(op, call, dtype, {"R": 13, "D": 40}, special=True)
     check(op, call, dtype, {"R": 2, "D": 40008})  # more than the registers hold
+    check(op, call, dtype, {"R": 3, "D": 40008}, special=True)
     if name == "rms_norm":
         for absent in (("residual", "residual_out"), ("residual",), ("residual_out",)):
-            check(op, call, dtype, {"R": 5, "D": 1032}, absent=absent)
+            for rows, width in ((5, 1032), (2, 40008)):
+                check(op, call, dtype, {"R": rows, "D": width}, absent=absent)
 
 
 @pytest.mark.parametrize(("dtype", "vectors"), [("bf16", 1), ("f32", 2), ("f16", 2)])
