@@ -252,29 +252,36 @@ def _rounded(
     if not names:
         return None
     others = tuple(r for r in of_dims if r.evaluate(facts))
-    rounded = [{n: -(-problem.dims[n] // multiple) * multiple for n in names} for multiple in _MULTIPLES]
-    cut = [{n: min(problem.dims[n], most) for n in names} for most in _BOUNDS]
-    constants = _constants(require)
-    near_constants = [dict.fromkeys(names, extent) for c in constants for extent in (c - 1, c // 2 + 1)]
-    # Rows of 2049 to 4096 that are multiples of 16, say: extents of their own, so that padding is not always empty.
-    near_constants += [
-        {n: c // 2 + extent for n, extent in r.items()}
-        for c in constants
-        for r in rounded
-        if max(r.values(), default=c) <= c // 2
-    ]
-    near_constants += [dict.fromkeys(names, c) for c in constants]
-    beyond = [{n: c + extent for n, extent in r.items()} for c in constants for r in rounded]
+    close, beyond = _extents({n: problem.dims[n] for n in names}, _constants(require))
     moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
     first: Problem | None = None
-    for changed in (*rounded, *cut, *near_constants, *beyond):
+    for changed in close:
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
         if require.evaluate(operator.facts(near) if moves else {**facts, **changed}):
             if all_of(others, {**facts, **changed}):
                 return near
-            if changed not in beyond:  # which a later requirement may have nearer
-                first = first or near
+            first = first or near
+    for changed in beyond if first is None else ():
+        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
+        if all_of((require, *others), {**operator.facts(near), **changed}):
+            return near
     return first
+
+
+def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """Extents of some dims to try in order: those by rounding, cutting and around constants, and those beyond them."""
+    rounded = [{n: -(-extent // multiple) * multiple for n, extent in now.items()} for multiple in _MULTIPLES]
+    close = [*rounded, *({n: min(extent, most) for n, extent in now.items()} for most in _BOUNDS)]
+    close += [dict.fromkeys(now, extent) for c in constants for extent in (c - 1, c // 2 + 1)]
+    # Rows of 2049 to 4096 that are multiples of 16, say: extents of their own, so that padding is not always empty.
+    close += [
+        {n: c // 2 + extent for n, extent in r.items()} for c in constants for r in rounded if max(r.values()) <= c // 2
+    ]
+    close += [dict.fromkeys(now, c) for c in constants]
+    beyond = [
+        {n: c + extent for n, extent in r.items()} for c in constants if c > max(now.values()) for r in (now, *rounded)
+    ]
+    return close, beyond
 
 
 def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.errors import ManifestError
 
-__all__ = ["Image", "definitions", "device_code_digest", "initialiser_count", "references"]
+__all__ = ["Image", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
 
 # Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -105,24 +104,22 @@ class Image:
         return self._found[same]
 
 
-def definitions(member: bytes) -> set[str]:
-    """Global or weak symbols that an object defines."""
-    return {name for name, defined in _global_symbols(member) if defined}
+@dataclass(frozen=True)
+class Symbols:
+    """Global or weak symbols of an object: those that it defines, and those that it uses and does not define."""
+
+    defined: frozenset[str]
+    used: frozenset[str]
 
 
-def references(member: bytes) -> set[str]:
-    """Global or weak symbols that an object uses and does not define."""
-    return {name for name, defined in _global_symbols(member) if not defined}
-
-
-@lru_cache(maxsize=1024)  # of a library's objects, each of which is asked for its symbols three times
-def _global_symbols(member: bytes) -> tuple[tuple[str, bool], ...]:
+def symbols_of(member: bytes) -> Symbols:
+    """The symbols by which an object is linked."""
     table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    return tuple(
-        (s.name, s["st_shndx"] != "SHN_UNDEF")
-        for s in (table.iter_symbols() if table is not None else ())
-        if s["st_info"]["bind"] != "STB_LOCAL"
-    )
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for symbol in table.iter_symbols() if table is not None else ():
+        if symbol["st_info"]["bind"] != "STB_LOCAL":
+            found[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
+    return Symbols(defined=frozenset(found[True]), used=frozenset(found[False]))
 
 
 def device_code_digest(member: bytes) -> str:

@@ -14,7 +14,7 @@ from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, write_archive
 from aot_tune.link.checks import check_library
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.elf import definitions, initialiser_count, references
+from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.link.header import public_functions, render_header
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.module import render_module, render_stub
@@ -48,8 +48,8 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         OSError: when the folder cannot be written.
     """
     check_library(spec)
-    members = _members(spec)
-    spec = _as_objects_tell(spec, members)
+    objects = _objects(spec)
+    spec = _as_objects_tell(spec, objects)
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
     module_exports = _version_script([f"PyInit_{spec.face}"])
@@ -66,7 +66,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     }
     for name, text in files.items():
         _write(out_dir / name, text.encode())
-    _write(out_dir / "variants.a", write_archive([members[symbol] for symbol in sorted(members)]))
+    _write(out_dir / "variants.a", write_archive([objects[symbol].member for symbol in sorted(objects)]))
     return Generated(
         header=str(out_dir / spec.header),
         dispatch=str(out_dir / "dispatch.cpp"),
@@ -80,13 +80,21 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     )
 
 
-def _as_objects_tell(spec: LibrarySpec, members: Mapping[str, Member]) -> LibrarySpec:
+@dataclasses.dataclass(frozen=True)
+class _Object:
+    """A variant's object, with the functions that it defines, and the symbols that it uses of others."""
+
+    member: Member
+    uses: frozenset[str]
+
+
+def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, _Object]) -> LibrarySpec:
     """The library with `notes` and `settled` of each variant as its object has it."""
 
     def told(variant: LinkedVariant) -> LinkedVariant:
-        member = members[variant.symbol]
-        settled = any(name.startswith(_LAUNCHER) and _LOAD in name for name in references(member.data))
-        return dataclasses.replace(variant, notes=_note(variant) in member.symbols, settled=settled)
+        one = objects[variant.symbol]
+        settled = any(name.startswith(_LAUNCHER) and _LOAD in name for name in one.uses)
+        return dataclasses.replace(variant, notes=_note(variant) in one.member.symbols, settled=settled)
 
     tables = (dataclasses.replace(t, variants=tuple(map(told, t.variants))) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))
@@ -96,12 +104,12 @@ def _note(variant: LinkedVariant) -> str:
     return f"{variant.symbol}_note"
 
 
-def _members(spec: LibrarySpec) -> dict[str, Member]:
-    """The objects of a library by symbol, each with the functions that it defines."""
-    members: dict[str, Member] = {}
+def _objects(spec: LibrarySpec) -> dict[str, _Object]:
+    """The objects of a library by symbol."""
+    objects: dict[str, _Object] = {}
     for table in spec.operators:
         for variant in table.variants:
-            if variant.symbol in members:
+            if variant.symbol in objects:
                 continue
             data = Path(variant.object_path).read_bytes()
             digest = hashlib.sha256(data).hexdigest()
@@ -112,25 +120,25 @@ def _members(spec: LibrarySpec) -> dict[str, Member]:
                     fix="build again; the object cache holds a damaged file",
                 )
             where = f"operator {table.operator.name!r}: variant {variant.name!r}"
-            members[variant.symbol] = Member(f"{variant.symbol}.o", data, _checked_functions(where, variant, data))
-    return members
+            objects[variant.symbol] = _checked_object(where, variant, data)
+    return objects
 
 
-def _checked_functions(where: str, variant: LinkedVariant, data: bytes) -> tuple[str, ...]:
-    """The functions that a variant's object defines: those that it must have, and its note if it has one.
+def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
+    """A variant's object, which defines the functions that it must have, and its note if it has one.
 
     Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. A CUDA
     object, whose host code is for the baseline, may have an initialiser by which nvcc registers its kernels, and that
     of <iostream>, which CUTLASS includes: before GCC 13 everybody who includes it has one.
     """
     try:
-        defined = definitions(data)
-        allowed = 1 + int(_IOSTREAM in references(data)) if family_of(variant.target) == "cuda" else 0
+        symbols = symbols_of(data)
+        allowed = 1 + int(_IOSTREAM in symbols.used) if family_of(variant.target) == "cuda" else 0
         initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
-    wanted = dataclasses.replace(variant, notes=_note(variant) in defined).functions
-    foreign, missing = sorted(defined - set(wanted)), sorted(set(wanted) - defined)
+    wanted = dataclasses.replace(variant, notes=_note(variant) in symbols.defined).functions
+    foreign, missing = sorted(symbols.defined - set(wanted)), sorted(set(wanted) - symbols.defined)
     if missing:
         raise ManifestError(
             f"{where}: its object does not define the function {missing[0]!r}",
@@ -149,7 +157,7 @@ def _checked_functions(where: str, variant: LinkedVariant, data: bytes) -> tuple
             why="it is compiled for a target that the device may not be",
             fix="initialise the template's globals with constants",
         )
-    return wanted
+    return _Object(Member(f"{variant.symbol}.o", data, wanted), symbols.used)
 
 
 def _version_script(symbols: list[str]) -> str:

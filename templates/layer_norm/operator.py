@@ -46,7 +46,7 @@ WHOLE_PIECES = (
     stride("out", 0) % 8 == 0,
     *(alignment(tensor) >= 16 for tensor in ("x", "weight", "bias", "out")),
 )
-# What the registers of a block hold, 1024 pieces of 16 bytes (T is f32 first): a longer row takes a loop over elements.
+# What a block of `cuda_rows_few` holds in its registers, 1024 pieces of 16 bytes (T is f32 first).
 IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90

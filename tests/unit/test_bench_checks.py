@@ -13,7 +13,19 @@ from aot_tune.bench import Policy
 from aot_tune.bench.checks import checks_for, derived_checks, oddest_checks
 from aot_tune.bench.inputs import storage_extent
 from aot_tune.library import bundled_templates, load_operator, operator_folders
-from aot_tune.spec import Expr, Operator, all_of, attribute, dim, dtype_index, next_power_of_2, present, stride, where
+from aot_tune.spec import (
+    Expr,
+    Operator,
+    all_of,
+    attribute,
+    dim,
+    dtype_index,
+    maximum,
+    next_power_of_2,
+    present,
+    stride,
+    where,
+)
 from aot_tune.spec.checks import check_problem
 
 FOLDERS = operator_folders([bundled_templates()])
@@ -168,6 +180,16 @@ def test_a_kernel_for_rows_that_are_longer_than_a_block_is_checked_on_several() 
     assert len(widths) >= 3
     assert all(w > 4096 and w % 16 == 0 for w in widths)
     assert len(checks) >= 5
+    plain = {c.problem.dims["D"] for c in derived_checks(softmax, (width > 4096,))}
+    assert any(w % 2 for w in plain)
+    assert min(plain) > 4096
+
+
+def test_constants_that_are_no_extents_leave_odd_widths_alone() -> None:
+    """As plain code of a Triton function for two rows of up to 1024."""
+    softmax, width = load_operator(bundled_templates() / "softmax"), dim("D")
+    checks = derived_checks(softmax, (maximum(2048 // next_power_of_2(width), 1) == 2, next_power_of_2(width) == 1024))
+    assert sum(c.problem.dims["D"] % 2 for c in checks) > len(checks) // 2
 
 
 def test_where_one_row_is_all_that_a_kernel_serves_its_widths_differ() -> None:

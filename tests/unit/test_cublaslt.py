@@ -13,7 +13,7 @@ from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, c
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.errors import RenderError
 from aot_tune.library import bundled_templates, load_operator
-from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
@@ -236,7 +236,7 @@ def test_objects_define_only_their_functions_and_run_nothing_when_loaded(tmp_pat
     compile_shared(rendered, tmp_path)
     data = (tmp_path / "candidate.o").read_bytes()
     names = {f"{rendered.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
-    assert definitions(data) == names
+    assert symbols_of(data).defined == names
     assert initialiser_count(data) == 0
 
 

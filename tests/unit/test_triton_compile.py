@@ -21,7 +21,7 @@ from aot_tune.compile import ObjectCache, target_by_name
 from aot_tune.compile.triton import HIP_TARGETS, TOOLCHAIN, TritonToolchain
 from aot_tune.compile.triton_object import LAUNCHER, kernel_header
 from aot_tune.errors import ToolchainError
-from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render.recipe import with_recipe
 from aot_tune.triton.messages import DescriptorMap, Image
 
@@ -116,7 +116,7 @@ def test_an_object_holds_its_image_and_three_functions(search: list[str], target
     assert outcome.status == "ok", outcome.log
     image = (tmp_path / "kernel.bin").read_bytes()
     assert outcome.device == hashlib.sha256(image).hexdigest()
-    assert definitions(out.read_bytes()) == {"f_workspace", "f_launch", "f_preload"}
+    assert symbols_of(out.read_bytes()).defined == {"f_workspace", "f_launch", "f_preload"}
     assert initialiser_count(out.read_bytes()) == 0
     assert outcome.resources.keys() >= {"registers", "spill_bytes", "shared", "text", "memory"}
     assert 4 <= outcome.resources["registers"] <= 255

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv, device
 
 IMAGE = msgspec.structs.replace
@@ -300,7 +300,7 @@ def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path
         image = IMAGE(tl.IMAGE, name=name)
         tl.compiled(folder, source, (8, 8, 4, 8, 8), image)
         data = (folder / "candidate.o").read_bytes()
-        assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
+        assert symbols_of(data).defined == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
         assert initialiser_count(data) == 0
     tl.linked([f / "candidate.o" for f in folders], tmp_path / "both.so")
     for source, name in zip(sources, ("one_kernel", "two_kernel"), strict=True):

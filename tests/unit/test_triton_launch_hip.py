@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.link.elf import definitions, initialiser_count
+from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.spec import Buffer, Descriptor, Parameter, Tensor, TritonFunction, ceildiv, device
 
 X = {"shape": [5, 7]}
@@ -161,7 +161,7 @@ def test_the_object_defines_four_functions_and_runs_nothing_when_loaded(tmp_path
     source = source_of()
     tl.compiled(tmp_path, source, (), IMAGE)
     data = (tmp_path / "candidate.o").read_bytes()
-    assert definitions(data) == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
+    assert symbols_of(data).defined == {f"{source.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
     assert initialiser_count(data) == 0
 
 
