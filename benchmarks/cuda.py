@@ -75,6 +75,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--operators", default=",".join(every), help=f"some of {', '.join(every)}; separated by commas")
     parser.add_argument("--compile-problems", type=int, default=4, metavar="N",
                         help="fused products, and as many row problems, for max-autotune (default 4)")  # fmt: skip
+    parser.add_argument("--compile-after", type=int, default=0, metavar="N",
+                        help="leave out the first N of each, which an earlier run had (default 0)")  # fmt: skip
     parser.add_argument("--without-vendor", type=Path, metavar="FOLDER",
                         help=f"race a second library, built with AOT_TUNE_EXCLUDE_BACKENDS={_BACKEND}")  # fmt: skip
     parser.add_argument(
@@ -96,6 +98,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"unknown operators: {', '.join(unknown)}; there are {', '.join(every)}")
     if options.workspace is not None and options.workspace <= 0:
         parser.error("--workspace is more than 0")
+    if min(options.compile_problems, options.compile_after) < 0:
+        parser.error("--compile-problems and --compile-after are at least 0")
     if options.gpus < 1:
         parser.error("--gpus is at least 1")
     options.named_gpus = named_gpus(options.gpus) if options.gpus > 1 else []
@@ -118,7 +122,7 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
     found = tasks(options.operators)
     if not found:
         raise SystemExit("benchmarks: the installed package has no operator with a workload for CUDA")
-    compiled = chosen_to_compile(found, options.compile_problems)
+    compiled = chosen_to_compile(found, options.compile_problems, options.compile_after)
     products = [t for t in found if t.kind != "rows"]
     passes = [] if options.no_eager_pass else [Pass(_EAGER, mix(found), 0)]
     if compiled:

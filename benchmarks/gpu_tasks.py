@@ -164,9 +164,13 @@ def mix(found: Sequence[Task]) -> list[Task]:
     return [task for _, task in sorted(placed, key=lambda pair: pair[0])]
 
 
-def chosen_to_compile(found: Sequence[Task], count: int) -> list[Task]:
-    """Up to `count` fused products and as many row problems: of each operator, mode and size in turn."""
-    products, rows = ([t for t in _in_turn(found) if t.kind == kind][:count] for kind in ("fused", "rows"))
+def chosen_to_compile(found: Sequence[Task], count: int, after: int = 0) -> list[Task]:
+    """Up to `count` fused products and as many row problems: of each operator, mode and size in turn.
+
+    Without the first `after` of either kind, which an earlier run had.
+    """
+    of_kinds = ([t for t in _in_turn(found) if t.kind == kind] for kind in ("fused", "rows"))
+    products, rows = (several[after : after + count] for several in of_kinds)
     # What a time limit cuts off is of both kinds; max-autotune takes 20 s for a product, and a few for rows.
     turns = range(max(len(products), -(-len(rows) // 2)))
     return [task for i in turns for task in (*rows[2 * i : 2 * i + 2], *products[i : i + 1])]

@@ -199,6 +199,8 @@ def test_what_max_autotune_compiles_is_of_both_kinds_and_of_all_modes() -> None:
         assert kinds.count("rows") == kinds.count("fused") == count
         assert len({t.key for t in chosen}) == 2 * count
     assert kinds[:6] == ["rows", "rows", "fused"] * 2
+    again = [*chosen_to_compile(found, 8), *chosen_to_compile(found, 12, after=8)]
+    assert sorted(t.key for t in again) == sorted(t.key for t in chosen)
     fused = [t for t in chosen if t.kind == "fused"]
     groups = {(t.mode, t.group) for t in found if t.kind == "fused"}
     assert {(t.mode, t.group) for t in fused[: len(groups)]} == groups
@@ -289,6 +291,19 @@ def test_passes_are_those_that_are_asked_for(script: ModuleType, monkeypatch, gi
     assert [p.name for p in passes] == names
     assert [p.workspace for p in passes] == [workspace] * len(names)
     assert sum(p.seconds for p in passes) == pytest.approx(100)
+
+
+def test_what_an_earlier_run_had_is_left_out(script: ModuleType, monkeypatch) -> None:
+    given = ["--no-vendor-pass", "--no-eager-pass", "--operators", "gemm", "--compile-problems", "3"]
+    monkeypatch.setattr(sys, "argv", ["cuda.py", *given, "--compile-after", "2"])
+    (late,) = script._passes(script._arguments())
+    monkeypatch.setattr(sys, "argv", ["cuda.py", *given])
+    (early,) = script._passes(script._arguments())
+    assert [t.key for t in early.tasks[2:]] == [t.key for t in late.tasks[:1]]
+    assert len(late.tasks) == 3
+    monkeypatch.setattr(sys, "argv", ["cuda.py", *given, "--compile-after", "-1"])
+    with pytest.raises(SystemExit):
+        script._arguments()
 
 
 def test_nothing_to_measure_is_told(script: ModuleType, monkeypatch) -> None:
