@@ -89,13 +89,25 @@ def test_weights_come_to_l2_before_earlier_kernels_have_ended(name: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("cuda_rows", "  wait_for_earlier_kernels();\n", ""),
+        ("cuda_rows", "  wait_for_earlier_kernels();\n  load(r);\n", "  load(r);\n"),
+        (
+            "cuda_rows",
+            "  wait_for_earlier_kernels();\n  let_later_kernels_start();\n",
+            "  let_later_kernels_start();\n",
+        ),
         ("cuda_rows", "ld.global.v4.u32", "ld.global.nc.v4.u32"),
         ("cuda_rows_few", "  wait_for_earlier_kernels();\n", ""),
         ("cuda_rows_few", "  wait_for_earlier_kernels();\n  load(r);\n", "  load(r);\n  wait_for_earlier_kernels();\n"),
         ("cuda_rows_few", "  let_later_kernels_start();\n", ""),
     ],
-    ids=["no wait", "loads of what nobody writes", "no wait of few", "loads before the wait", "no start"],
+    ids=[
+        "no wait",
+        "no wait of wide rows",
+        "loads of what nobody writes",
+        "no wait of few",
+        "loads before the wait",
+        "no start",
+    ],
 )
 def test_faults_are_noticed(name: str, old: str, new: str, tmp_path: Path) -> None:
     op = OPERATORS["rms_norm"]
