@@ -263,7 +263,7 @@ def _rounded(
             first = first or near
     for changed in beyond if first is None else ():
         near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
-        if all_of((require, *others), {**operator.facts(near), **changed}):
+        if all_of((require, *others), operator.facts(near)):
             return near
     return first
 

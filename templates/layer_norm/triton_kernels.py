@@ -56,7 +56,7 @@ TRITON_ROWS = Kernel(
 
 
 def _tiles(name: str, widest: int, *configs: tuple[int, int]) -> Kernel:
-    """Several rows to a program, so many elements by so many warps; for rows of which it has two or more."""
+    """Rows of up to `widest` elements, two or more to a program; a config is its elements and warps."""
     return Kernel(
         name,
         triton=TritonFunction(
