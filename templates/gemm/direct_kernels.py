@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.spec import (
-    Expr,
+    Config,
     Kernel,
     Parameter,
     TritonFunction,
@@ -75,11 +75,8 @@ _GEMV_LIST_F32 = table(
 )
 
 
-def _gemv(name: str, early: bool, where: Expr, floats: bool = False) -> Kernel:
-    """Products of one row by Triton; `early`: its programs may begin before the kernel in front of it has ended.
-
-    Those of `floats` are IEEE's in either math mode.
-    """
+def _gemv(name: str, dtypes: tuple[str, ...], listed: tuple[Config, ...]) -> Kernel:
+    """Products of one row by Triton. Those of f32 are IEEE's in either math mode."""
     return Kernel(
         name,
         triton=TritonFunction(
@@ -90,17 +87,16 @@ def _gemv(name: str, early: bool, where: Expr, floats: bool = False) -> Kernel:
                 "residual_row": stride("residual", 0),
                 "out_row": stride("out", 0),
                 "ACTIVATION": attribute("activation"),
-                "EARLY": early,
+                "EARLY": target("capability") >= 90,
             },
             grid=(ceildiv(N, BLOCK_N), M),
-            launch_pdl=early,
+            launch_pdl=True,
         ),
         backend="triton",
-        dtypes={"T": ("f32",) if floats else ("bf16", "f16")},
-        follows={} if floats else {"f16": "bf16"},
+        dtypes={"T": dtypes},
+        follows={"f16": "bf16"} if "f16" in dtypes else {},
         compile_seconds=3.0,
-        listed=_GEMV_LIST_F32 if floats else _GEMV_LIST,
-        constraints=(where,),
+        listed=listed,
         requires=(
             stride("a", 1) == 1,
             stride("b", 0) == 1,
@@ -113,8 +109,8 @@ def _gemv(name: str, early: bool, where: Expr, floats: bool = False) -> Kernel:
     )
 
 
-TRITON_GEMV = _gemv("triton_gemv", False, target("capability") < 90)
-TRITON_GEMV_EARLY = _gemv("triton_gemv_early", True, target("capability") >= 90)
-TRITON_GEMV_F32 = _gemv("triton_gemv_early_f32", True, target("capability") >= 90, floats=True)
-
-DIRECT_KERNELS = (CUDA_DIRECT, TRITON_GEMV, TRITON_GEMV_EARLY, TRITON_GEMV_F32)
+DIRECT_KERNELS = (
+    CUDA_DIRECT,
+    _gemv("triton_gemv", ("bf16", "f16"), _GEMV_LIST),
+    _gemv("triton_gemv_f32", ("f32",), _GEMV_LIST_F32),
+)

@@ -50,15 +50,15 @@ def layer_norm_twice(
     x_row,
     out_row,
     D,
-    END: tl.constexpr,
+    BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A row of a program: moments of its blocks, for which it stays in L2, then write, after which it leaves first.
+    """A row of a program, read twice: moments, for which it stays in L2, then write, after which it leaves first.
 
-    END is where it ends, or 0 for D: a loop of one turn is none.
+    BLOCKS is 1 where a block holds the row, else 0. Each lane then has moments of its own (Welford's) of the columns
+    that are a block apart, so that lanes meet but once.
     """
-    end = D if END == 0 else END
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -66,20 +66,26 @@ def layer_norm_twice(
     x += row * x_row
     out += row * out_row
     columns = tl.arange(0, BLOCK)
-    mean = 0.0
-    squares = 0.0
-    for first in tl.range(0, end, BLOCK):
-        at = first + columns
-        count = tl.minimum(D - first, BLOCK).to(tl.float32)
-        values = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        part = tl.sum(values, 0) / count
-        centred = tl.where(at < D, values - part, 0.0)
-        share = count / (first + count)
-        apart = part - mean
-        mean += apart * share
-        squares += tl.sum(centred * centred, 0) + first * share * apart * apart
+    if BLOCKS == 1:
+        values = tl.load(x + columns, mask=columns < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        mean = tl.sum(values, 0) / D
+        centred = tl.where(columns < D, values - mean, 0.0)
+        squares = tl.sum(centred * centred, 0)
+    else:
+        means = tl.zeros([BLOCK], tl.float32)
+        sums = tl.zeros([BLOCK], tl.float32)
+        for first in tl.range(0, D, BLOCK):
+            at = first + columns
+            values = tl.load(x + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            apart = tl.where(at < D, values - means, 0.0)
+            means += apart * (1.0 / (first // BLOCK + 1))
+            sums += tl.where(at < D, apart * (values - means), 0.0)
+        counts = tl.where(columns < D, (D - columns + BLOCK - 1) // BLOCK, 0).to(tl.float32)
+        mean = tl.sum(means * counts, 0) / D
+        apart = means - mean
+        squares = tl.sum(sums + counts * apart * apart, 0)
     scale = tl.rsqrt(squares / D + eps)
-    for first in tl.range(0, end, BLOCK):
+    for first in tl.range(0, BLOCK if BLOCKS == 1 else D, BLOCK):
         at = first + columns
         weights = tl.load(weight + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
         biases = tl.load(bias + at, mask=at < D, other=0.0, eviction_policy="evict_last").to(tl.float32)

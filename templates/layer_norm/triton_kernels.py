@@ -15,7 +15,6 @@ from aot_tune.spec import (
     stride,
     table,
     target,
-    where,
 )
 
 R, D = dims("R D")
@@ -85,12 +84,11 @@ TRITON_TWICE = Kernel(
     "triton_twice",
     triton=TritonFunction(
         "layer_norm/triton.py:layer_norm_twice",
-        arguments={**_SHARED_ARGUMENTS, "END": where(parameter("BLOCK") >= D, parameter("BLOCK"), 0)},
+        arguments={**_SHARED_ARGUMENTS, "BLOCKS": parameter("BLOCK") >= D},
         grid=(R,),
         launch_pdl=True,
     ),
     listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
-    constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=((D >= 8192) | ((D >= 3584) & (R * D >= 33554432)),),
     **_SHARED,
 )

@@ -61,7 +61,7 @@ def rms_norm_long(
     HINTS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A row of a program: sum of squares, then write; END is where it ends, or 0 for D.
+    """A row of a program: sum of squares, then write; END is where its loops end: BLOCK if that holds it, or 0 for D.
 
     With HINTS a row stays in L2 until it is read again, and leaves it first then.
     """

@@ -83,7 +83,7 @@ _ROWS_PARAMETERS = (
     Parameter("STREAM", (False, True)),
 )
 # An H200 timed others, too, on problems from 4 MB on: none was faster.
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (1, 256, 0, False), (1, 128, 0, False))
+_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (1, 256, 0, False))
 
 CUDA_ROWS = Kernel(
     "cuda_rows",

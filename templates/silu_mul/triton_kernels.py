@@ -25,13 +25,13 @@ TRITON_ROWS = Kernel(
         grid=lambda meta: (R * ceildiv(D, meta["BLOCK"]),),
         launch_pdl=True,
     ),
-    listed=table("BLOCK num_warps", (512, 2), (1024, 4), (2048, 4), (4096, 8)),
-    constraints=(~HOPPER | (parameter("BLOCK") == 1024),),
+    listed=table("BLOCK num_warps", (512, 4), (1024, 4), (2048, 8), (2048, 4), (4096, 8)),
+    constraints=(~HOPPER | (parameter("BLOCK") <= 256 * parameter("num_warps")),),
     requires=(R * ceildiv(D, 512) < 2**31, *(stride(t, 1) == 1 for t in _TENSORS)),
     **_SHARED,
 )
 
-# Where rows follow each other without gaps they count as one.
+# Where rows follow each other without gaps they count as one: no faster than blocks of 512 in rows, on an H200.
 TRITON_FLAT = Kernel(
     "triton_flat",
     triton=TritonFunction(
@@ -40,8 +40,8 @@ TRITON_FLAT = Kernel(
         grid=lambda meta: (ceildiv(R * D, meta["BLOCK"]),),
         launch_pdl=True,
     ),
-    listed=table("BLOCK num_warps", (1024, 4), (2048, 4), (4096, 8), (8192, 8)),
-    constraints=(~HOPPER | (parameter("BLOCK") <= 2048),),
+    listed=table("BLOCK num_warps", (512, 4), (1024, 4), (2048, 4), (4096, 8), (8192, 8)),
+    constraints=(~HOPPER,),
     requires=(*(stride(t, 1) == 1 for t in _TENSORS), *(stride(t, 0) == D for t in _TENSORS)),
     worthwhile=(R > 1,),
     **_SHARED,

@@ -51,8 +51,6 @@ HOPPER = TARGET["cuda-sm_90"]
 EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 DESCRIPTORS = ("_tma", "tf32", "specialized")
 """Parts of the names of kernels on descriptors."""
-EARLY = "_early"
-"""A part of the names of kernels that are for Hopper and later because they may begin early there."""
 
 
 def declared(reference: str) -> Inspection:
@@ -267,7 +265,7 @@ def builds(name: str, configs: int) -> Iterator[str]:
     """What is compiled: the target, then `plain` or which config."""
     yield from (f"90 config {i}" for i in range(configs))
     yield "90 plain"
-    if not any(d in name for d in (*DESCRIPTORS, EARLY)):
+    if not any(d in name for d in DESCRIPTORS):
         yield from ("80", "gfx942")
 
 
