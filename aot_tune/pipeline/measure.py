@@ -146,6 +146,7 @@ class Measurer:
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
+            first = not self.measured
             measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self.over and not _counts(measurement)):
                 return
@@ -154,10 +155,11 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             whole = 0.0 if self.reused > reused else self._session.progress.now() - begun
-            self._spend(measurement, whole, self._lazy.referring - referring)
+            referred = self._lazy.referring - referring
+            self._spend(measurement, whole, referred)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
-            outlook = self._session.outlook
-            outlook.screened(one.task, own, whole - own, f"best so far {shown}")
+            beside = None if first else whole - own  # the first one waits for workers, which no other does
+            self._session.outlook.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
         """So many candidates are not screened on a problem, though that was expected."""
@@ -204,7 +206,8 @@ class Measurer:
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
-        begun, reused = self._session.progress.now(), self.reused
+        begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
+        first = not self.measured
         raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
@@ -216,9 +219,11 @@ class Measurer:
         for measurement in raced:
             evidence.add(as_recorded(measurement))
         evidence.fresh.pop(problem.id, None)
-        seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun
+        referred = self._lazy.referring - referring  # where its screens were known
+        seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun - referred
         self.spent["race"] += seconds
-        self._session.outlook.raced(task_of(loaded.operator, problem), seconds)
+        self.spent["references"] += referred
+        self._session.outlook.raced(task_of(loaded.operator, problem), 0.0 if first else seconds)
 
     @property
     def over(self) -> bool:

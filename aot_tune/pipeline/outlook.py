@@ -96,10 +96,10 @@ class Outlook:
         """Compilers begin."""
         self._compiling_since = self._progress.now()
 
-    def screened(self, task: Task, seconds: float, beside: float, note: str) -> None:
-        """A screen took `seconds`, and `beside` for what is done once; 0 for what was known."""
+    def screened(self, task: Task, seconds: float, beside: float | None, note: str) -> None:
+        """A screen took `seconds`, and `beside` for what is done once, None where that cannot be told; 0 if known."""
         with self._lock:
-            if seconds + beside > 0:
+            if seconds + (beside or 0.0) > 0:
                 self.durations.screened(task, seconds, beside)
             self._screens[task] = max(self._screens.get(task, 0) - 1, 0)
             self._screened[task] += 1

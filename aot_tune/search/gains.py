@@ -84,11 +84,14 @@ class Durations:
         """Compiling a candidate took that long, of which its author expected `size` seconds of one compiler."""
         self.compiling.add(seconds, size)
 
-    def screened(self, task: Task, seconds: float, beside: float) -> None:
-        """A screen took `seconds`, and `beside` what is done but once: references, odd problems, buffers."""
+    def screened(self, task: Task, seconds: float, beside: float | None) -> None:
+        """A screen took `seconds`, and `beside` what is done but once: references, odd problems, buffers; None if that
+        cannot be told.
+        """
         if task not in self.prepared:
             self.prepared.add(task)
-            self.preparing.add(beside, task.size)
+            if beside is not None:
+                self.preparing.add(beside, task.size)
         self.screening[task.operator].add(seconds, task.size)
         self.own[task].add(seconds, task.size)
 

@@ -27,7 +27,7 @@ from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan import Request, make_plan
 from aot_tune.progress import Progress
-from aot_tune.search import Budget
+from aot_tune.search import Budget, Task
 
 ONE, TWO = OPERATOR.workload
 
@@ -109,24 +109,32 @@ def test_compiles_that_are_broken_off_leave_no_failed_object(tmp_path: Path) -> 
 
 
 class Bench:
-    """Stands in for a device: each call takes a second of a clock that stands still otherwise."""
+    """Stands in for a device: each call takes a second of a clock that stands still otherwise.
+
+    The first screen or race waits `starting` seconds for a worker, too; to prepare a problem takes `reference`.
+    """
 
     def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
         self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
-        self.referring = 0.0
+        self.starting = self.reference = self.referring = 0.0
 
     def prepare(self, *_: object) -> None:
+        self.now += self.reference
+        self.referring += self.reference
         if self.fault is not None:
             self.now += 1.0
             raise self.fault
 
     def screen(self, *arguments: Any) -> Measurement:
-        self.now += 1.0
+        self.now += 1.0 + self.starting
+        self.starting = 0.0
         self.calls += 1
-        return measured(arguments[3].id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
+        found = measured(arguments[3].id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
+        return msgspec.structs.replace(found, phases={"bench": 1.0})
 
     def race(self, _prepared: None, entrants: list) -> list[Measurement]:
-        self.now += 1.0
+        self.now += 1.0 + self.starting
+        self.starting = 0.0
         self.calls += 1
         times = (90.0,) if self.status == "ok" else None
         return [measured(e.candidate.id, ONE, (), status=self.status, final=times) for e in entrants]
@@ -247,6 +255,29 @@ def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
     assert outlook.durations.screening["scale"].count == 1
+
+
+def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor to compute the reference of a problem twice; a build that knew nearly all promised half an hour by that."""
+    bench, found = Bench(), evidence(FAST, GENERIC)
+    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    bench.starting, bench.reference = 60.0, 5.0
+    task = one._one(LOADED, ONE).task
+    fresh = outlook.durations.prepare(Task("scale", "another", task.size))
+    one.screen(LOADED, found, ONE, [FAST, GENERIC])
+    assert outlook.durations.screen(task) == pytest.approx(1.0)
+    assert outlook.durations.prepare(Task("scale", "another", task.size)) == fresh
+
+    known, found = Bench(), evidence(FAST, GENERIC)
+    one, outlook = measurer(monkeypatch, known, seconds=None)
+    for entry in (FAST, GENERIC):
+        found.add(measured(entry, ONE, (100.0,)))
+    for number in range(2):
+        known.starting, known.reference = 60.0 * (number == 0), 5.0
+        found.fresh[ONE.id] = set(found.entries)
+        one._problems.clear()
+        one.race(LOADED, found, ONE)
+        assert outlook.durations.racing.seconds == pytest.approx(float(number))
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])

@@ -21,7 +21,6 @@ import pytest
 import triton_bundled
 from triton_bundled import (
     DESCRIPTORS,
-    HOPPER,
     KERNELS,
     NAMES,
     TARGET,
