@@ -36,7 +36,7 @@ class Outlook:
         self.after = 0.0
         self._progress, self._budget = progress, budget
         self._lock = threading.Lock()
-        self._devices, self._overlap = 1, False
+        self._devices, self._jobs, self._overlap = 1, 1, False
         self._compiles: dict[str, float] = {}
         self._tried, self._known = 0, False
         self._screens: dict[Task, int] = {}
@@ -54,16 +54,17 @@ class Outlook:
         entries: Sequence[Entry],
         *,
         devices: int = 1,
+        jobs: int = 1,
         overlap: bool = False,
         least_race: float = 0.0,
     ) -> None:
         """What is going to be done of a target: `entries` are compiled and tried, what has its object is tried.
 
-        With `overlap`, compilers run while `devices` measure. A race is taken for `least_race` seconds or more until
-        there was one.
+        `jobs` compilers run at a time, while `devices` measure with `overlap`. A race is taken for `least_race` seconds
+        or more until there was one.
         """
         coming = {e.candidate.id for e in entries}
-        self._devices, self._overlap, self._tried, self._known = devices, overlap, 0, True
+        self._devices, self._jobs, self._overlap, self._tried, self._known = devices, jobs, overlap, 0, True
         self._compiles, self._screens, self._races = {}, {}, set()
         self._screened.clear()
         self.durations.least_race = least_race
@@ -129,7 +130,9 @@ class Outlook:
             return None if self._budget.seconds is None else self._budget.left
         with self._lock:
             durations = self.durations
+            done, others = durations.compiling.count, min(self._jobs - 1, len(self._compiles))
             compiling = durations.compile(sum(self._compiles.values()))
+            compiling *= done / (done + others) if done else 1.0  # others are as far as what was done last
             screens = sum(n * durations.screen(t) + durations.prepare(t) for t, n in self._screens.items() if n)
             races = sum(durations.race(t) for t in self._races)
         together = max(compiling, screens / self._devices) if self._overlap else compiling + screens / self._devices

@@ -100,7 +100,9 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
-            session.outlook.expect(evidences, entries, devices=len(devices), overlap=not on_host, least_race=race)
+            session.outlook.expect(
+                evidences, entries, devices=len(devices), jobs=session.load.jobs, overlap=not on_host, least_race=race
+            )
             if within is not None:
                 within.run(entries)
             elif on_host:

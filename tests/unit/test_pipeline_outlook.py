@@ -100,6 +100,18 @@ def test_the_time_left_is_of_compiles_and_screens_and_races_and_the_link(
     assert found.left() == 5.0
 
 
+def test_what_is_compiled_beside_the_first_is_not_taken_to_follow_it() -> None:
+    """The first of 16 took 3 s; by that alone 1273 more were said to take half an hour."""
+    left = []
+    for jobs in (1, 2, 16):
+        found = outlook(Budget(None), overlap=False)
+        found.expect([evidence(FAST, GENERIC)], [FAST], jobs=jobs)
+        left.append(found.left() or 0.0)
+    compiling = found.durations.compile(5.0)
+    assert left[0] - left[1] == pytest.approx(compiling / 2)
+    assert left[2] == left[1]  # there is one more, so that one was beside
+
+
 def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> None:
     found, task = outlook(Budget(60), overlap=True), task_of(OPERATOR, ONE)
     for _ in range(2):
