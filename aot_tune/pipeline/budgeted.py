@@ -167,7 +167,7 @@ class Within:
             if self._knows_race(place, entrants):  # it is had for nothing, however little time there is
                 yield math.inf, 0.0, lambda: self._race(place)
                 return
-            seconds = durations.race(place.task)
+            seconds = durations.race(place.task) + durations.prepare(place.task)
             gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
             yield gain, seconds, lambda: self._race(place)
 

@@ -158,7 +158,7 @@ class Measurer:
             referred = self._lazy.referring - referring
             self._spend(measurement, whole, referred)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
-            beside = None if first else whole - own  # the first one waits for workers, which no other does
+            beside = None if first else whole - own  # the first one waits for workers, which others seldom do
             self._session.outlook.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
@@ -220,10 +220,15 @@ class Measurer:
             evidence.add(as_recorded(measurement))
         evidence.fresh.pop(problem.id, None)
         referred = self._lazy.referring - referring  # where its screens were known
-        seconds = 0.0 if self.reused > reused else self._session.progress.now() - begun - referred
+        known = self.reused > reused
+        seconds = 0.0 if known else self._session.progress.now() - begun - referred
         self.spent["race"] += seconds
         self.spent["references"] += referred
-        self._session.outlook.raced(task_of(loaded.operator, problem), 0.0 if first else seconds)
+        task = task_of(loaded.operator, problem)
+        if first and not known:
+            self._session.outlook.raced(task, 0.0, None)  # it waited for workers
+        else:
+            self._session.outlook.raced(task, seconds, referred)
 
     @property
     def over(self) -> bool:

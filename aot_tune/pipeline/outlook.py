@@ -100,6 +100,8 @@ class Outlook:
     def screened(self, task: Task, seconds: float, beside: float | None, note: str) -> None:
         """A screen took `seconds`, and `beside` for what is done once, None where that cannot be told; 0 if known."""
         with self._lock:
+            if beside is None:
+                self.durations.was_prepared(task, None)
             if seconds + (beside or 0.0) > 0:
                 self.durations.screened(task, seconds, beside)
             self._screens[task] = max(self._screens.get(task, 0) - 1, 0)
@@ -111,9 +113,11 @@ class Outlook:
         with self._lock:
             self._screens[task] = max(self._screens.get(task, 0) - count, 0)
 
-    def raced(self, task: Task, seconds: float) -> None:
-        """A race took that long."""
+    def raced(self, task: Task, seconds: float, beside: float | None) -> None:
+        """A race took `seconds`, and `beside` for what is done once, None where that cannot be told; 0 if known."""
         with self._lock:
+            if beside is None or seconds + beside > 0:
+                self.durations.was_prepared(task, beside)
             if seconds > 0:
                 self.durations.raced(task, seconds)
             self._races.discard(task)
@@ -122,7 +126,8 @@ class Outlook:
     def races(self) -> dict[Task, float]:
         """The problems on which there is something to race between, and the seconds that each race takes a device."""
         with self._lock:
-            return {t: self.durations.race(t) for t in self._races if self._screened[t] > 1}
+            took = self.durations
+            return {t: took.race(t) + took.prepare(t) for t in self._races if self._screened[t] > 1}
 
     def left(self) -> float | None:
         """Seconds until the library is linked; without a budget None before it is known what is to be done."""
@@ -132,9 +137,10 @@ class Outlook:
             durations = self.durations
             done, others = durations.compiling.count, min(self._jobs - 1, len(self._compiles))
             compiling = durations.compile(sum(self._compiles.values()))
-            compiling *= done / (done + others) if done else 1.0  # others are as far as what was done last
+            compiling *= done / (done + others / 2) if done else 1.0  # others are half done, in the mean
             screens = sum(n * durations.screen(t) + durations.prepare(t) for t, n in self._screens.items() if n)
-            races = sum(durations.race(t) for t in self._races)
+            unprepared = sum(durations.prepare(t) for t in self._races if not self._screens.get(t))
+            races = unprepared + sum(durations.race(t) for t in self._races)
         together = max(compiling, screens / self._devices) if self._overlap else compiling + screens / self._devices
         return min(together + races / self._devices + self.after, self._budget.left)
 

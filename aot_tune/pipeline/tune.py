@@ -100,8 +100,10 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
+            backends = {e.candidate.backend for e in entries}
+            jobs = max((session.jobs_of(b).count for b in backends), default=1)
             session.outlook.expect(
-                evidences, entries, devices=len(devices), jobs=session.load.jobs, overlap=not on_host, least_race=race
+                evidences, entries, devices=len(devices), jobs=jobs, overlap=not on_host, least_race=race
             )
             if within is not None:
                 within.run(entries)

@@ -84,14 +84,16 @@ class Durations:
         """Compiling a candidate took that long, of which its author expected `size` seconds of one compiler."""
         self.compiling.add(seconds, size)
 
-    def screened(self, task: Task, seconds: float, beside: float | None) -> None:
-        """A screen took `seconds`, and `beside` what is done but once: references, odd problems, buffers; None if that
-        cannot be told.
-        """
+    def was_prepared(self, task: Task, seconds: float | None) -> None:
+        """What is done but once for a problem took `seconds`: references, odd problems, buffers; None: nobody knows."""
         if task not in self.prepared:
             self.prepared.add(task)
-            if beside is not None:
-                self.preparing.add(beside, task.size)
+            if seconds is not None:
+                self.preparing.add(seconds, task.size)
+
+    def screened(self, task: Task, seconds: float, beside: float | None) -> None:
+        """A screen took `seconds`, and `beside` what `was_prepared` is told."""
+        self.was_prepared(task, beside)
         self.screening[task.operator].add(seconds, task.size)
         self.own[task].add(seconds, task.size)
 
@@ -114,13 +116,13 @@ class Durations:
         return _LEAST + task.size * (known.seconds + rate * _WEIGHT) / (known.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:
-        """What a problem's first screen takes beside; 0 where it was."""
+        """What a problem's first screen, or its race where screens are known, takes beside; 0 where that was."""
         if task in self.prepared:
             return 0.0
         return task.size * (self.preparing.seconds + self.rates.prepare * _WEIGHT) / (self.preparing.size + _WEIGHT)
 
     def race(self, task: Task) -> float:
-        """A race on a problem; its times grow with those of screens."""
+        """A race on a problem that is prepared; its times grow with those of screens."""
         known, screen = self.racing, self.screen(task)
         seconds = screen * (known.seconds + _RACE * screen) / (known.size + screen)
         return seconds if known.count else max(seconds, self.least_race)
@@ -165,7 +167,8 @@ class Gains:
 
     def of_race(self, task: Task, earlier: int = 0) -> float:
         """Of a race on a problem between candidates that screens could not tell apart, after so many others there."""
-        return _expected(self._races, _RACED) / (earlier + 1) ** 2 / self._durations.race(task)
+        seconds = self._durations.race(task) + self._durations.prepare(task)
+        return _expected(self._races, _RACED) / (earlier + 1) ** 2 / seconds
 
 
 def _expected(known: _Sum, prior: float) -> float:

@@ -65,7 +65,6 @@ _GEMV_LIST = table(
     (4, 512, 1, True, 4),
 )
 
-
 # Of 17 configs on an H200, the fastest with 3584 and with 4096 columns, and one that is good with both.
 _GEMV_LIST_F32 = table(
     "BLOCK_N BLOCK_K UNROLL TURN num_warps",

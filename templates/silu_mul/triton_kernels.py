@@ -31,7 +31,7 @@ TRITON_ROWS = Kernel(
     **_SHARED,
 )
 
-# Where rows follow each other without gaps they count as one: no faster than blocks of 512 in rows, on an H200.
+# Where rows follow each other without gaps they count as one: on an H200 at most 0.3 % faster than the best of rows.
 TRITON_FLAT = Kernel(
     "triton_flat",
     triton=TritonFunction(

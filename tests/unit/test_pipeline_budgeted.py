@@ -146,7 +146,7 @@ class World:
         for entry in finalists(evidence, where):
             evidence.add(self._measurement(where, entry, final=(ns(entry),) * 4, race="r"))
         evidence.fresh.pop(where.id, None)
-        self.outlook.raced(task_of(loaded.operator, where), seconds)
+        self.outlook.raced(task_of(loaded.operator, where), seconds, 0.0)
 
     def _measurement(self, where: Problem, entry: Entry, **fields: Any) -> Measurement:
         return Measurement(

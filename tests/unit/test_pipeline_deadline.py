@@ -27,7 +27,7 @@ from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan import Request, make_plan
 from aot_tune.progress import Progress
-from aot_tune.search import Budget, Task
+from aot_tune.search import Budget
 
 ONE, TWO = OPERATOR.workload
 
@@ -118,12 +118,13 @@ class Bench:
         self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
         self.starting = self.reference = self.referring = 0.0
 
-    def prepare(self, *_: object) -> None:
+    def prepare(self, *_: object) -> object:
         self.now += self.reference
         self.referring += self.reference
         if self.fault is not None:
             self.now += 1.0
             raise self.fault
+        return self
 
     def screen(self, *arguments: Any) -> Measurement:
         self.now += 1.0 + self.starting
@@ -132,7 +133,7 @@ class Bench:
         found = measured(arguments[3].id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
         return msgspec.structs.replace(found, phases={"bench": 1.0})
 
-    def race(self, _prepared: None, entrants: list) -> list[Measurement]:
+    def race(self, _prepared: object, entrants: list) -> list[Measurement]:
         self.now += 1.0 + self.starting
         self.starting = 0.0
         self.calls += 1
@@ -262,22 +263,26 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
     bench, found = Bench(), evidence(FAST, GENERIC)
     one, outlook = measurer(monkeypatch, bench, seconds=None)
     bench.starting, bench.reference = 60.0, 5.0
-    task = one._one(LOADED, ONE).task
-    fresh = outlook.durations.prepare(Task("scale", "another", task.size))
+    durations = outlook.durations
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    assert outlook.durations.screen(task) == pytest.approx(1.0)
-    assert outlook.durations.prepare(Task("scale", "another", task.size)) == fresh
+    task = one._one(LOADED, ONE).task
+    assert durations.screen(task) == pytest.approx(1.0)
+    assert (durations.prepare(task), durations.preparing.count) == (0.0, 0)
+    one.screen(LOADED, found, TWO, [FAST, GENERIC])
+    assert (durations.preparing.seconds, durations.preparing.count) == (5.0, 1)
 
-    known, found = Bench(), evidence(FAST, GENERIC)
-    one, outlook = measurer(monkeypatch, known, seconds=None)
-    for entry in (FAST, GENERIC):
-        found.add(measured(entry, ONE, (100.0,)))
-    for number in range(2):
-        known.starting, known.reference = 60.0 * (number == 0), 5.0
-        found.fresh[ONE.id] = set(found.entries)
-        one._problems.clear()
-        one.race(LOADED, found, ONE)
-        assert outlook.durations.racing.seconds == pytest.approx(float(number))
+    bench, found = Bench(), evidence(FAST, GENERIC)
+    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    bench.starting, bench.reference = 60.0, 5.0
+    durations = outlook.durations
+    for number, problem in enumerate((ONE, TWO)):
+        for entry in (FAST, GENERIC):
+            found.add(measured(entry, problem, (100.0,)))
+        found.fresh[problem.id] = set(found.entries)
+        one.race(LOADED, found, problem)
+        assert (durations.racing.seconds, durations.racing.count) == (number, number)
+        assert (durations.preparing.seconds, durations.preparing.count) == (5.0 * number, number)
+    assert one.spent["references"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])

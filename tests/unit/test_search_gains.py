@@ -34,6 +34,14 @@ def test_a_problem_that_was_screened_tells_its_own_time_and_others_go_by_their_s
     assert durations.prepare(LARGE) == 0.0
 
 
+def test_what_nobody_knows_the_time_of_is_done_all_the_same() -> None:
+    durations, other = Durations(), Task("softmax", "R=9", 1 << 26)
+    before = durations.prepare(other)
+    durations.screened(LARGE, 0.3, None)
+    assert durations.prepare(LARGE) == 0.0
+    assert durations.prepare(other) == before
+
+
 def test_a_fast_device_is_one_for_operators_that_were_not_tried_too() -> None:
     softmax = Task("softmax", "R=1024", 1 << 29)
     durations = Durations()

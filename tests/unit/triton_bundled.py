@@ -262,9 +262,11 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
 
 
 def builds(name: str, configs: int) -> Iterator[str]:
-    """What is compiled: the target, then `plain` or which config."""
+    """What is compiled: the target, then `plain`, which config, or `wide` for the widest rows of the workload."""
     yield from (f"90 config {i}" for i in range(configs))
     yield "90 plain"
+    if "twice" in name:
+        yield "90 wide"
     if not any(d in name for d in DESCRIPTORS):
         yield from ("80", "gfx942")
 
@@ -304,10 +306,11 @@ def _compile(op: Operator, kernel: Kernel, function: Any, target: str) -> dict[s
 
 
 def _recipe(op: Operator, kernel: Kernel, target: str) -> Recipe:
-    """What the project has compiled for the problem of the workload that passes most tensors."""
+    """What the project has compiled for the problem of the workload with most tensors, or the widest rows."""
     meant = [p for p in op.workload_for("cuda") if all_of((*kernel.requires, *kernel.worthwhile), op.facts(p))]
     served = [c["T"] for c in op.dtype_choices(kernel)]
-    given = max((p for p in meant if p.dtypes.get("T", "f32") in served), key=lambda p: len(p.present))
+    meant = [p for p in meant if p.dtypes.get("T", "f32") in served]
+    given = max(meant, key=lambda p: p.dims["D"] if "wide" in target else len(p.present))
     configs = list(kernel.configs(home(kernel).facts))
     config = configs[int(target.rpartition(" ")[2]) if "config" in target else 0]
     pins = plain_pins if "plain" in target else specialized_pins
