@@ -147,7 +147,8 @@ def _pieces(member: bytes) -> list[_Piece]:
         raise ManifestError(f"objects for the machine {elf['e_machine']} cannot be compared with a library")
     relocations = {s["sh_info"]: s for s in elf.iter_sections() if s["sh_type"] in ("SHT_RELA", "SHT_REL")}
     symbols: dict[int, dict[str, int]] = {}
-    for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+    table = elf.get_section_by_name(".symtab")
+    for symbol in table.iter_symbols() if table is not None else ():
         if symbol["st_info"]["bind"] == "STB_GLOBAL" and isinstance(symbol["st_shndx"], int):
             symbols.setdefault(symbol["st_shndx"], {})[symbol.name] = symbol["st_value"]
     pieces = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -84,6 +85,18 @@ def _counts(measurement: Measurement) -> bool:
     return own or measurement.status == "ok"
 
 
+@dataclass(frozen=True)
+class _Took:
+    """Seconds of a screen or a race, 0 of what was known; `referring` are those of references among them.
+
+    The first one that is measured `waited` for workers, which others seldom do.
+    """
+
+    whole: float
+    referring: float
+    waited: bool
+
+
 class Measurer:
     """Measures on the device of a bench.
 
@@ -145,8 +158,7 @@ class Measurer:
         waiting = list(entries)
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
-            begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
-            first = not self.measured
+            took = self._watch()
             measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self.over and not _counts(measurement)):
                 return
@@ -154,11 +166,10 @@ class Measurer:
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
-            whole = 0.0 if self.reused > reused else self._session.progress.now() - begun
-            referred = self._lazy.referring - referring
-            self._spend(measurement, whole, referred)
-            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), whole)
-            beside = None if first else whole - own  # the first one waits for workers, which others seldom do
+            now = took()
+            self._spend(measurement, now)
+            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), now.whole)
+            beside = None if now.waited else now.whole - own
             self._session.outlook.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
@@ -206,8 +217,7 @@ class Measurer:
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
-        begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
-        first = not self.measured
+        took = self._watch()
         raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
@@ -219,16 +229,24 @@ class Measurer:
         for measurement in raced:
             evidence.add(as_recorded(measurement))
         evidence.fresh.pop(problem.id, None)
-        referred = self._lazy.referring - referring  # where its screens were known
-        known = self.reused > reused
-        seconds = 0.0 if known else self._session.progress.now() - begun - referred
-        self.spent["race"] += seconds
-        self.spent["references"] += referred
-        task = task_of(loaded.operator, problem)
-        if first and not known:
-            self._session.outlook.raced(task, 0.0, None)  # it waited for workers
-        else:
-            self._session.outlook.raced(task, seconds, referred)
+        now = took()
+        own, beside = now.whole - now.referring, now.referring  # a reference is computed where all screens were known
+        self.spent["race"] += own
+        self.spent["references"] += beside
+        told = (0.0, None) if now.waited else (own, beside)
+        self._session.outlook.raced(task_of(loaded.operator, problem), *told)
+
+    def _watch(self) -> Callable[[], _Took]:
+        """Begin to watch a screen or a race; what is returned tells, after it, what it took."""
+        begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
+        first = not self.measured
+
+        def took() -> _Took:
+            if self.reused > reused:
+                return _Took(0.0, 0.0, waited=False)
+            return _Took(self._session.progress.now() - begun, self._lazy.referring - referring, waited=first)
+
+        return took
 
     @property
     def over(self) -> bool:
@@ -248,13 +266,13 @@ class Measurer:
         evidence.add(as_recorded(measurement))
         evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
 
-    def _spend(self, measurement: Measurement, whole: float, referring: float) -> None:
-        """Count a screen that took so many seconds, those of references among them; 0 for what was known."""
-        if whole > 0:
-            parts = {"references": referring, **measurement.phases}
+    def _spend(self, measurement: Measurement, took: _Took) -> None:
+        """Count what a screen took, by its phases."""
+        if took.whole > 0:
+            parts = {"references": took.referring, **measurement.phases}
             for part, seconds in parts.items():
                 self.spent[part] += seconds
-            self.spent["the rest"] += max(whole - sum(parts.values()), 0.0)
+            self.spent["the rest"] += max(took.whole - sum(parts.values()), 0.0)
 
     def _one(self, loaded: LoadedOperator, problem: Problem) -> _OneProblem:
         key = (loaded.operator.name, problem.id)

@@ -126,8 +126,8 @@ class Outlook:
     def races(self) -> dict[Task, float]:
         """The problems on which there is something to race between, and the seconds that each race takes a device."""
         with self._lock:
-            took = self.durations
-            return {t: took.race(t) + took.prepare(t) for t in self._races if self._screened[t] > 1}
+            durations = self.durations
+            return {t: durations.race(t) + durations.prepare(t) for t in self._races if self._screened[t] > 1}
 
     def left(self) -> float | None:
         """Seconds until the library is linked; without a budget None before it is known what is to be done."""

@@ -285,6 +285,20 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
     assert one.spent["references"] == pytest.approx(10.0)
 
 
+def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured on it first, perhaps long after, still has to be."""
+    one, outlook = measurer(monkeypatch, Bench(), seconds=None)
+
+    def known(_: object, entry: Entry) -> Measurement:
+        one.reused += 1
+        return measured(entry, ONE, (100.0,))
+
+    monkeypatch.setattr(one, "_known", known)
+    one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
+    assert outlook.durations.prepare(one._one(LOADED, ONE).task) > 0.0
+    assert one.spent == {}
+
+
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])
 def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
     monkeypatch: pytest.MonkeyPatch, status: Status, final: bool
