@@ -36,7 +36,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_TARGETS",
         "native",
-        "targets to build for, separated by `;` or `,`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of "
+        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of "
         "what this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the "
         "database",
     ),
@@ -152,7 +152,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         values[option.name] = value
     return Options(
         mode=values["AOT_TUNE_MODE"],
-        targets=_names(values["AOT_TUNE_TARGETS"]) or ("native",),
+        targets=_names("AOT_TUNE_TARGETS", values) or ("native",),
         budget=_seconds("AOT_TUNE_BUDGET", values["AOT_TUNE_BUDGET"]),
         effort=values["AOT_TUNE_EFFORT"],
         cache=values["AOT_TUNE_CACHE"],
@@ -162,14 +162,25 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         strict=values["AOT_TUNE_STRICT"] == "1",
         no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
         filter=values["AOT_TUNE_FILTER"],
-        exclude_backends=tuple(sorted(set(_names(values["AOT_TUNE_EXCLUDE_BACKENDS"])))),
-        device=_names(values["AOT_TUNE_DEVICE"]),
+        exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
+        device=_names("AOT_TUNE_DEVICE", values),
     )
 
 
-def _names(value: str) -> tuple[str, ...]:
-    """The parts of a list, which CMake's own semicolons or commas separate."""
-    return tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
+def _names(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """The parts of a list, which semicolons separate as CMake's own; a comma is an error, as other tools take it so."""
+    value = values[name]
+    if "," in value:
+        raise OptionError(
+            f"{name}={value!r} has a comma",
+            why="semicolons separate the parts of a list, as in CMake",
+            fix=f"write {name}='{';'.join(_parts(value.replace(',', ';')))}', in quotes on a command line",
+        )
+    return _parts(value)
+
+
+def _parts(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(";") if part.strip())
 
 
 def _seconds(name: str, value: str) -> float | None:

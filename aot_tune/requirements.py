@@ -48,7 +48,7 @@ def build_requirements(
     """
     mode = chosen("AOT_TUNE_MODE", settings, environ, project) or "auto"
     text = chosen("AOT_TUNE_TARGETS", settings, environ, project) or "native"
-    targets = [t.strip() for t in text.replace(",", ";").split(";") if t.strip()]
+    targets = [t.strip() for t in text.split(";") if t.strip()]
     cuda, hip = (any(t.partition("-")[0] == family for t in targets) for family in ("cuda", "hip"))
     driver, gpus = 0, 0
     if mode == "replay":

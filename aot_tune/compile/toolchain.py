@@ -157,7 +157,7 @@ def target_by_name(name: str) -> Target:
         return known[name]
     except KeyError:
         fix = did_you_mean(_spelled(name), [*known, *{t.family for t in known.values()}, "native"])
-        raise ToolchainError(f"unknown target {name!r}", why="targets are separated by ; or ,", fix=fix) from None
+        raise ToolchainError(f"unknown target {name!r}", why="semicolons separate targets", fix=fix) from None
 
 
 def _spelled(name: str) -> str:

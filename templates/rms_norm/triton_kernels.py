@@ -60,8 +60,8 @@ TRITON_TILES = Kernel(
         grid=lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
         launch_pdl=True,
     ),
-    listed=table("ELEMENTS num_warps", (8192, 4), (8192, 8), (16384, 8)),
-    constraints=(~HOPPER | (parameter("num_warps") == 4),),
+    listed=table("ELEMENTS num_warps", (8192, 4), (8192, 16), (8192, 8), (16384, 8)),
+    constraints=(~HOPPER | (parameter("num_warps") != 8),),
     worthwhile=(D <= 4096, R >= 1024),
     **_SHARED,
 )

@@ -164,6 +164,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     ),
     "unknown family": ("AOT_TUNE_TARGETS=gpu", ["'gpu'", "fix: did you mean 'cuda'"]),
     "unknown target among known ones": ("AOT_TUNE_TARGETS=native;cqu-x86-64-v3", ["'cqu-x86-64-v3'", "did you mean"]),
+    "commas between targets": ("AOT_TUNE_TARGETS=native,cuda-sm_90a", ["has a comma", "'native;cuda-sm_90a'"]),
     "budget that is no number": ("AOT_TUNE_BUDGET=5min", ["AOT_TUNE_BUDGET='5min'", "seconds", "AOT_TUNE_BUDGET=300"]),
     "negative budget": ("AOT_TUNE_BUDGET=-3", ["AOT_TUNE_BUDGET='-3'"]),
     "budget without end": ("AOT_TUNE_BUDGET=inf", ["AOT_TUNE_BUDGET='inf'"]),

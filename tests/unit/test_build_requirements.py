@@ -81,7 +81,7 @@ def test_files_that_cannot_be_read_are_passed_over(gpus, names, tmp_path: Path) 
     assert names(CUDA) == [*WHEELS, CUTLASS]
 
 
-@pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64,cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
+@pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64;cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
 def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: str) -> None:
     assert names({"cmake.define.AOT_TUNE_TARGETS": targets}) == [*WHEELS, CUTLASS]
     assert names(AOT_TUNE_TARGETS=targets) == [*WHEELS, CUTLASS]

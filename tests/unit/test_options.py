@@ -32,15 +32,13 @@ def test_a_misspelt_variable_of_the_environment_is_told() -> None:
     assert line == "AOT_TUNE_BUGDET in the environment is no option and does nothing; did you mean AOT_TUNE_BUDGET?"
 
 
-@pytest.mark.parametrize(
-    "text", ["cpu-x86-64-v3;cpu-x86-64-v4", "cpu-x86-64-v3,cpu-x86-64-v4", " cpu-x86-64-v3 ; cpu-x86-64-v4;"]
-)
+@pytest.mark.parametrize("text", ["cpu-x86-64-v3;cpu-x86-64-v4", " cpu-x86-64-v3 ; ;cpu-x86-64-v4;"])
 def test_targets_are_a_list(text: str) -> None:
     assert resolve({"AOT_TUNE_TARGETS": text}, {}).targets == ("cpu-x86-64-v3", "cpu-x86-64-v4")
 
 
 def test_backends_to_do_without_are_a_list_in_one_order() -> None:
-    assert resolve({"AOT_TUNE_EXCLUDE_BACKENDS": " nvcc,cublaslt;nvcc "}, {}).exclude_backends == ("cublaslt", "nvcc")
+    assert resolve({"AOT_TUNE_EXCLUDE_BACKENDS": " nvcc ;cublaslt;nvcc "}, {}).exclude_backends == ("cublaslt", "nvcc")
     assert resolve({}, {}).exclude_backends == ()
 
 
@@ -54,6 +52,17 @@ def test_devices_whose_records_decide_are_a_list() -> None:
     [
         ("AOT_TUNE_MODE", "reply", r"AOT_TUNE_MODE='reply' is not allowed\n  fix: did you mean 'replay'"),
         ("AOT_TUNE_EFFORT", "fast", "'fast' is not allowed"),
+        (
+            "AOT_TUNE_TARGETS",
+            "native, ;hip,",
+            r"='native, ;hip,' has a comma\n  why: semicolons separate .*\n  fix: .*'native;hip', in quotes",
+        ),
+        (
+            "AOT_TUNE_EXCLUDE_BACKENDS",
+            "nvcc,cublaslt",
+            r"has a comma\n.*\n.* AOT_TUNE_EXCLUDE_BACKENDS='nvcc;cublaslt'",
+        ),
+        ("AOT_TUNE_DEVICE", "NVIDIA H200,cpu-*", r"has a comma\n.*\n.* AOT_TUNE_DEVICE='NVIDIA H200;cpu-\*'"),
         ("AOT_TUNE_BUDGET", "soon", "'soon' is not a positive number of seconds"),
         ("AOT_TUNE_BUDGET", "-1", "not a positive number"),
         ("AOT_TUNE_BUDGET", "nan", "not a positive number"),
