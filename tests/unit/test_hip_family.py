@@ -55,7 +55,7 @@ def test_an_operator_without_a_generic_kernel_for_them_has_nothing_there(tmp_pat
 
 
 def test_without_tuning_the_plan_still_knows_the_architectures(tmp_path: Path) -> None:
-    options = {"AOT_TUNE_TARGETS": "hip-gfx950,cuda-sm_80", "AOT_TUNE_MODE": "generic", "AOT_TUNE_CACHE": "off"}
+    options = {"AOT_TUNE_TARGETS": "hip-gfx950;cuda-sm_80", "AOT_TUNE_MODE": "generic", "AOT_TUNE_CACHE": "off"}
     plan, session = planned(tmp_path, "softmax", **options)
     session.close()
     assert plan.targets == ()
