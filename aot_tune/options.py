@@ -168,7 +168,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
 
 
 def _names(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts of a list, which semicolons separate as CMake's own; a comma is an error, as other tools take it so."""
+    """The parts of a list, which semicolons separate, as in CMake; a comma, which other tools take, is refused."""
     value = values[name]
     if "," in value:
         raise OptionError(
