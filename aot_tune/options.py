@@ -36,9 +36,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_TARGETS",
         "native",
-        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of "
-        "what this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the "
-        "database",
+        "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of what "
+        "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the database",
     ),
     Option("AOT_TUNE_BUDGET", "", "seconds for the whole build, link included; empty is no limit, then effort decides"),
     Option(

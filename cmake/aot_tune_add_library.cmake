@@ -113,6 +113,13 @@ macro(_aot_tune_find_python)
   set(import_path "${package_parent}:${import_path}")
 endmacro()
 
+# Append an option to `arguments` of the caller's; a value that is a list stays one argument.
+function(_aot_tune_pass flag name value)
+  string(REPLACE ";" "\\;" value "${value}")
+  list(APPEND arguments ${flag} "${name}=${value}")
+  set(arguments "${arguments}" PARENT_SCOPE)
+endfunction()
+
 # Check options and operators, print what the build will use, and write the plan; it runs at every configure.
 macro(_aot_tune_configure)
   set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --output ${ARG_OUTPUT_NAME}
@@ -135,11 +142,9 @@ macro(_aot_tune_configure)
   endif()
   foreach(option IN LISTS _AOT_TUNE_OPTIONS)
     if(NOT "${AOT_TUNE_${option}}" STREQUAL "")
-      string(REPLACE ";" "\\;" value "${AOT_TUNE_${option}}")
-      list(APPEND arguments --option "AOT_TUNE_${option}=${value}")
+      _aot_tune_pass(--option AOT_TUNE_${option} "${AOT_TUNE_${option}}")
     elseif(NOT "${ARG_${option}}" STREQUAL "")
-      string(REPLACE ";" "\\;" value "${ARG_${option}}")
-      list(APPEND arguments --default "AOT_TUNE_${option}=${value}")
+      _aot_tune_pass(--default AOT_TUNE_${option} "${ARG_${option}}")
     endif()
   endforeach()
   get_cmake_property(cached CACHE_VARIABLES) # a misspelt option is refused rather than ignored
@@ -148,8 +153,7 @@ macro(_aot_tune_configure)
     if(variable MATCHES "^AOT_TUNE_" AND NOT option IN_LIST _AOT_TUNE_OPTIONS
        AND NOT option MATCHES "^(PACKAGE_DIR|ROOT|DIR)$" # where packages are
     )
-      string(REPLACE ";" "\\;" value "${${variable}}")
-      list(APPEND arguments --option "${variable}=${value}")
+      _aot_tune_pass(--option ${variable} "${${variable}}")
     endif()
   endforeach()
   set(cxx "${CMAKE_CXX_COMPILER}")

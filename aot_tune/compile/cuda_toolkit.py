@@ -192,6 +192,7 @@ def _open(
             fix=_RUNTIME,
         )
     libraries = [w[2:] for w in shlex.split(told.get("LIBRARIES", "")) if w.startswith("-L")]
+    libraries.append(str(here.parent / "lib"))  # where the wheels of 13.0 have them, whose nvcc names lib64
     return Toolkit(
         command=command,
         version=release[1],

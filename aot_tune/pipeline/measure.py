@@ -158,7 +158,7 @@ class Measurer:
         waiting = list(entries)
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
-            took = self._watch()
+            watched = self._watch()
             measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self.over and not _counts(measurement)):
                 return
@@ -166,10 +166,10 @@ class Measurer:
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
-            now = took()
-            self._spend(measurement, now)
-            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), now.whole)
-            beside = None if now.waited else now.whole - own
+            took = watched()
+            self._spend(measurement, took)
+            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
+            beside = None if took.waited else took.whole - own
             self._session.outlook.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
@@ -217,7 +217,7 @@ class Measurer:
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
-        took = self._watch()
+        watched = self._watch()
         raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
@@ -229,11 +229,14 @@ class Measurer:
         for measurement in raced:
             evidence.add(as_recorded(measurement))
         evidence.fresh.pop(problem.id, None)
-        now = took()
-        own, beside = now.whole - now.referring, now.referring  # a reference is computed where all screens were known
+        took = watched()
+        own, beside = (
+            took.whole - took.referring,
+            took.referring,
+        )  # a reference is computed where all screens were known
         self.spent["race"] += own
         self.spent["references"] += beside
-        told = (0.0, None) if now.waited else (own, beside)
+        told = (0.0, None) if took.waited else (own, beside)
         self._session.outlook.raced(task_of(loaded.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
@@ -241,12 +244,12 @@ class Measurer:
         begun, reused, referring = self._session.progress.now(), self.reused, self._lazy.referring
         first = not self.measured
 
-        def took() -> _Took:
+        def watched() -> _Took:
             if self.reused > reused:
                 return _Took(0.0, 0.0, waited=False)
             return _Took(self._session.progress.now() - begun, self._lazy.referring - referring, waited=first)
 
-        return took
+        return watched
 
     @property
     def over(self) -> bool:

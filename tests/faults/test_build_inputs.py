@@ -281,7 +281,14 @@ def test_cmake_options(project: Project) -> None:
     project.cmake("-UAOT_TUNE_MODDE")
     said = project.cmake("-DAOT_TUNE_BUDGET=", "-DAOT_TUNE_TARGETS=cpu-x86-64-v2;cpu-x86-64-v3")
     assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
+    said = project.cmake("-DAOT_TUNE_TARGTS=cpu-x86-64-v2;cpu-x86-64-v3", status=1)
+    assert "unknown option AOT_TUNE_TARGTS" in said
     assert project.compiler.candidates() == 0
+
+
+def test_targets_among_the_cmake_arguments_are_a_list(tmp_path: Path) -> None:
+    said = Project.make(tmp_path / "p", arguments="TARGETS cpu-x86-64-v2 cpu-x86-64-v3").cmake()
+    assert "targets cpu-x86-64-v2, cpu-x86-64-v3" in said
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.cuda_targets import BASELINE, TARGETS, best_targets, code_flags, fits
 from aot_tune.compile.cuda_toolkit import find_cutlass, find_nvcc
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.errors import OptionError, ToolchainError
-from aot_tune.options import resolve
+from aot_tune.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 NOWHERE = Path("/nowhere")
@@ -164,6 +163,14 @@ def test_wheels_have_the_shared_runtime_under_its_version_only(tmp_path: Path) -
     assert chain({"NVCC": str(nvcc)}).toolkit().shared_runtime() == tmp_path / "lib64/libcudart.so.13"
 
 
+def test_wheels_have_the_runtime_in_another_folder_than_their_compiler_names(tmp_path: Path) -> None:
+    nvcc = toolkit(tmp_path)
+    (tmp_path / "lib64").rename(tmp_path / "lib")
+    opened = chain({"NVCC": str(nvcc)}).toolkit()
+    assert opened.static_runtime() == tmp_path / "lib/libcudart_static.a"
+    assert opened.shared_runtime() == tmp_path / "lib/libcudart.so"
+
+
 @pytest.mark.parametrize("answer", ["exit 3", "echo hello", ":"])
 def test_something_else_than_nvcc(tmp_path: Path, answer: str) -> None:
     script = tmp_path / "nvcc"
@@ -305,15 +312,6 @@ def test_names_of_other_tools_are_met_with_ours(name: str, near: str) -> None:
     assert repr(name) in caught.value.what
     assert f"'{near}'" in caught.value.fix
     assert "semicolons" in caught.value.why
-
-
-@pytest.mark.parametrize("text", ["cuda-sm_80,cuda-sm_90a", " cuda-sm_80 , ;cuda-sm_90a,"])
-def test_commas_between_targets_are_met_with_the_list_as_it_is_to_be(text: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        resolve({"AOT_TUNE_TARGETS": text}, {})
-    assert f"AOT_TUNE_TARGETS={text.strip()!r} has a comma" == caught.value.what
-    assert "semicolons" in caught.value.why
-    assert "AOT_TUNE_TARGETS='cuda-sm_80;cuda-sm_90a'" in caught.value.fix
 
 
 def test_it_is_found_by_name() -> None:
