@@ -39,7 +39,7 @@ class Rates:
 ON_CPU = Rates(screen=5e-9, prepare=2e-8)
 """As measured on one CPU."""
 ON_GPU = Rates(screen=8e-11, prepare=2.6e-9)
-"""What an H100's tune of 2026-11-25 took (`benchmarks/results/h100-2026-11-25-policy-7.md`) beyond `_LEAST` for each
+"""What an H100's tune of 2026-11-25 took (`benchmarks/results/h100-workload.md`) beyond `_LEAST` for each
 screen, over the bytes of its record."""
 
 
