@@ -124,13 +124,13 @@ def measure(bench: Bench, jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
         for e, path in job.entries:
             best = min(times.values(), default=None)
             symbol = e.rendered.symbol
-            screened = bench.screen(prepared, path, symbol, e.candidate, e.digest, e.requires, best)
+            screened = bench.screen(prepared, path, symbol, e.candidate, e.code, e.requires, best)
             found[job.problem.id, e.candidate.id] = screened.status
             if screened.ns is not None:
                 times[e.candidate.id] = screened.ns
         fastest = sorted(times, key=lambda c: times[c])[:_FINALISTS]
         entrants = [
-            Entrant(candidate=e.candidate, shared_object=path, symbol=e.rendered.symbol, object_digest=e.digest)
+            Entrant(candidate=e.candidate, shared_object=path, symbol=e.rendered.symbol, code=e.code)
             for e, path in job.entries
             if e.candidate.id in fastest
         ]

@@ -161,7 +161,7 @@ def chosen(times: Mapping[str, Sequence[float]], policy: Policy, draw: random.Ra
     entrants: list[Any] = [e.candidate for e in finalists(evidence, PROBLEM)]
     row = evidence.measurements[PROBLEM.id]
     screened = min(row, key=lambda c: row[c].ns or math.inf)
-    racing = [Entrant(candidate=c, shared_object=Path(c.id), symbol=c.id, object_digest=c.id) for c in entrants]
+    racing = [Entrant(candidate=c, shared_object=Path(c.id), symbol=c.id, code=c.id) for c in entrants]
     for measurement in Race(device, prepared, racing, ()).run():  # type: ignore[arg-type]
         evidence.add(measurement)
     facts = {PROBLEM.id: OPERATOR.facts(PROBLEM)}

@@ -68,7 +68,7 @@ SPREADS = (
         BUNDLED,
         "gemm",
         "triton_split",
-        "gemm/triton.py",
+        "gemm/triton/functions.py",
         {
             "BLOCK_M": (16, 32, 64, 128),
             "BLOCK_N": (32, 64, 128),

@@ -35,13 +35,13 @@ class Bed:
         path = self._objects(name)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         candidate = SimpleNamespace(id=name)
-        return Entry(candidate=candidate, shared_object=path, symbol="candidate", object_digest=digest)
+        return Entry(candidate=candidate, shared_object=path, symbol="candidate", code=digest)
 
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
         """Screen a candidate."""
         e = self.entry(name)
         on = prepared or self.prepare()
-        return self.bench.screen(on, e.shared_object, e.symbol, e.candidate, e.object_digest, **options)
+        return self.bench.screen(on, e.shared_object, e.symbol, e.candidate, e.code, **options)
 
 
 class CompiledBed:

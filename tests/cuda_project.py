@@ -185,7 +185,7 @@ def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **en
         measurements = [
             Measurement(
                 candidate=r.candidate.id,
-                object=compiled[r.candidate.id].digest,
+                code=compiled[r.candidate.id].code,
                 problem=p,
                 device=device.digest,
                 policy=policy.digest,

@@ -56,7 +56,7 @@ def write_record(templates: Path, folder: Path, name: str) -> None:
         measurements = [
             Measurement(
                 candidate=r.candidate.id,
-                object=compiled[r.candidate.id].digest,
+                code=compiled[r.candidate.id].code,
                 problem=p,
                 device=device.digest,
                 policy=policy.digest,

@@ -3,8 +3,8 @@
     device = identify("cpu", threads=2)
     with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
         prepared = bench.prepare(operator_folder, operator, problem)
-        measured = bench.screen(prepared, path, symbol, candidate, object_digest, requires, best_ns)
-        finals = bench.race(prepared, [Entry(candidate=..., shared_object=..., symbol=..., object_digest=...)])
+        measured = bench.screen(prepared, path, symbol, candidate, code, requires, best_ns)
+        finals = bench.race(prepared, [Entry(candidate=..., shared_object=..., symbol=..., code=...)])
 
 Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the
 operator is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them

@@ -124,7 +124,7 @@ class Bench:
         shared_object: Path,
         symbol: str,
         candidate: CandidateLike,
-        object_digest: str,
+        code: str,
         requires: Sequence[Expr] = (),
         best_ns: float | None = None,
         tune_checks: bool = True,
@@ -138,7 +138,7 @@ class Bench:
             WorkerError: when no worker can be started.
         """
         return self._measure(
-            prepared, shared_object, symbol, candidate, object_digest, requires, best_ns, tune_checks, timed=True
+            prepared, shared_object, symbol, candidate, code, requires, best_ns, tune_checks, timed=True
         )
 
     def verify(
@@ -147,14 +147,12 @@ class Bench:
         shared_object: Path,
         symbol: str,
         candidate: CandidateLike,
-        object_digest: str,
+        code: str,
         requires: Sequence[Expr] = (),
         tune_checks: bool = True,
     ) -> Measurement:
         """As `screen`, without times: for variants that were replayed or linked."""
-        return self._measure(
-            prepared, shared_object, symbol, candidate, object_digest, requires, None, tune_checks, timed=False
-        )
+        return self._measure(prepared, shared_object, symbol, candidate, code, requires, None, tune_checks, timed=False)
 
     def race(self, prepared: Prepared, entries: Sequence[Entry], incumbent: Entry | None = None) -> list[Measurement]:
         """Time entries, the incumbent and the operator's baselines in the same rounds.
@@ -176,7 +174,7 @@ class Bench:
         """A measurement of this device and policy."""
         return Measurement(
             candidate=candidate,
-            object=digest,
+            code=digest,
             problem=prepared.problem,
             device=self.device.digest,
             policy=self.policy.digest,

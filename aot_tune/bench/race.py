@@ -41,7 +41,7 @@ class Race:
         self._bench, self._pool, self._policy = bench, bench.pool, bench.policy
         self._prepared = prepared
         self._race = secrets.token_hex(8)
-        self._entries = [Runner(e.candidate.id, e.object_digest, f"race-{i}", e) for i, e in enumerate(entries)]
+        self._entries = [Runner(e.candidate.id, e.code, f"race-{i}", e) for i, e in enumerate(entries)]
         self._baselines = [Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()

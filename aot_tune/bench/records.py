@@ -281,7 +281,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Args:
         candidate: the candidate's id, or `baseline:<name>`.
-        object: digest of the object file; empty for a baseline.
+        code: what was measured, see `compile.records.measured_code`; empty for a baseline.
         device, policy: digests.
         reason: why the status is not ok: signal, place, numbers, last lines of output; a note when it is ok.
         screen: ns per call of each sample of the screen.
@@ -298,7 +298,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """
 
     candidate: str
-    object: str
+    code: str
     problem: Problem
     device: str
     policy: str

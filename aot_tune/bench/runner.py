@@ -18,7 +18,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     candidate: CandidateLike
     shared_object: Path
     symbol: str
-    object_digest: str
+    code: str
 
 
 class Runner:

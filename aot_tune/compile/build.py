@@ -1,4 +1,4 @@
-"""Compiles many candidates at a time, each distinct source once."""
+"""Compiles many candidates at a time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Task = Callable[[], None]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far compiling is: `done` of `total` distinct objects, and the one that just came."""
+    """How far compiling is: `done` of `total` objects, and the one that just came, with the candidate's id."""
 
     done: int
     total: int
+    candidate: str
     object: Object
 
 
@@ -58,28 +59,28 @@ def compile_all(
 def compile_batches(
     batches: Sequence[Batch],
     on_progress: Callable[[Progress], None] | None = None,
-    then: Callable[[Object], Task | None] = lambda _: None,
+    then: Callable[[str, Object], Task | None] = lambda *_: None,
 ) -> dict[str, Object]:
-    """Objects of rendered candidates by candidate id; equal sources for one target share an object.
+    """Objects of rendered candidates by candidate id.
 
     The backends share the cores, so that what is quick to compile is ready while a slow one's candidates take long.
     What a cache holds needs none: it is there at once.
 
     Args:
-        on_progress: called in this thread after each distinct object.
-        then: says what is still to be done with an object before that, in the thread of its compiler, or for one of the
-            cache in a thread beside them; None is nothing. It is called in this thread or in a compiler's.
+        on_progress: called in this thread after each object.
+        then: says what is still to be done with a candidate's object before that, in the thread of its compiler, or for
+            one of the cache in a thread beside them; None is nothing. It is called in this thread or in a compiler's.
 
     Raises:
         ToolchainError: when a compiler cannot be started, or a candidate is of another backend than its cache.
     """
-    groups = [(batch, group) for batch in batches for group in _distinct(batch)]
+    wanted = [(batch, rendered) for batch in batches for rendered in _once(batch)]
     made: dict[str, Object] = {}
     with _Compilers(batches, then) as compilers:
-        for done, (result, group) in enumerate(_made(groups, compilers), 1):
-            made |= {r.candidate.id: result for r in group}
+        for done, (candidate, result) in enumerate(_made(wanted, compilers), 1):
+            made[candidate] = result
             if on_progress is not None:
-                on_progress(Progress(done=done, total=len(groups), object=result))
+                on_progress(Progress(done=done, total=len(wanted), candidate=candidate, object=result))
     return made
 
 
@@ -89,7 +90,7 @@ class _Compilers:
     They end when it is left, at once and with what they run when that is by an error.
     """
 
-    def __init__(self, batches: Sequence[Batch], then: Callable[[Object], Task | None]) -> None:
+    def __init__(self, batches: Sequence[Batch], then: Callable[[str, Object], Task | None]) -> None:
         for batch in batches:
             batch.cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
         self.then = then
@@ -109,7 +110,7 @@ class _Compilers:
     def _compile(self, batch: Batch, rendered: Rendered) -> Object:
         with self._room.of(batch.jobs.memory):
             made = batch.cache.get(rendered, target_by_name(rendered.candidate.target))
-            return _complete(made, self.then(made))
+            return _complete(made, self.then(rendered.candidate.id, made))
 
     def __enter__(self) -> _Compilers:
         return self
@@ -126,42 +127,38 @@ class _Compilers:
             pool.shutdown(wait=True)
 
 
-def _made(
-    groups: Sequence[tuple[Batch, list[Rendered]]], compilers: _Compilers
-) -> Iterator[tuple[Object, list[Rendered]]]:
-    """Objects with what they are for, as they get done.
+def _made(wanted: Sequence[tuple[Batch, Rendered]], compilers: _Compilers) -> Iterator[tuple[str, Object]]:
+    """Ids of candidates with their objects, as they get done.
 
     Those of a cache are looked up here: many threads that do no more than this are in each other's way.
     """
-    done: queue.SimpleQueue[tuple[Future[Object], list[Rendered]]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, Future[Object]]] = queue.SimpleQueue()
     makers: dict[tuple[str, str], Mapping[str, object]] = {}
     running = 0
-    for batch, group in groups:
-        target = target_by_name(group[0].candidate.target)
+    for batch, rendered in wanted:
+        target, name = target_by_name(rendered.candidate.target), rendered.candidate.id
         at = batch.cache.toolchain.name, target.name
         if at not in makers:
             makers[at] = batch.cache.maker(target)
-        found = batch.cache.find(group[0], target, makers[at])
-        task = compilers.then(found) if found is not None else None
+        found = batch.cache.find(rendered, target, makers[at])
+        task = compilers.then(name, found) if found is not None else None
         if found is not None and task is None:
-            yield found, group
+            yield name, found
         else:
-            begun = compilers.compile(batch, group[0]) if found is None else compilers.complete(found, task)
-            begun.add_done_callback(partial(_put, done, group))
+            begun = compilers.compile(batch, rendered) if found is None else compilers.complete(found, task)
+            begun.add_done_callback(partial(_put, done, name))
             running += 1
         while not done.empty():
-            future, its = done.get()
+            ready, future = done.get()
             running -= 1
-            yield future.result(), its
+            yield ready, future.result()
     for _ in range(running):
-        future, its = done.get()
-        yield future.result(), its
+        ready, future = done.get()
+        yield ready, future.result()
 
 
-def _put(
-    done: queue.SimpleQueue[tuple[Future[Object], list[Rendered]]], group: list[Rendered], future: Future[Object]
-) -> None:
-    done.put((future, group))
+def _put(done: queue.SimpleQueue[tuple[str, Future[Object]]], candidate: str, future: Future[Object]) -> None:
+    done.put((candidate, future))
 
 
 def _complete(made: Object, task: Task | None) -> Object:
@@ -170,9 +167,9 @@ def _complete(made: Object, task: Task | None) -> Object:
     return made
 
 
-def _distinct(batch: Batch) -> list[list[Rendered]]:
-    """A batch's candidates, those together that share an object."""
-    found: dict[tuple[str, str], list[Rendered]] = {}
+def _once(batch: Batch) -> list[Rendered]:
+    """A batch's candidates, each once."""
+    found: dict[str, Rendered] = {}
     for rendered in batch.rendereds:
         candidate = rendered.candidate
         if candidate.backend != batch.cache.toolchain.name:
@@ -181,5 +178,5 @@ def _distinct(batch: Batch) -> list[list[Rendered]]:
                 why=f"this cache compiles for {batch.cache.toolchain.name!r}",
                 fix="give each backend a cache of its own on the same root",
             )
-        found.setdefault((rendered.source, candidate.target), []).append(rendered)
+        found.setdefault(candidate.id, rendered)
     return list(found.values())

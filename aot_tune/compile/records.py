@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 import msgspec
 
-__all__ = ["CompileOutcome", "CompileStatus", "Object"]
+__all__ = ["CompileOutcome", "CompileStatus", "Object", "measured_code"]
 
 CompileStatus = Literal["ok", "compile-failed", "timeout"]
 
@@ -38,8 +39,8 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         key: digest of everything that decides what the compiler makes; the name of the cache entry.
         path: the object file; empty unless `status` is ok.
         digest: SHA-256 of the object file; empty unless `status` is ok.
-        device: digest of what a GPU runs of it: of its device code, for a vendor call of its source. It does not depend
-            on the host compiler. Empty on a CPU, where only the whole object tells.
+        device: digest of what a GPU runs of it: its device code, or the name of a library that it calls. It does not
+            depend on the host compiler. Empty on a CPU, where only the whole object tells.
         symbol: its functions are `<symbol>_workspace` and `<symbol>_launch`.
         source: the digest of the rendered source.
         target: name of the target.
@@ -62,3 +63,19 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     resources: dict[str, int] = {}
     cached: bool = False
+
+    @property
+    def code(self) -> str:
+        """What measurements of it are of."""
+        return measured_code(self.source, self.digest, self.device)
+
+
+def measured_code(source: str, digest: str, device: str) -> str:
+    """What a measurement of an object is of: on a CPU the whole object, on a GPU its device code and its source.
+
+    The source has what launches the device code. Which host compiler made that changes nothing that was measured.
+
+    Args:
+        source, digest, device: as in `Object`; empty as far as there are none.
+    """
+    return hashlib.sha256(f"{source}\0{device}".encode()).hexdigest() if device else digest

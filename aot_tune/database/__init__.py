@@ -15,14 +15,13 @@ from aot_tune.database.match import (
     nearest_databases,
 )
 from aot_tune.database.merge import measured_before, merge, update, without
-from aot_tune.database.records import CandidateRecord, Code, OperatorDatabase, as_recorded, make_database
+from aot_tune.database.records import CandidateRecord, OperatorDatabase, as_recorded, make_database
 from aot_tune.database.store import MeasurementStore, OperatorStore
 from aot_tune.database.text import database_path, load_database, load_databases, save_database
 
 __all__ = [
     "Begun",
     "CandidateRecord",
-    "Code",
     "Match",
     "MeasurementStore",
     "OperatorDatabase",

@@ -16,7 +16,7 @@ from aot_tune.spec import ConfigValue, Problem
 
 __all__ = ["SCHEMA", "decode", "encode"]
 
-SCHEMA = 2
+SCHEMA = 3
 _FORMAT = "aot_tune database"
 _RESTORE = "restore the file"
 
@@ -345,7 +345,7 @@ def _measurement(
         raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=_RESTORE)
     found = Measurement(
         candidate=line.candidate,
-        object=record.object if record is not None else "",
+        code=record.code if record is not None else "",
         problem=problem,
         device=digests[0],
         policy=digests[1],

@@ -9,7 +9,7 @@ import msgspec
 
 from aot_tune.bench.records import Device, Measurement
 from aot_tune.database.identity import problem_key
-from aot_tune.database.records import BASELINE, Code, OperatorDatabase
+from aot_tune.database.records import BASELINE, OperatorDatabase
 from aot_tune.spec import Problem
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded measurement that may not be used as it is, and why: the first of device, policy, operator, object,
+    """A recorded measurement that may not be used as it is, and why: the first of device, policy, operator, code,
     baseline that differs."""
 
     measurement: Measurement
@@ -51,7 +51,7 @@ def match_measurements(
     device: str,
     policy: str,
     contract: str,
-    objects: Mapping[str, Code],
+    codes: Mapping[str, str],
     baselines: Mapping[str, str],
 ) -> Match:
     """Split a database's measurements into those that hold here as they are and the rest.
@@ -59,15 +59,14 @@ def match_measurements(
     Args:
         device, policy: digests of this machine's device and of the policy in force.
         contract: `operator_digest` of the operator as it is now.
-        objects: candidate id to what this build compiled; candidates that it did not compile are refused. Where the
-            record and this build both know what a GPU runs, that must be equal, else the whole object.
+        codes: candidate id to the code that this build has of it; candidates that it has none of are refused.
         baselines: version of each baseline that is here, by name.
 
     A race is usable whole or not at all: where one of its entrants is refused, the times of its final are taken off
     the others, which keep those of their screen; an entrant without a screen is refused.
     """
     whole = _whole_refusal(database, device, policy, contract)
-    same = {c.id for c in database.candidates if c.id in objects and c.code.same_as(objects[c.id])}
+    same = {c.id for c in database.candidates if c.code and c.code == codes.get(c.id)}
     refused = {id(m): whole or _refusal(m, same, database.baselines, baselines) for m in database.measurements}
     broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.race and refused[id(m)]}
     usable: list[Measurement] = []
@@ -128,7 +127,7 @@ def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baseli
     if m.candidate.startswith(BASELINE):
         name = m.candidate.removeprefix(BASELINE)
         return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
-    return "" if m.candidate in same else "object"
+    return "" if m.candidate in same else "code"
 
 
 def _counts(m: Measurement) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from aot_tune.bench.records import Measurement
 from aot_tune.database.identity import problem_key
-from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database
+from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_database
 from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
 
@@ -34,7 +34,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
         )
     before = {c.id: c for c in older.candidates}
     candidates = before | {c.id: c for c in newer.candidates}
-    same = {n for n, c in before.items() if c.code.same_as(candidates[n].code) or c.code == candidates[n].code}
+    same = {n for n, c in before.items() if c.code == candidates[n].code}
     fresh = {_at(m): m.race for m in newer.measurements}
     kept = [m for m in older.measurements if _stands(m, same) and _at(m) not in fresh]
     left = {id(m) for m in kept}
@@ -43,7 +43,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
         for m in older.measurements
         if id(m) not in left and fresh.get(_at(m)) != m.race  # else it is of the same race, and that one again
     }
-    merged = [_without_race(_of_object(m, candidates), lost) for m in kept]
+    merged = [_without_race(m, lost) for m in kept]
     return canonical_database(
         msgspec.structs.replace(
             newer,
@@ -109,12 +109,6 @@ def _at(m: Measurement) -> tuple[str, str]:
 
 def _stands(m: Measurement, same: set[str]) -> bool:
     return m.candidate.startswith(BASELINE) or m.candidate in same
-
-
-def _of_object(m: Measurement, candidates: dict[str, CandidateRecord]) -> Measurement:
-    """The measurement under the object that the candidate has now; what the device runs of it is the same."""
-    record = candidates.get(m.candidate)
-    return m if record is None or record.object == m.object else msgspec.structs.replace(m, object=record.object)
 
 
 def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from aot_tune.bench.records import Device, Measurement, Policy
-from aot_tune.compile.records import CompileStatus, Object
+from aot_tune.compile.records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import canonical, problem_key
 from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate, Rendered
@@ -19,7 +19,6 @@ from aot_tune.spec import Problem
 __all__ = [
     "BASELINE",
     "CandidateRecord",
-    "Code",
     "OperatorDatabase",
     "as_recorded",
     "make_database",
@@ -32,32 +31,16 @@ _DIGITS = 5
 V = TypeVar("V")
 
 
-class Code(msgspec.Struct, frozen=True):
-    """Digests of what was compiled: of the whole `object`, and of what a GPU runs of it (`device`)."""
-
-    object: str = ""
-    device: str = ""
-
-    def same_as(self, other: Code) -> bool:
-        """Whether measurements of one are measurements of the other.
-
-        What a GPU runs tells where both have it, since another host compiler may have made the rest; else the object.
-        """
-        if self.device and other.device:
-            return self.device == other.device
-        return bool(self.object) and self.object == other.object
-
-
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate that was tried: how it is made again, and what compiling it came to.
 
-    `source` is the digest of its rendered source, `object` that of its object file (empty when it did not compile),
-    `device` that of what a GPU runs (empty for a CPU).
+    `source` is the digest of its rendered source, `object` that of a CPU's object file, `device` that of what a GPU
+    runs. The latter two are empty when it did not compile.
     """
 
     candidate: Candidate
     source: str
-    object: str
+    object: str = ""
     device: str = ""
     status: CompileStatus
     error: str = ""
@@ -68,9 +51,9 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.candidate.id
 
     @property
-    def code(self) -> Code:
-        """What its measurements are of."""
-        return Code(self.object, self.device)
+    def code(self) -> str:
+        """What its measurements are of; empty when it did not compile."""
+        return measured_code(self.source, self.object, self.device)
 
 
 class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +112,12 @@ def make_database(
     """
     candidates = {
         r.candidate.id: CandidateRecord(
-            candidate=r.candidate, source=r.digest, object=o.digest, device=o.device, status=o.status, error=o.error
+            candidate=r.candidate,
+            source=r.digest,
+            object="" if o.device else o.digest,
+            device=o.device,
+            status=o.status,
+            error=o.error,
         )
         for r, o in compiled
     }
@@ -213,11 +201,11 @@ def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord
     record = known.get(measurement.candidate)
     if record is None:
         raise DatabaseError(f"{where}: there is no such candidate", fix="list every candidate that was tried")
-    if record.object != measurement.object:
+    if record.code != measurement.code:
         raise DatabaseError(
-            f"{where}: it was measured as object {measurement.object[:12] or 'none'}, the candidate's is "
-            f"{record.object[:12] or 'none'}",
-            fix="keep only measurements of the objects that the candidates have now",
+            f"{where}: it was measured as code {measurement.code[:12] or 'none'}, the candidate's is "
+            f"{record.code[:12] or 'none'}",
+            fix="keep only measurements of the code that the candidates have now",
         )
 
 

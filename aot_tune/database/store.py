@@ -33,7 +33,7 @@ from aot_tune.storage import (
 
 __all__ = ["SCHEMA", "MeasurementStore", "OperatorStore"]
 
-SCHEMA = 1
+SCHEMA = 2
 _log = logging.getLogger("aot_tune.database")
 
 
@@ -206,16 +206,16 @@ class OperatorStore:
         self._store, self._shared, self._baselines = store, shared, baselines
         self._plain: dict[str, object] = {}
 
-    def find(self, candidate: str, object_digest: str, problem: Problem, *, peek: bool = False) -> Measurement | None:
-        """The measurement of an object on a problem, under this candidate's id.
+    def find(self, candidate: str, code: str, problem: Problem, *, peek: bool = False) -> Measurement | None:
+        """The measurement of a code on a problem, under this candidate's id.
 
         Args:
             candidate: a candidate's id, or `baseline:<name>`.
-            object_digest: empty for a baseline.
+            code: empty for a baseline.
             problem: that it was measured on.
             peek: see `MeasurementStore.load`.
         """
-        key = self._key("one", [self._subject(candidate, object_digest)], problem)
+        key = self._key("one", [self._subject(candidate, code)], problem)
         found = self._store.load(key, peek=peek)
         return None if found is None else msgspec.structs.replace(found[0], candidate=candidate, problem=problem)
 
@@ -226,22 +226,22 @@ class OperatorStore:
             ValueError: when it is of another device or policy than this part of the store.
         """
         self._check([measurement])
-        subject = self._subject(measurement.candidate, measurement.object)
+        subject = self._subject(measurement.candidate, measurement.code)
         self._store.save(self._key("one", [subject], measurement.problem), (measurement,))
 
     def find_race(
         self, entrants: Sequence[tuple[str, str]], problem: Problem, *, peek: bool = False
     ) -> list[Measurement] | None:
-        """The race of exactly these entrants (candidate id, object digest) on a problem, in the order given.
+        """The race of exactly these entrants (candidate id, code) on a problem, in the order given.
 
         Times of different races are not comparable, so a race is found whole or not at all. For `peek` see
         `MeasurementStore.load`.
         """
-        subjects = [self._subject(candidate, object_digest) for candidate, object_digest in entrants]
+        subjects = [self._subject(candidate, code) for candidate, code in entrants]
         found = self._store.load(self._key("race", subjects, problem), peek=peek)
         if found is None:
             return None
-        by_subject = {self._subject(m.candidate, m.object): m for m in found}
+        by_subject = {self._subject(m.candidate, m.code): m for m in found}
         if any(s not in by_subject for s in subjects):
             return None
         return [
@@ -259,12 +259,12 @@ class OperatorStore:
         self._check(race)
         if len({problem_key(m.problem) for m in race}) != 1:
             raise ValueError("a race is on one problem")
-        subjects = [self._subject(m.candidate, m.object) for m in race]
+        subjects = [self._subject(m.candidate, m.code) for m in race]
         self._store.save(self._key("race", subjects, race[0].problem), race)
 
-    def _subject(self, candidate: str, object_digest: str) -> str:
-        if object_digest:
-            return object_digest
+    def _subject(self, candidate: str, code: str) -> str:
+        if code:
+            return code
         return f"{candidate}@{self._baselines.get(candidate.removeprefix('baseline:'), '')}"
 
     def _key(self, kind: str, subjects: Sequence[str], problem: Problem) -> dict[str, object]:

@@ -146,7 +146,7 @@ class LazyBench:
         if self.shared.benches == 1:
             return 0
         findings, where = self.shared.findings, str(folder.resolve())
-        return findings.choose(findings.suite(where, e.digest, e.requires) for e in entries)
+        return findings.choose(findings.suite(where, e.code, e.requires) for e in entries)
 
     def shared_object(self, entry: Entry) -> Path:
         """The candidate's object linked for the benchmark, made once.
@@ -170,5 +170,5 @@ class LazyBench:
             candidate=entry.candidate,
             shared_object=self.shared_object(entry),
             symbol=entry.rendered.symbol,
-            object_digest=entry.digest,
+            code=entry.code,
         )

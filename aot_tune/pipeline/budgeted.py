@@ -67,7 +67,7 @@ class Within:
     def run(self, entries: list[Entry]) -> None:
         """Compile `entries`, best guesses of what serves most problems first, and measure what is compiled."""
         turn = self._session.turn
-        self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.digest)
+        self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
         self._vouch_for_generics()  # it has to be done, and takes no less time later
         with ended_with(turn, self._stop):
             queue = in_turn([e for e in entries if e.object is None], self._places_of)

@@ -11,7 +11,6 @@ import msgspec
 
 from aot_tune.bench import Measurement, without_drift
 from aot_tune.compile import Object
-from aot_tune.database import Code
 from aot_tune.pipeline.guards import Conditions
 from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
@@ -31,7 +30,7 @@ _TRIFLE = 1e-6
 class Entry:
     """A candidate with its source and, once it is compiled, its object.
 
-    `recorded` is what a database says of its object, where the source is the recorded one and the toolchain too, or no
+    `recorded` is what a database says of its code, where the source is the recorded one and the toolchain too, or no
     measurement is made here; `rebuilt` says that the code here is another one than that which was measured. `only` are
     the ids of the problems that it is tried on, where its kernel does not say it all; `due` says that it is compiled
     next.
@@ -41,7 +40,7 @@ class Entry:
     rendered: Rendered
     requires: tuple[Expr, ...]
     object: Object | None = None
-    recorded: Code = field(default_factory=Code)
+    recorded: str = ""
     rebuilt: bool = False
     only: set[str] | None = None
     due: bool = False
@@ -53,14 +52,9 @@ class Entry:
         return cls(candidate=candidate, rendered=rendered, requires=requirements(operator, candidate))
 
     @property
-    def code(self) -> Code:
-        """Digests of the object, as far as they are known; empty for one that is not there."""
-        return self.recorded if self.object is None else Code(self.object.digest, self.object.device)
-
-    @property
-    def digest(self) -> str:
-        """Digest of the object, as far as it is known; empty for one that is not there."""
-        return self.code.object
+    def code(self) -> str:
+        """What measurements of it are of, as far as that is known; empty without an object and a record."""
+        return self.recorded if self.object is None else self.object.code
 
     @property
     def compiled(self) -> bool:
@@ -117,7 +111,7 @@ class Evidence:
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""
         entries = self.entries.values() if among is None else among
-        return [e for e in entries if e.digest and self.meant_for(e, problem)]
+        return [e for e in entries if e.code and self.meant_for(e, problem)]
 
     @property
     def unserved(self) -> list[Entry]:

@@ -90,7 +90,7 @@ def _is_due(evidence: Evidence, leaders: list[Entry], best: set[str]) -> bool:
 def _told(evidence: Evidence, leader: Entry) -> bool:
     """Whether a candidate did not compile, or was measured wherever it is meant for."""
     failed = leader.object is not None and not leader.compiled
-    return failed or (bool(leader.digest) and not evidence.lacks(leader))
+    return failed or (bool(leader.code) and not evidence.lacks(leader))
 
 
 def _among_the_best(evidence: Evidence) -> set[str]:

@@ -51,7 +51,7 @@ def compile_kept(
         if not entry.compiled:
             error = entry.object.error if entry.object else ""
             raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
-        entry.rebuilt = bool(entry.recorded.object) and not entry.code.same_as(entry.recorded)
+        entry.rebuilt = bool(entry.recorded) and entry.code != entry.recorded
         if entry.rebuilt and session.options.strict:
             raise _other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)
@@ -59,21 +59,14 @@ def compile_kept(
         session.progress.line(
             f"{rebuilt} of {len(shipped)} variants are rebuilt: compiler or flags here are not the recorded ones"
         )
-    host = sum(bool(e.recorded.object) and not e.rebuilt and e.digest != e.recorded.object for e in shipped)
-    if host:
-        session.progress.line(
-            f"{host} of {len(shipped)} variants hold the recorded device code and host code of another compiler"
-        )
 
 
 def _other_code(session: Session, entry: Entry) -> DatabaseError:
     """What to say of a strict build's variant that is not the recorded one."""
-    there, here, what = entry.recorded.object, entry.digest, "object"
-    if entry.recorded.device and entry.code.device:
-        there, here, what = entry.recorded.device, entry.code.device, "device code"
+    what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
         f"{entry.candidate.operator}: {entry.candidate.label} compiles to another {what} than the recorded one",
-        why=f"recorded {there[:12]}, here {here[:12]} by {session.toolchain_text(entry)}",
+        why=f"recorded {entry.recorded[:12]}, here {entry.code[:12]} by {session.toolchain_text(entry)}",
         fix=f"use the recorded toolchain and flags ({_recorded_toolchain(session, entry)}), or not strict",
     )
 
@@ -197,14 +190,6 @@ def _may_be_of(kernels: Mapping[str, Kernel], candidate: Candidate) -> bool:
     return candidate.config.keys() == axes.keys() and all(v in axes[n] for n, v in candidate.config.items())
 
 
-def _of_object(m: Measurement, entry: Entry | None) -> Measurement | None:
-    """A measurement under the object that was compiled here; None when it is of other code, or nothing was compiled."""
-    if entry is None or m.object == entry.digest:
-        return None if entry is None else m
-    same = m.object == entry.recorded.object and entry.code.same_as(entry.recorded)
-    return msgspec.structs.replace(m, object=entry.digest) if same else None
-
-
 def _database(
     session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
@@ -217,9 +202,9 @@ def _database(
     compiled = [(e.rendered, e.object) for e in here.values() if e.object is not None]
     measurements: dict[tuple[str, str], Measurement] = {}
     for m in (m for one in own for row in one.measurements.values() for m in row.values()):
-        current = m if is_baseline(m.candidate) else _of_object(m, here.get(m.candidate))
-        if current is not None and m.device == device.digest:
-            measurements.setdefault((m.candidate, m.problem.id), current)
+        compiled_here = m.candidate in here and m.code == here[m.candidate].code
+        if (compiled_here or is_baseline(m.candidate)) and m.device == device.digest:
+            measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None
     return make_database(

@@ -29,7 +29,7 @@ class Linker:
 
     def after(self, entry: Entry, made: Object) -> Task | None:
         """What links a new object; None where all its screens are known, or where there is none."""
-        wanted = made.status == "ok" and self._lacks(entry, made.digest)
+        wanted = made.status == "ok" and self._lacks(entry, made.code)
         return partial(self._link, entry, made) if wanted else None
 
     def all(self, entries: Iterable[Entry]) -> None:

@@ -185,7 +185,7 @@ class Measurer:
         path, bench = self._lazy.shared_object(entry), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-            return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
+            return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
         """Take over what the store knows of a candidate on a problem; whether it knew anything."""
@@ -284,7 +284,7 @@ class Measurer:
         return self._problems[key]
 
     def _known(self, one: _OneProblem, entry: Entry) -> Measurement | None:
-        known = one.store.find(entry.candidate.id, entry.digest, one.problem)
+        known = one.store.find(entry.candidate.id, entry.code, one.problem)
         self.reused += known is not None
         return known
 
@@ -297,9 +297,9 @@ class Measurer:
         try:
             path = self._lazy.shared_object(entry)
         except ToolchainError as error:
-            return bench.measurement(prepared, entry.candidate.id, entry.digest, status="failed", reason=error.what)
+            return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
         measurement = bench.screen(
-            prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires, best
+            prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires, best
         )
         self.measured += 1
         if measurement.lasting:
@@ -309,7 +309,7 @@ class Measurer:
     def _known_race(
         self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
     ) -> list[Measurement] | None:
-        subjects = [(e.candidate.id, e.digest) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
+        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
         return one.store.find_race(subjects, one.problem, peek=peek)
 
     def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:

@@ -72,7 +72,7 @@ class Outlook:
         for evidence in evidences:
             mine = [e for e in entries if e.candidate.operator == evidence.operator.name]
             self._compiles |= {e.rendered.symbol: expected_seconds(evidence.operator, e) for e in mine}
-            subjects = [e for i, e in evidence.entries.items() if e.digest or (i in coming and e.object is None)]
+            subjects = [e for i, e in evidence.entries.items() if e.code or (i in coming and e.object is None)]
             for problem in evidence.workload:
                 left = sum(not evidence.has(e, problem) and evidence.meant_for(e, problem) for e in subjects)
                 if left:

@@ -199,7 +199,7 @@ class _Tuning:
             self._session.compile(missing.values(), "finalists")
         races = [one for one in due if all(e.object is not None for e in one[1])]
         unknown = [entrants for p, entrants in races if not self._crew.knows_race(p.loaded, p.problem, entrants)]
-        self._linker.all({e.digest: e for entrants in unknown for e in entrants}.values())
+        self._linker.all({e.code: e for entrants in unknown for e in entrants}.values())
         self._crew.each((p.number, partial(_race, p)) for p, _ in races)
 
 

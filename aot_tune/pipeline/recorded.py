@@ -91,8 +91,8 @@ def known_here(session: Session, operator: Operator, device: Device, entries: Ma
             policy=session.policy_of(device.family).digest,
             contract=operator_digest(operator),
             # those of other targets count as they are: the generic variant races on all targets
-            objects={c.id: c.code for c in database.candidates if c.id not in entries}
-            | {i: e.code for i, e in entries.items() if e.digest},
+            codes={c.id: c.code for c in database.candidates if c.id not in entries}
+            | {i: e.code for i, e in entries.items()},
             baselines=database.baselines,
         )
         return Known(match.usable, [r.measurement for r in match.refused])

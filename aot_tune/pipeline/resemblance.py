@@ -112,6 +112,6 @@ class Resemblances:
         return found
 
     def _is_rival(self, entry: Entry, own: bool) -> bool:
-        coming = bool(entry.digest) or (entry.object is None and entry.due)
+        coming = bool(entry.code) or (entry.object is None and entry.due)
         right = entry.candidate.id not in self._evidence.broken
         return coming and right and not entry.candidate.generic and competes(self._evidence, entry) == own

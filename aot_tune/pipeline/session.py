@@ -300,21 +300,21 @@ class Session:
         an entry's object, in a thread beside this one. Without `what`, nothing is printed.
         """
         waiting = [e for e in entries if e.object is None]
-        by_symbol: dict[str, list[Entry]] = {}
+        by_candidate: dict[str, list[Entry]] = {}  # a record's generic variant is an entry beside the session's own
         for entry in waiting:
-            by_symbol.setdefault(entry.rendered.symbol, []).append(entry)
+            by_candidate.setdefault(entry.candidate.id, []).append(entry)
         start = self.progress.now()
         self.outlook.compiling()
         spent, walls = _children_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
-            first = by_symbol[p.object.symbol][0]
+            first = by_candidate[p.candidate][0]
             if not p.object.cached:
                 walls.append(p.object.seconds)
             self.outlook.compiled(self.operators[first.candidate.operator].operator, first)
             if what:
                 self.progress.count(f"{what}: compiled", p.done, p.total, since=start, left=self.outlook.left)
-            for entry in by_symbol[p.object.symbol]:
+            for entry in by_candidate[p.candidate]:
                 entry.object = p.object
                 try:
                     if ready is not None:
@@ -323,8 +323,8 @@ class Session:
                     entry.object = None
                     raise
 
-        def after(new: Object) -> Task | None:
-            tasks = (then(entry, new) for entry in by_symbol[new.symbol]) if then is not None else ()
+        def after(candidate: str, new: Object) -> Task | None:
+            tasks = (then(entry, new) for entry in by_candidate[candidate]) if then is not None else ()
             return next((t for t in tasks if t is not None), None)  # they share the object
 
         backends = sorted({e.candidate.backend for e in waiting})

@@ -225,7 +225,7 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem
         print(f"status    failed: {error}")
         return False
     prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-    symbol, digest = entry.rendered.symbol, entry.digest
+    symbol, digest = entry.rendered.symbol, entry.code
     found = bench.screen(prepared, path, symbol, entry.candidate, digest, entry.requires, tune_checks=odd)
     if found.status == "ok":
         for raced in bench.race(prepared, [lazy.entrant(entry)]):

@@ -212,7 +212,7 @@ def _unknown(evidence: Evidence) -> list[Entry]:
     entries = [
         e
         for e in evidence.entries.values()
-        if e.object is None and (evidence.lacks(e) or (e.candidate.generic and not e.digest))
+        if e.object is None and (evidence.lacks(e) or (e.candidate.generic and not e.code))
     ]
     wanted = {id(e) for e in (*to_compile(evidence, entries), *waiting(evidence, entries))}
     return [e for e in entries if id(e) in wanted]

@@ -47,9 +47,9 @@ def verify_shipped(
         for generic in generics[name]:
             _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
         kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
-        vouched = {m.object for one in found for m in _ok(one.evidence)}
+        vouched = {m.code for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
-        waiting += [e for e in shipped.values() if e.digest not in vouched]
+        waiting += [e for e in shipped.values() if e.code not in vouched]
     groups = list(_by_device(session, waiting))
     if len(groups) < 2:  # a worker's thread is that which asks, here the build's own
         for device, group in groups:
@@ -178,11 +178,11 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
     problem = min(served_by(session, operator, entry, family), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {session.policy_of(family).digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
-    found = store.find(entry.candidate.id, entry.digest, problem)
+    found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
         prepared = bench.get().prepare(loaded.folder, operator, problem)
         path = bench.shared_object(entry)
-        found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.digest, entry.requires)
+        found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires)
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":

@@ -9,7 +9,7 @@ import msgspec
 
 from aot_tune.errors import RenderError
 
-__all__ = ["Recipe", "as_data", "of_data", "read_recipe", "with_recipe"]
+__all__ = ["Recipe", "as_data", "identity_of", "of_data", "read_recipe", "with_recipe"]
 
 _BEGIN, _END = "/* triton\n", "\n*/\n"
 _NUMBER = "number"
@@ -55,6 +55,12 @@ def of_data(data: Any) -> Any:
         text = data[_NUMBER]
         return int(text) if text.lstrip("-").isdigit() else float(text)
     return tuple(of_data(d) for d in data) if isinstance(data, (list, tuple)) else data
+
+
+def identity_of(recipe: Recipe) -> dict[str, object]:
+    """What a recipe is recognised by: all of it but where the function lies."""
+    _, _, name = recipe.function.rpartition(":")
+    return {**msgspec.structs.asdict(recipe), "function": name}
 
 
 def with_recipe(recipe: Recipe, launcher: str) -> str:

@@ -14,6 +14,8 @@ from aot_tune.render.cuda import CudaFunctions
 from aot_tune.render.cxx import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
+from aot_tune.render.recipe import identity_of
+from aot_tune.render.tokens import token_text
 from aot_tune.render.triton import render_triton
 from aot_tune.spec import Operator, Target
 
@@ -23,8 +25,9 @@ __all__ = ["Rendered", "Renderer"]
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate's source.
 
-    `digest` is of the target, the guards and checks that decide what the source is verified on, and the source before
-    its own symbol is written in: where all are equal, symbols are, and objects of two targets can be in one library.
+    `digest` says whether a measurement of it still holds: it is of the target, of the guards and checks that decide
+    what it is verified on, and of its C++ as tokens. For a Triton function it is of the recipe too, for a vendor's
+    algorithm of that alone. `symbol` is the candidate's, whatever its source.
 
     `lines` holds, for each line of `source`, the template and line that it came from.
     """
@@ -53,7 +56,8 @@ class Renderer:
         constants = {fact: value for e in known for fact, value in e.pinned()}
         if kernel.triton is not None:
             concrete = operator.concrete(candidate.dtypes)
-            return _rendered(operator, candidate, target, render_triton(concrete, candidate, target, constants))
+            recipe, text = render_triton(concrete, candidate, target, constants)
+            return _rendered(operator, candidate, target, text, identity_of(recipe))
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
         functions = language(operator.concrete(candidate.dtypes), constants, hooks)
@@ -86,15 +90,18 @@ class Renderer:
         return _rendered(operator, candidate, target, text)
 
 
-def _rendered(operator: Operator, candidate: Candidate, target: Target, text: str) -> Rendered:
+def _rendered(
+    operator: Operator, candidate: Candidate, target: Target, text: str, recipe: dict[str, object] | None = None
+) -> Rendered:
+    """A marked text as a candidate's source; `recipe` is what it has of a Triton function's, in a comment."""
     source, lines = map_lines(text)
-    digest = _digest(operator, candidate, target, source)
-    symbol = f"aot_tune_{operator.name}_{digest[:16]}"
+    guards = [e.key() for e in requirements(operator, candidate)]
+    if operator.kernel(candidate.kernel).algorithms is not None:
+        code: object = [candidate.backend, candidate.config]
+    else:
+        code = [recipe, token_text(source)]
+    digest = canonical_digest([target.name, guards, [p.id for p in operator.checks], code])
+    symbol = f"aot_tune_{operator.name}_{candidate.id}"
     return Rendered(
         candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines
     )
-
-
-def _digest(operator: Operator, candidate: Candidate, target: Target, source: str) -> str:
-    guards = [e.key() for e in requirements(operator, candidate)]
-    return canonical_digest([target.name, guards, [p.id for p in operator.checks], source])

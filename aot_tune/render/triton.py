@@ -40,8 +40,8 @@ _FIRST_WITH_PDL = 90
 
 def render_triton(
     operator: Operator, candidate: Candidate, target: Target, constants: Mapping[str, int] | None = None
-) -> str:
-    """The recipe of a candidate's kernel and its launcher.
+) -> tuple[Recipe, str]:
+    """The recipe of a candidate's kernel, and its source: the recipe with the launcher.
 
     Args:
         operator: with the candidate's dtypes.
@@ -82,7 +82,7 @@ def render_triton(
             zeroed=_zeroed(operator, function, inspection, passed, what),
             what=what,
         )
-        return with_recipe(recipe, render_launcher(launch))
+        return recipe, with_recipe(recipe, render_launcher(launch))
     except RenderError:
         raise
     except AotTuneError as error:

@@ -54,7 +54,7 @@ def check_template_path(path: object, what: str) -> str:
         raise SpecError(
             f"{what}: template path {path!r} is not allowed",
             why="templates are read only from below their roots",
-            fix="give a relative path such as 'gemm/packed.cpp.j2'",
+            fix="give a relative path such as 'gemm/cpu/packed.cpp.j2'",
         )
     return path
 

@@ -21,15 +21,15 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.reference import activation
 
-from .bf16x6_kernels import BF16X6_KERNELS
-from .cpu_kernels import CPU_KERNELS
-from .cuda_kernels import CUDA_KERNELS
-from .cutlass_kernels import CUTLASS_KERNELS
-from .direct_kernels import DIRECT_KERNELS
-from .thin_kernels import THIN_KERNELS
-from .triton_kernels import TRITON_KERNELS
-from .vendor_kernels import CUBLASLT
-from .wgmma_kernels import WGMMA_KERNELS
+from .cpu.cpu_kernels import CPU_KERNELS
+from .cuda.cuda_kernels import CUDA_KERNELS
+from .cuda.few_rows.even_shares_kernels import THIN_KERNELS
+from .cuda.few_rows.into_registers_kernels import DIRECT_KERNELS
+from .cuda.wgmma.bf16x6_kernels import BF16X6_KERNELS
+from .cuda.wgmma.wgmma_kernels import WGMMA_KERNELS
+from .cutlass.cutlass_kernels import CUTLASS_KERNELS
+from .triton.triton_kernels import TRITON_KERNELS
+from .vendor.vendor_kernels import CUBLASLT
 from .workload import cpu_workload, cuda_workload
 
 M, N, K = dims("M N K")

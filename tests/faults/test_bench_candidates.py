@@ -322,7 +322,7 @@ def test_a_candidate_that_killed_workers_is_not_run_again(bed: Any) -> None:
 def test_what_somebody_killed_twice_may_still_be_right_the_next_time(bed: Any) -> None:
     """As the end of a budget does, or the system when it is out of memory."""
     prepared = bed.prepare(R=16, D=256)
-    digest = bed.screen("good", prepared).object
+    digest = bed.screen("good", prepared).code
     for _ in range(2):
         bed.bench.findings.strike(digest, DiedError("oom", "killed by SIGKILL in verify at 5 MiB resident"))
     found = bed.screen("good", prepared)
@@ -353,7 +353,7 @@ def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
 
 def test_verify_takes_no_times(bed: Any) -> None:
     entry = bed.entry("good")
-    measured = bed.bench.verify(bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.object_digest)
+    measured = bed.bench.verify(bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.code)
     assert measured.status == "ok"
     assert measured.screen == ()
     assert measured.ns is None

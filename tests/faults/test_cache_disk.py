@@ -125,7 +125,7 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
         "from aot_tune.spec import problem\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
         "store = MeasurementStore(Path(sys.argv[1]))\nmine = store.operator('o', 'c', 'd', 'p')\n"
-        "m = Measurement(candidate='a', object='b', problem=problem(M=1), device='d', policy='p', status='ok',"
+        "m = Measurement(candidate='a', code='b', problem=problem(M=1), device='d', policy='p', status='ok',"
         " screen=tuple(float(n) for n in range(99)))\n"
         "mine.put(m)\nprint(mine.find('a', 'b', problem(M=1)) == m, store.root)\n"
     )

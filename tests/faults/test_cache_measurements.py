@@ -30,7 +30,7 @@ def shelf(root: Path, **named: bool) -> tuple[MeasurementStore, OperatorStore]:
 def kept(tmp_path: Path) -> tuple[Path, Path, Measurement]:
     """A store with one measurement: its root, the file, the measurement."""
     found = Measurement(
-        candidate="c", object="o", problem=WHERE, device="dev", policy="pol", status="ok", screen=(1.5, 2.5)
+        candidate="c", code="o", problem=WHERE, device="dev", policy="pol", status="ok", screen=(1.5, 2.5)
     )
     shelf(tmp_path / "c")[1].put(found)
     (path,) = (tmp_path / "c" / "measurements").glob("*/*.json")
@@ -96,7 +96,7 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> 
 
 def test_a_measurement_under_another_name_is_not_taken(kept) -> None:
     root, path, found = kept
-    shelf(root)[1].put(msgspec.structs.replace(found, object="o2"))
+    shelf(root)[1].put(msgspec.structs.replace(found, code="o2"))
     (other,) = (p for p in (root / "measurements").glob("*/*.json") if p != path)
     other.write_bytes(path.read_bytes())
     assert shelf(root)[1].find("c", "o2", WHERE) is None
@@ -135,7 +135,7 @@ print("ready", flush=True)
 n = 0
 while True:
     n += 1
-    m = Measurement(candidate="c", object=f"o{n % 500}", problem=problem(M=1, N=64), device="dev", policy="pol",
+    m = Measurement(candidate="c", code=f"o{n % 500}", problem=problem(M=1, N=64), device="dev", policy="pol",
                     status="ok", screen=tuple(float(n) for _ in range(50)))
     mine.put(m)
     print(n, flush=True)

@@ -196,4 +196,4 @@ class Bed:
     def entry(self, fault: str) -> Entry:
         """For a race."""
         made = self.objects(fault)
-        return Entry(candidate=made.candidate, shared_object=made.path, symbol=made.symbol, object_digest=made.digest)
+        return Entry(candidate=made.candidate, shared_object=made.path, symbol=made.symbol, code=made.digest)

@@ -205,7 +205,6 @@ def test_another_host_compiler_gives_the_recorded_device_code(
     other.write_text('#!/bin/sh\nexec g++ "$@" -fno-schedule-insns2 -fcf-protection=none -fno-inline\n')
     other.chmod(0o755)
     made = _replay(tmp_path / "project", templates, tuning, CXX=str(other))
-    assert "hold the recorded device code and host code of another compiler" in made.log
     ours, theirs = (m.variants("twice", "cuda-sm_") for m in (made, replayed))
     assert {n: v["device"] for n, v in ours.items()} == {n: v["device"] for n, v in theirs.items()}
     assert all(v["object"] != theirs[n]["object"] and not v["rebuilt"] for n, v in ours.items())
@@ -299,7 +298,7 @@ def test_a_changed_template_of_a_committed_record_is_named(device: str, tmp_path
     changed = tmp_path / "templates"
     shutil.copytree(ROOT / "templates", changed, ignore=shutil.ignore_patterns("__pycache__"))
     path = changed / "softmax" / "cuda_rows.cu.j2"
-    path.write_text(path.read_text() + "// changed\n")
+    path.write_text(path.read_text() + "int changed;\n")
     made = build(
         tmp_path / "project",
         templates=[changed],

@@ -56,14 +56,14 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
             )
         )
     chosen = draw(st.lists(problems, min_size=1, max_size=4, unique_by=lambda p: p.id))
-    subjects = [(r.id, r.object) for r in records] + [("baseline:numpy", "")]
+    subjects = [(r.id, r.code) for r in records] + [("baseline:numpy", "")]
     for one in chosen:
         for name, digest in subjects:
             if draw(st.booleans()):
                 measurements.append(
                     Measurement(
                         candidate=name,
-                        object=digest,
+                        code=digest,
                         problem=one,
                         device=DEVICE.digest,
                         policy=POLICY.digest,
@@ -120,7 +120,7 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
     measurements = [
         Measurement(
             candidate=r.id,
-            object=r.object,
+            code=r.code,
             problem=p,
             device=DEVICE.digest,
             policy=POLICY.digest,
@@ -137,7 +137,7 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
     measurements.append(
         Measurement(
             candidate="baseline:numpy",
-            object="",
+            code="",
             problem=workload[0],
             device=DEVICE.digest,
             policy=POLICY.digest,

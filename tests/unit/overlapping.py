@@ -13,7 +13,6 @@ import msgspec
 from aot_tune.bench import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.build import Task
-from aot_tune.database import Code
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import finalists
@@ -179,7 +178,7 @@ class World:
             evidence.add(
                 Measurement(
                     candidate=one.candidate.id,
-                    object=one.digest,
+                    code=one.code,
                     problem=where,
                     device="d",
                     policy="p",
@@ -214,7 +213,7 @@ def recorded(entries: list[Entry], names: Iterable[str], times: dict[int, float]
     world.times = world.finals = times
     for one in entries:
         if one.rendered.symbol in names:
-            one.recorded = Code(one.rendered.symbol, "device")
+            one.recorded = one.rendered.symbol
     for where in found.workload:
         world.screen(None, found, where, found.tried(where))
         world.race(None, found, where)

@@ -74,7 +74,7 @@ def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
     assert (again.status, len(again.screen)) == ("ok", 2)
     assert "load" not in again.phases
     worker = bed.bench.pool.candidates()
-    assert list(worker.loaded) == [bed.entry("good").object_digest]
+    assert list(worker.loaded) == [bed.entry("good").code]
 
 
 @pytest.mark.parametrize(

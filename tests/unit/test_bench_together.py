@@ -68,12 +68,12 @@ def test_two_devices_share_references_and_verdicts_and_agree(tmp_path: Path) -> 
     def screen(bed: Bed, own: dict[str, int], name: str) -> Measurement:
         e = bed.entry(name)
         prepared = bed.bench.prepare(folder, bed.operator, problem(**own))
-        return bed.bench.screen(prepared, e.shared_object, "candidate", e.candidate, e.object_digest)
+        return bed.bench.screen(prepared, e.shared_object, "candidate", e.candidate, e.code)
 
     def measure(bed: Bed, own: dict[str, int], names: list[str]) -> dict[str, Measurement]:
         found, waiting = dict[str, Measurement](), list(names)
         while waiting:
-            suites = [findings.suite(str(folder), bed.entry(n).object_digest, ()) for n in waiting]
+            suites = [findings.suite(str(folder), bed.entry(n).code, ()) for n in waiting]
             name = waiting.pop(findings.choose(suites))
             found[name] = screen(bed, own, name)
         return found
@@ -97,7 +97,7 @@ def test_two_devices_share_references_and_verdicts_and_agree(tmp_path: Path) -> 
     for measured in found:
         assert {n: m.status for n, m in measured.items()} == wanted, measured
     assert raced == [{"good": "ok", "one_wrong": "wrong-result", "baseline:torch": "ok"}] * 2
-    checks = {n: asked.checks[beds[0].entry(n).object_digest] for n in NAMES}
+    checks = {n: asked.checks[beds[0].entry(n).code] for n in NAMES}
     assert checks.pop("segfault") <= 2 * policy.strikes  # twice where something else may have killed the first worker
     assert set(checks.values()) == {1}
     assert set(asked.references.values()) == {1}

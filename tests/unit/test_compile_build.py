@@ -143,8 +143,7 @@ def test_what_is_still_to_be_done_with_objects_is_done_in_other_threads_at_a_tim
         meet.wait()
         done.add(name)
 
-    def then(found: object) -> Callable[[], None] | None:
-        name = cast("str", found)
+    def then(name: str, _found: object) -> Callable[[], None] | None:
         return None if name == plain.candidate.id else lambda: task(name)
 
     def seen(progress: Progress) -> None:
@@ -168,7 +167,7 @@ def test_what_is_left_of_the_caches_objects_does_not_wait_for_compilers(make_ren
 
     cache = stand_in("one", get, lambda r: r.candidate.id if r is held else None)
     batch = Batch(cache, (new, held), Jobs(count=1, reason=""))
-    compile_batches([batch], None, lambda found: linked.set if cast("str", found) == held.candidate.id else None)
+    compile_batches([batch], None, lambda name, _: linked.set if name == held.candidate.id else None)
     assert linked.is_set()
 
 
@@ -179,4 +178,4 @@ def test_an_error_of_what_was_still_to_be_done_ends_all(make_rendered: Any) -> N
     cache = stand_in("one", lambda r: r.candidate.id, lambda r: r.candidate.id)
     batch = Batch(cache, (of_backend(make_rendered(1), "one"),), Jobs(count=1, reason=""))
     with pytest.raises(OSError, match="no space left"):
-        compile_batches([batch], None, lambda _: fails)
+        compile_batches([batch], None, lambda *_: fails)

@@ -163,10 +163,12 @@ def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) 
     assert not Path(kept[0].path).exists()
 
 
-def test_equal_sources_are_compiled_once(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
+def test_a_candidate_that_is_asked_for_twice_is_compiled_once(
+    tmp_path: Path, chain, counting_compiler, make_rendered
+) -> None:
     source = 'extern "C" int SYMBOL_launch() { return %d; }\n'
-    rendereds = [make_rendered(n, source % (n % 5)) for n in range(40)]
-    rendereds += [make_rendered(100, source % 0, target="cpu-x86-64-v2")]
+    rendereds = [make_rendered(n % 5, source % (n % 5)) for n in range(40)]
+    rendereds += [make_rendered(0, source % 0, target="cpu-x86-64-v2")]
     seen = []
     cache = ObjectCache(tmp_path / "c", chain)
     objects = compile_all(cache, rendereds, 2, seen.append)

@@ -57,9 +57,16 @@ def test_attributes_that_a_config_lacks_are_left_at_the_librarys_defaults() -> N
         assert f"{{{name}," not in source
 
 
-def test_configs_have_symbols_of_their_own() -> None:
-    symbols = {render(c).symbol for c in ({"ALGO": -1}, RECORDED, RECORDED | {"VERSION": 130200})}
-    assert len(symbols) == 3
+def test_a_variant_is_recognised_by_its_algorithm_alone(tmp_path: Path) -> None:
+    configs = ({"ALGO": -1}, RECORDED, RECORDED | {"VERSION": 130200})
+    assert len({render(c).symbol for c in configs}) == len({render(c).digest for c in configs}) == 3
+    shutil.copytree(bundled_templates(), tmp_path / "templates")
+    template = tmp_path / "templates" / KERNEL.template
+    template.write_text(template.read_text().replace("kWays = 4", "kWays = 8"))
+    candidate = candidate_for(OPERATOR, KERNEL, RECORDED, TARGET, None, {"T": "f32"})
+    changed = Renderer([tmp_path / "templates"]).render(OPERATOR, candidate, TARGET)
+    assert changed.source != render(RECORDED).source
+    assert changed.digest == render(RECORDED).digest
 
 
 def test_guards_let_through_what_means_the_same_and_nothing_else() -> None:
@@ -251,4 +258,6 @@ def test_the_kernel_compiles_for_every_cuda_target_without_a_cuda_compiler() -> 
 
 
 def test_candidates_of_two_dtypes_are_two() -> None:
-    assert render({"ALGO": -1}, "bf16").symbol != render({"ALGO": -1}, "f16").symbol
+    one, other = render({"ALGO": -1}, "bf16"), render({"ALGO": -1}, "f16")
+    assert one.symbol != other.symbol
+    assert one.digest != other.digest

@@ -102,7 +102,7 @@ def headers(request: pytest.FixtureRequest) -> Path:
 def template() -> str:
     """What templates write in the header's stead, for batches: that has it all."""
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(bundled_templates()), trim_blocks=True)
-    return environment.get_template("gemm/cublaslt.h.j2").render(batch=["batch"])
+    return environment.get_template("gemm/vendor/cublaslt.h.j2").render(batch=["batch"])
 
 
 def compiles(tmp_path: Path, headers: Path, asserts: str) -> str:

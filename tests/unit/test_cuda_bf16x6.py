@@ -15,7 +15,7 @@ from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, all_of, problem
 
 GEMM = OPERATORS["gemm"]
-KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda_bf16x6.cu.j2"]
+KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/bf16x6.cu.j2"]
 Shape = tuple[int, int, int]
 
 

@@ -27,7 +27,7 @@ from aot_tune.render import Rendered
 from aot_tune.spec import Config
 
 GEMM = OPERATORS["gemm"]
-THIN = [k for k in GEMM.kernels if k.template == "gemm/cuda_thin.cu.j2"]
+THIN = [k for k in GEMM.kernels if k.template == "gemm/cuda/few_rows/even_shares.cu.j2"]
 Shape = tuple[int, int, int]
 
 

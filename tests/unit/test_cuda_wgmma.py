@@ -18,7 +18,7 @@ from aot_tune.render import Rendered
 from aot_tune.spec import Config, Kernel, all_of, problem
 
 GEMM = OPERATORS["gemm"]
-KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda_wgmma.cu.j2"]
+KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/few_rows.cu.j2"]
 SHORT = [k.name for k in KERNELS if "f32" not in k.dtypes["T"]]
 FLOATS = [k.name for k in KERNELS if k.name not in SHORT]
 Shape = tuple[int, int, int]

@@ -31,9 +31,7 @@ def begun_at(root: Path, key: str = "key") -> Begun:
 
 def put(root: Path, candidate: str, seconds_ago: float = 0.0) -> None:
     MeasurementStore(root).operator(**SHARED).put(
-        Measurement(
-            candidate=candidate, object="o" + candidate, problem=PROBLEM, device="dev", policy="pol", status="ok"
-        )
+        Measurement(candidate=candidate, code="o" + candidate, problem=PROBLEM, device="dev", policy="pol", status="ok")
     )
     then = time.time() - seconds_ago
     for path in (root / "measurements").rglob("*.json") if seconds_ago else ():

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 
 from aot_tune.bench.records import Measurement
 from aot_tune.database import (
-    Code,
     OperatorDatabase,
     decode,
     encode,
@@ -101,7 +100,7 @@ def test_races_are_not_mixed() -> None:
 def test_measurements_of_an_older_object_go() -> None:
     older, newer = a_database(), keep(a_database(objects="new"), lambda m: m.problem.dims["M"] == 1)
     merged = merge(older, newer)
-    assert {m.object for m in merged.measurements} == {m.object for m in newer.measurements}
+    assert {m.code for m in merged.measurements} == {m.code for m in newer.measurements}
     assert len(merged.problems) == 2
 
 
@@ -127,7 +126,7 @@ def here(database: OperatorDatabase, **changes: Any) -> Any:
         "device": DEVICE.digest,
         "policy": POLICY.digest,
         "contract": database.contract,
-        "objects": {c.id: c.code for c in database.candidates},
+        "codes": {c.id: c.code for c in database.candidates},
         "baselines": {"numpy": "2.4.6"},
     }
     return match_measurements(database, **(values | changes))
@@ -150,14 +149,12 @@ def test_another_machine_policy_or_operator_gives_nothing(change: dict[str, str]
     assert match.reasons() == {reason: 9}
 
 
-def test_another_object_is_refused_and_its_race_with_it() -> None:
+def test_other_code_is_refused_and_its_race_with_it() -> None:
     database = canonical_database(a_database())
-    objects = {c.id: c.code for c in database.candidates}
-    changed = database.candidates[0].id
-    if not objects[changed].object:
-        changed = database.candidates[1].id
-    match = here(database, objects=objects | {changed: Code("rebuilt")})
-    assert match.reasons()["object"] == 2
+    codes = {c.id: c.code for c in database.candidates}
+    changed = next(name for name, code in codes.items() if code)
+    match = here(database, codes=codes | {changed: "rebuilt"})
+    assert match.reasons()["code"] == 2
     assert all(m.candidate != changed for m in match.usable)
     assert all(m.final is None and m.race is None and m.screen for m in match.usable if m.status == "ok")
     assert match.reasons()["race"] == 1  # the baseline, which was timed in the race alone
@@ -200,26 +197,22 @@ def test_statuses_without_times_stay() -> None:
 
 def with_device(database: OperatorDatabase, device: str) -> OperatorDatabase:
     """The same candidates with device code of that name, where they compiled."""
-    records = (msgspec.structs.replace(c, device=f"{device} {c.id}" if c.object else "") for c in database.candidates)
-    return msgspec.structs.replace(database, candidates=tuple(records))
+    records = {
+        c.id: msgspec.structs.replace(c, object="", device=f"{device} {c.id}" if c.status == "ok" else "")
+        for c in database.candidates
+    }
+    measurements = (
+        msgspec.structs.replace(m, code=records[m.candidate].code) if m.candidate in records else m
+        for m in database.measurements
+    )
+    return msgspec.structs.replace(database, candidates=tuple(records.values()), measurements=tuple(measurements))
 
 
-def test_device_code_decides_where_it_is_known() -> None:
-    database = canonical_database(with_device(a_database(), "same"))
-    codes = {c.id: c.code for c in database.candidates}
-    rebuilt = {name: Code(f"other {code.object}", code.device) for name, code in codes.items() if code.object}
-    assert here(database, objects=codes | rebuilt).usable == here(database).usable
-    changed = {name: Code(code.object, "other") for name, code in codes.items() if code.object}
-    assert here(database, objects=codes | changed).reasons()["object"] == len(changed) * 2
-
-
-def test_measurements_of_the_same_device_code_stay_under_the_newer_object() -> None:
+def test_measurements_of_the_same_device_code_stay() -> None:
     older = with_device(a_database(), "same")
-    newer = keep(with_device(a_database(objects="new"), "same"), lambda m: m.problem.dims["M"] == 1)
+    newer = keep(with_device(a_database(), "same"), lambda m: m.problem.dims["M"] == 1)
     merged = merge(older, newer)
     assert len(merged.measurements) == len(canonical_database(older).measurements)
-    objects = {c.id: c.object for c in newer.candidates}
-    assert all(m.object == objects[m.candidate] for m in merged.measurements if m.object)
     assert any(m.race for m in merged.measurements if m.problem.dims["M"] != 1)
     assert len(merge(older, with_device(newer, "other")).measurements) < len(merged.measurements)
 

@@ -21,7 +21,7 @@ from aot_tune.spec import Operator, Problem, problem
 
 def measured(candidate: str = "c1", digest: str = "o1", *, m: int = 16, **fields: object) -> Measurement:
     values: dict[str, object] = {"device": "dev", "policy": "pol", "status": "ok", "screen": (10.5, 11.25)}
-    return Measurement(candidate=candidate, object=digest, problem=problem(M=m, N=64), **(values | fields))
+    return Measurement(candidate=candidate, code=digest, problem=problem(M=m, N=64), **(values | fields))
 
 
 def shelf(root: Path | None, mode: str = "rw", **changes: str):
@@ -71,7 +71,7 @@ def test_equal_objects_share_measurements(tmp_path: Path) -> None:
     shelf(tmp_path).put(measured("c1", "o1"))
     found = shelf(tmp_path).find("c2", "o1", problem(M=16, N=64))
     assert found is not None
-    assert (found.candidate, found.object) == ("c2", "o1")
+    assert (found.candidate, found.code) == ("c2", "o1")
 
 
 @pytest.mark.parametrize("change", ["name", "contract", "device", "policy"])
@@ -134,7 +134,7 @@ def test_races_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
     race = [measured("c1", "o1", final=(1.0, 2.0), race="r"), measured("c2", "o2", final=(3.0, 4.0), race="r")]
     race.append(measured("baseline:numpy", "", final=(5.0, 6.0), race="r"))
     shelf(tmp_path).put_race(race)
-    names = [(m.candidate, m.object) for m in race]
+    names = [(m.candidate, m.code) for m in race]
     where = problem(M=16, N=64)
     assert shelf(tmp_path).find_race(names, where) == race
     assert shelf(tmp_path).find_race(names[::-1], where) == race[::-1]

@@ -7,110 +7,90 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-import pytest
-
-from aot_tune.bench import Measurement
 from aot_tune.compile import Object
 from aot_tune.compile.cuda_object import device_digest
-from aot_tune.database import CandidateRecord, Code
+from aot_tune.database import CandidateRecord
 from aot_tune.database.identity import digest
 from aot_tune.errors import DatabaseError
 from aot_tune.link.archive import Member
 from aot_tune.link.elf import device_code_digest
 from aot_tune.link.verify import _other_device_code, _Variant
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.keep import _of_object, _other_code
+from aot_tune.pipeline.keep import _other_code
 from aot_tune.pipeline.recorded import note_recorded_objects
 from aot_tune.render import Candidate, Rendered
-from aot_tune.spec import problem
 
 NVCC = {"version": "13.0.88", "ptxas": "p", "host version": "12", "host ld": "l"}
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "same"),
-    [
-        (Code("a", "d"), Code("a", "d"), True),
-        (Code("a", "d"), Code("b", "d"), True),  # another host compiler
-        (Code("a", "d"), Code("a", "e"), False),
-        (Code("a"), Code("a", "d"), True),  # a record from before there were such digests
-        (Code("a"), Code("b", "d"), False),
-        (Code("a"), Code("a"), True),
-        (Code("", "d"), Code("b", "d"), True),
-        (Code(), Code(), False),  # nothing was compiled
-    ],
-)
-def test_code_is_told_by_the_device_where_both_sides_know_it(one: Code, two: Code, same: bool) -> None:
-    assert one.same_as(two) is two.same_as(one) is same
+HOST = {"version": "12"}
+
+
+def made(*, digest: str = "o", device: str = "d", source: str = "source", backend: str = "nvcc") -> Object:
+    """An object of a candidate of that backend."""
+    return Object(key="", path="", digest=digest, device=device, symbol="s", source=source, target=backend, status="ok")
+
+
+def test_a_gpu_measures_device_code_and_what_launches_it() -> None:
+    assert made(digest="one").code == made(digest="two").code  # another host compiler
+    assert made(device="d").code != made(device="e").code
+    assert made(source="a grid").code != made(source="another grid").code
+
+
+def test_a_cpu_measures_the_whole_object() -> None:
+    assert made(device="", source="one").code == made(device="", source="commented").code == "o"
+    assert made(device="", digest="another").code != made(device="").code
 
 
 def candidate(backend: str = "nvcc") -> Candidate:
     return Candidate(operator="scale", kernel="rows", backend=backend, target="cuda-sm_90a")
 
 
-def entry(recorded: Code, made: Code | None, backend: str = "nvcc") -> Entry:
+def entry(recorded: str, here: Object | None, backend: str = "nvcc") -> Entry:
     rendered = Rendered(candidate=candidate(backend), source="", digest="source", symbol="s", lines=[])
-    found = Entry(candidate=candidate(backend), rendered=rendered, requires=(), recorded=recorded)
-    if made is not None:
-        found.object = Object(
-            key="", path="", digest=made.object, device=made.device, symbol="s", source="source", target="", status="ok"
-        )
-    return found
+    return Entry(candidate=candidate(backend), rendered=rendered, requires=(), recorded=recorded, object=here)
 
 
-def measurement(name: str) -> Measurement:
-    return Measurement(
-        candidate=candidate().id, object=name, problem=problem(M=1), device="d", policy="p", status="ok", screen=(1.0,)
-    )
-
-
-def test_a_measurement_of_the_same_device_code_is_kept_under_the_object_that_is_here() -> None:
-    here = entry(Code("old", "d"), Code("new", "d"))
-    found = _of_object(measurement("old"), here)
-    assert found is not None
-    assert found == msgspec.structs.replace(measurement("old"), object="new")
-    assert _of_object(measurement("new"), here) == measurement("new")
-    assert _of_object(measurement("third"), here) is None
-    assert _of_object(measurement("old"), entry(Code("old", "d"), Code("new", "e"))) is None
-    assert _of_object(measurement("old"), None) is None
-
-
-def noted(record: Code, toolchains: dict[str, dict[str, str]], backend: str = "nvcc", source: str = "source") -> Code:
-    """What an entry is told of a record that other toolchains made."""
-    here = {"nvcc": NVCC, "cxx": {"version": "12"}, "cublaslt": {"version": "12"}}
+def noted(of: Object, toolchains: dict[str, dict[str, str]], backend: str = "nvcc") -> bool:
+    """Whether an entry is told that it is what a record of other toolchains has."""
+    here = {"nvcc": NVCC, "cxx": HOST, "cublaslt": HOST}
     session: Any = SimpleNamespace(plan=SimpleNamespace(toolchains=here), environment={})
-    made = CandidateRecord(
-        candidate=candidate(backend), source=source, object=record.object, device=record.device, status="ok"
+    record = CandidateRecord(
+        candidate=candidate(backend),
+        source=of.source,
+        object="" if of.device else of.digest,
+        device=of.device,
+        status="ok",
     )
-    database: Any = SimpleNamespace(candidates=(made,), toolchains=toolchains)
-    one = entry(Code(), None, backend)
+    database: Any = SimpleNamespace(candidates=(record,), toolchains=toolchains)
+    one = entry("", None, backend)
     note_recorded_objects(session, database, {one.candidate.id: one})
-    return one.recorded
+    assert one.recorded in ("", of.code)
+    return bool(one.recorded)
 
 
-def test_the_host_compiler_of_a_record_does_not_matter_where_device_code_is_known() -> None:
+def test_the_host_compiler_of_a_record_does_not_matter_to_a_gpu() -> None:
     other_host = {"nvcc": NVCC | {"host version": "13", "host ld": "m"}}
-    assert noted(Code("o", "d"), other_host) == Code("o", "d")
-    assert noted(Code("o"), other_host) == Code()
-    assert noted(Code("o"), {"nvcc": NVCC}) == Code("o")
-    assert noted(Code("o", "d"), {"nvcc": NVCC | {"ptxas": "q"}}) == Code()
-    assert noted(Code("o", "d"), other_host, source="another") == Code()
-    assert noted(Code("o", "d"), {}) == Code()
+    assert noted(made(), other_host)
+    assert not noted(made(), {"nvcc": NVCC | {"ptxas": "q"}})
+    assert not noted(made(source="another"), other_host)
+    assert not noted(made(), {})
 
 
-def test_a_vendor_call_is_its_source_and_a_cpu_kernel_its_whole_object() -> None:
-    assert noted(Code("o", "d"), {"cublaslt": {"version": "13"}}, "cublaslt") == Code("o", "d")
-    assert noted(Code("o"), {"cxx": {"version": "13"}}, "cxx") == Code()
+def test_a_vendor_call_is_its_algorithm_and_a_cpu_kernel_its_whole_object() -> None:
+    assert noted(made(), {"cublaslt": HOST | {"version": "13"}}, "cublaslt")
+    assert not noted(made(device=""), {"cxx": HOST | {"version": "13"}}, "cxx")
+    assert noted(made(device=""), {"cxx": HOST}, "cxx")
 
 
 def test_what_strict_replay_says_names_what_differs() -> None:
     session: Any = SimpleNamespace(databases=[], toolchain_text=lambda _: "13.0.88")
-    error = _other_code(session, entry(Code("o", "1" * 64), Code("n", "2" * 64)))
+    there, here = made(device="1"), made(device="2")
+    error = _other_code(session, entry(there.code, here))
     assert isinstance(error, DatabaseError)
     assert "another device code" in error.what
-    assert f"recorded {'1' * 12}, here {'2' * 12}" in error.why
-    assert "another object" in _other_code(session, entry(Code("o"), Code("n", "2" * 64))).what
+    assert f"recorded {there.code[:12]}, here {here.code[:12]}" in error.why
+    assert "another object" in _other_code(session, entry("o", made(device="", digest="n"))).what
 
 
 def test_a_manifest_is_held_to_its_device_code(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def tuning(templates: Path, tmp_path: Path) -> Path:
         measurements += [
             Measurement(
                 candidate=rendered.candidate.id,
-                object=made.digest,
+                code=made.code,
                 problem=p,
                 device=device.digest,
                 policy=policy.digest,

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from aot_tune.bench import Measurement, Status
-from aot_tune.database import Code
 from aot_tune.pipeline import _shown_again
 from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, spread, tie_band
@@ -64,7 +63,7 @@ def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
         operator="scale", kernel=kernel, backend="cxx", target=TARGET.name, generic=kernel == "generic"
     )
     rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
-    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=Code(digest))
+    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=digest)
 
 
 def evidence(*entries: Entry) -> Evidence:
@@ -82,7 +81,7 @@ def measured(
 ) -> Measurement:
     return Measurement(
         candidate=one if isinstance(one, str) else one.candidate.id,
-        object="",
+        code="",
         problem=where,
         device="d",
         policy="p",

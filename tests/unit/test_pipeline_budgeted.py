@@ -151,7 +151,7 @@ class World:
     def _measurement(self, where: Problem, entry: Entry, **fields: Any) -> Measurement:
         return Measurement(
             candidate=entry.candidate.id,
-            object=entry.digest,
+            code=entry.code,
             problem=where,
             device="d",
             policy="p",

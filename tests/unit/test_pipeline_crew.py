@@ -208,7 +208,7 @@ def test_a_device_screens_first_what_no_other_one_has_begun_to_check(monkeypatch
 
     one, _ = measurer(monkeypatch, Noting(), seconds=None)
     shared = one._lazy.shared
-    suite = shared.findings.suite(str(LOADED.folder.resolve()), FAST.digest, FAST.requires)
+    suite = shared.findings.suite(str(LOADED.folder.resolve()), FAST.code, FAST.requires)
     with ThreadPoolExecutor(1) as other:
         assert other.submit(shared.findings.choose, [suite]).result() == 0
     for shared.benches in (1, 2):

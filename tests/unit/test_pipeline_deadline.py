@@ -371,7 +371,7 @@ def test_what_a_disturbed_screen_kept_from_a_race_gets_one_of_its_own(
     bench, found = Bench(), evidence(FAST, SMALL, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=None)
     for each, ns in ((FAST, 50.0), (SMALL, 90.0), (GENERIC, 100.0)):
-        monkeypatch.setattr(each, "object", SimpleNamespace(status="ok", digest="d", device=""))
+        monkeypatch.setattr(each, "object", SimpleNamespace(status="ok", code="d"))
         found.add(measured(each, ONE, (ns,)))
     found.fresh[ONE.id] = set(found.entries)
     raced: list[list[str]] = []

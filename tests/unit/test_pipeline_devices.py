@@ -18,7 +18,6 @@ from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.compile import Object
-from aot_tune.database import Code
 from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
@@ -33,7 +32,7 @@ from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, probl
 def timed(times: tuple[float, ...], status: Status = "ok") -> Measurement:
     return Measurement(
         candidate="generic",
-        object="o",
+        code="o",
         problem=problem(N=1 << 22),
         device="d",
         policy="p",
@@ -226,7 +225,7 @@ def test_devices_share_a_backlog_by_problems() -> None:
     """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
     ((loaded, evidence),) = pairs()
     for name, entry in evidence.entries.items():
-        entry.recorded = Code(name, "device")
+        entry.recorded = name
     backlog, screened = Backlog([(loaded, evidence)]), list[tuple[int, str, int]]()
     meet = threading.Barrier(2, timeout=10)
     backlog.add(evidence.entries.values())

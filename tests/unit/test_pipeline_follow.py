@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aot_tune.bench import Measurement
-from aot_tune.database import Code
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import _plainer
 from aot_tune.pipeline.follow import awaited, to_compile, waiting
@@ -57,12 +56,12 @@ def entries() -> tuple[Evidence, list[Entry], list[Entry]]:
 
 def measured(evidence: Evidence, special: list[Entry]) -> None:
     for entry in special:
-        entry.recorded = Code(object=entry.rendered.symbol, device="")
+        entry.recorded = entry.rendered.symbol
         for one in evidence.workload:
             evidence.add(
                 Measurement(
                     candidate=entry.candidate.id,
-                    object=entry.digest,
+                    code=entry.code,
                     problem=one,
                     device="d",
                     policy="p",

@@ -12,7 +12,6 @@ import pytest
 from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone, recorded
 
 from aot_tune.compile import Object
-from aot_tune.database import Code
 from aot_tune.pipeline import background
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
@@ -328,7 +327,7 @@ def test_what_others_wait_for_is_screened_first() -> None:
     evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
     world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
     for one in entries:
-        one.recorded = Code(one.rendered.symbol, "device")
+        one.recorded = one.rendered.symbol
     backlog = Backlog([(loaded, evidence)])
     backlog.rank({("scale", "N=8"): 2.0, ("scale", "N=64"): 40.0})
     assert [backlog.urgency_of(e) for e in entries] == [0.0, 40.0, 40.0]
@@ -350,7 +349,7 @@ def test_screens_stop_between_two_problems_and_go_on_later() -> None:
     evidence = Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
     world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
     for one in entries:
-        one.recorded = Code(one.rendered.symbol, "device")
+        one.recorded = one.rendered.symbol
     backlog = Backlog([(loaded, evidence)])
     backlog.add(entries)
     backlog.screen(cast(Crew, world), lambda _: bool(world.screened))

@@ -14,7 +14,6 @@ from test_pipeline_deadline import Bench, measurer
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.compile import Object
-from aot_tune.database import Code
 from aot_tune.pipeline.backlog import Backlog, places_of
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.outlook import task_of
@@ -71,14 +70,14 @@ class Told:
 
     def compiled(self, *symbols: str) -> None:
         for symbol in symbols or self.entries:
-            self.entries[symbol].recorded = Code(symbol, "device")
+            self.entries[symbol].recorded = symbol
 
     def times(self, where: Problem, told: Mapping[str, float], status: Status = "ok", *, raced: bool = False) -> None:
         for symbol, ns in told.items():
             self.evidence.add(
                 Measurement(
                     candidate=self.entries[symbol].candidate.id,
-                    object=symbol,
+                    code=symbol,
                     problem=where,
                     device="d",
                     policy="p",

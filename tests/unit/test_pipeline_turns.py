@@ -48,7 +48,7 @@ class Bench:
 
 def measured(status: str = "ok", reason: str = "") -> Measurement:
     return Measurement(
-        candidate="", object="", problem=problem(N=1), device="", policy="", status=cast(Any, status), reason=reason
+        candidate="", code="", problem=problem(N=1), device="", policy="", status=cast(Any, status), reason=reason
     )
 
 

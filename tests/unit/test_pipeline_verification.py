@@ -24,7 +24,7 @@ CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
 
 def variant(target: str, generic: bool = True) -> Any:
     candidate = SimpleNamespace(id=target, operator="scale", target=target, generic=generic)
-    return SimpleNamespace(candidate=candidate, digest="d")
+    return SimpleNamespace(candidate=candidate, code="d")
 
 
 def build(

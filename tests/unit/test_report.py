@@ -275,7 +275,7 @@ def test_problems_that_were_measured_in_company_are_counted() -> None:
 def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
     return Measurement(
         candidate=candidate,
-        object="",
+        code="",
         problem=problem(M=1),
         device="d",
         policy="p",

@@ -23,6 +23,7 @@ from triton_bundled import (
     DESCRIPTORS,
     KERNELS,
     NAMES,
+    OPERATORS,
     TARGET,
     TEMPLATES,
     builds,
@@ -91,19 +92,25 @@ def test_kernels_on_descriptors_are_for_hopper_and_later(operator: str, name: st
     assert bool(list(kernel.configs(TARGET["cuda-sm_80"].facts))) == (not on_descriptors)
 
 
+def functions_of(operator: str) -> Path:
+    """The one file of an operator's Triton functions."""
+    kernels = (k for k in OPERATORS[operator].kernels if k.triton is not None)
+    (place,) = {k.triton.place for k in kernels}
+    return TEMPLATES / place
+
+
 @pytest.mark.parametrize("operator", NAMES)
 def test_files_of_kernels_import_nothing_but_triton(operator: str) -> None:
-    tree = ast.parse((TEMPLATES / operator / "triton.py").read_text())
+    tree = ast.parse(functions_of(operator).read_text())
     imported = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))}
     assert imported == {"import triton", "import triton.language as tl"}
-    text = (TEMPLATES / operator / "triton_kernels.py").read_text()
-    assert "import triton" not in text
+    assert "import triton" not in (functions_of(operator).parent / "triton_kernels.py").read_text()
 
 
 @pytest.mark.parametrize("operator", NAMES)
 def test_constants_of_kernels_are_numbers_of_float32(operator: str) -> None:
     """Triton 3.6 takes a larger one for a float64, and with it all that it is compared with."""
-    tree = ast.parse((TEMPLATES / operator / "triton.py").read_text())
+    tree = ast.parse(functions_of(operator).read_text())
     numbers = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, float)]
     assert numbers
     assert all(abs(n) <= float(np.finfo(np.float32).max) for n in numbers)

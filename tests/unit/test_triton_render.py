@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import triton_launch as tl
 
 from aot_tune.errors import RenderError, SpecError
-from aot_tune.render import requirements
+from aot_tune.render import Rendered, requirements
 from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import (
@@ -217,24 +218,33 @@ def test_blocks_of_descriptors_are_expressions_of_parameters() -> None:
 
 
 def test_the_source_depends_on_what_the_kernel_is_compiled_from_and_on_its_guards() -> None:
-    """Two candidates with one symbol are one candidate."""
-
-    def symbol(arguments: Any, text: str = "x n", **more: Any) -> str:
-        return tl.rendered(tl.operator(function(arguments), tl.parameters(text)), **more).symbol
+    def digest(arguments: Any, text: str = "x n", **more: Any) -> str:
+        return tl.rendered(tl.operator(function(arguments), tl.parameters(text)), **more).digest
 
     base = {"n": tl.M}
-    symbols = [
-        symbol(base),
-        symbol(base, pins={"n%16": 0}),
-        symbol(base, pins={"n": 1}),
-        symbol(base, pins={"n.bits": 64}),
-        symbol(base, pins={"x%16": 0}),
-        symbol({"n": tl.N}),
-        symbol(base, config={"num_warps": 8}),
-        symbol({"n": 5}),
+    digests = [
+        digest(base),
+        digest(base, pins={"n%16": 0}),
+        digest(base, pins={"n": 1}),
+        digest(base, pins={"n.bits": 64}),
+        digest(base, pins={"x%16": 0}),
+        digest({"n": tl.N}),
+        digest(base, config={"num_warps": 8}),
+        digest({"n": 5}),
     ]
-    assert len(set(symbols)) == len(symbols)
-    assert symbol(base) == symbols[0]
+    assert len(set(digests)) == len(digests)
+    assert digest(base) == digests[0]
+
+
+def test_where_a_function_lies_does_not_count() -> None:
+    def rendered(reference: str) -> Rendered:
+        moved = replace(function({"n": tl.M}), function=reference)
+        return tl.rendered(tl.operator(moved, tl.parameters("x n")))
+
+    here, there, other = map(rendered, ("a/here.py:f", "package.there:f", "a/here.py:g"))
+    assert here.source != there.source
+    assert (here.digest, here.symbol) == (there.digest, there.symbol)
+    assert here.digest != other.digest
 
 
 def test_facts_that_hold_in_every_call_are_constants() -> None:
@@ -334,7 +344,7 @@ def test_the_source_is_that_of_the_golden_file() -> None:
     """A matrix product with everything at once: descriptors, a buffer, an absent tensor, scratch, a persistent grid."""
     op = tl.operator(
         TritonFunction(
-            "gemm/triton.py:persistent",
+            "gemm/triton/functions.py:persistent",
             {
                 "a_desc": Descriptor("x", (parameter("BLOCK"), 64), "nan", order=(1, 0)),
                 "bias_ptr": "bias",

@@ -340,7 +340,7 @@ def rendered(
         pins=pins(concrete, kernel, config, given, on.name),
         dtypes=dtypes,
     )
-    return render_triton(concrete, candidate, on)
+    return render_triton(concrete, candidate, on)[1]
 
 
 def serve(answer: Callable[..., dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-// What gemm/cuda_bf16x6_device.cuh.j2 defines, on the host: products with rows in registers, which are read
+// What gemm/cuda/wgmma/bf16x6_device.cuh.j2 defines, on the host: products with rows in registers, which are read
 // as late as their waits allow, and 16 bytes of shared memory.
 #pragma once
 #define AOT_TUNE_BF16X6_DEVICE_CUH

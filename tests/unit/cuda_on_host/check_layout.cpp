@@ -1,4 +1,4 @@
-// Prints how gemm/cuda_thin.cu.j2 lays products on blocks. Arguments, four for each product: M N K and the
+// Prints how gemm/cuda/few_rows/even_shares.cu.j2 lays products on blocks. Arguments, four for each product: M N K and the
 // number of multiprocessors. Of each, a line: columns of a block, blocks that share K, stages of the ring,
 // blocks, bytes of shared memory, and how many bytes the kernel asked to have.
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What gemm/cuda_wgmma_map.cuh.j2 takes of the driver, on the host: descriptions of matrices, refused where
+// What gemm/cuda/wgmma/tensor_map.cuh.j2 takes of the driver, on the host: descriptions of matrices, refused where
 // the driver's manual says so.
 #pragma once
 #include "cuda_runtime.h"

@@ -1,4 +1,4 @@
-// What gemm/cutlass_halves.cuh.j2 asks of the device beside what other kernels do.
+// What gemm/cutlass/halves.cuh.j2 asks of the device beside what other kernels do.
 #pragma once
 #define AOT_TUNE_DEPENDENTS_CUH  // matrix.h has what is in there
 #include <numeric>

@@ -1,4 +1,4 @@
-// What templates/gemm/matrix.cuh.j2, gemm/cuda_thin_device.cuh.j2 and common/math.cuh.j2 define, and of
+// What templates/gemm/matrix.cuh.j2, gemm/cuda/device.cuh.j2 and common/math.cuh.j2 define, and of
 // common/instructions.cuh.j2 the loads, for the host. Operands of matrix instructions lie in the lanes as the
 // PTX manual says ("Matrix fragments for mma.m16n8k16", ".m16n8k8").
 #pragma once

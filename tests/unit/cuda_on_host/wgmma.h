@@ -1,4 +1,4 @@
-// What gemm/cuda_wgmma_device.cuh.j2 defines, on the host: barriers in shared memory, boxes of matrices in
+// What gemm/cuda/wgmma/wgmma_device.cuh.j2 defines, on the host: barriers in shared memory, boxes of matrices in
 // tiles whose 16-byte pieces are swizzled, messages within a cluster, and products of warp groups. Copies
 // come at once (HASTE), or when all threads wait and would else wait for ever. Products read shared memory as
 // late as their waits allow. `describe_chunks` and `Sums` are the template's own.

@@ -1,6 +1,6 @@
 /* triton
 {
-  "function": "gemm/triton.py:persistent",
+  "function": "gemm/triton/functions.py:persistent",
   "digest": "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd",
   "signature": {
     "a_desc": "tensordesc<bf16[128, 64]>",
@@ -73,7 +73,7 @@ namespace {
 namespace call {
 
 launcher::Kernel aot_kernel = {
-    kernel::name, "aot_tune_scale_11cb7254843e5371", AOT_TUNE_KERNEL_IMAGE,
+    kernel::name, "aot_tune_scale_adf51f046c4bf698", AOT_TUNE_KERNEL_IMAGE,
     kernel::warps * kernel::warp_size, kernel::ctas, kernel::shared,
     kernel::cooperative, kernel::pdl, kernel::tma, kernel::descriptor_rounding, 0, nullptr};
 launcher::Described described_a_desc = {2, 2, true, {1, 0}, kernel::meta_a_desc, nullptr, 0};
@@ -128,7 +128,7 @@ int32_t make_plan(
 }  // namespace call
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_workspace(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_adf51f046c4bf698_workspace(
     [[maybe_unused]] const DLTensor* x,
     [[maybe_unused]] const DLTensor* bias,
     [[maybe_unused]] const DLTensor* out,
@@ -143,7 +143,7 @@ extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb725
   return 0;
 }
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_launch(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_adf51f046c4bf698_launch(
     [[maybe_unused]] const DLTensor* x,
     [[maybe_unused]] const DLTensor* bias,
     [[maybe_unused]] const DLTensor* out,
@@ -198,10 +198,10 @@ extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb725
   return launcher::launch(call::aot_kernel, aot_device, aot_plan.grid, aot_parameters, stream);
 }
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_preload(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_adf51f046c4bf698_preload(
     void) { return launcher::preload(call::aot_kernel); }
 
-extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_11cb7254843e5371_note(
+extern "C" __attribute__((visibility("default"))) int32_t aot_tune_scale_adf51f046c4bf698_note(
     [[maybe_unused]] const DLTensor* x,
     [[maybe_unused]] const DLTensor* bias,
     [[maybe_unused]] const DLTensor* out,

@@ -125,7 +125,7 @@ RAGGED: Expr = (N % 8 != 0) | (K % 8 != 0) | (stride("out", 0) % 8 != 0) | (alig
 def _mma(b: tuple[Expr, ...], plain: str, ragged: str) -> tuple[Kernel, ...]:
     """Weights kept as `b` says: for all products where there is nothing faster, else for those that TMA cannot take."""
     shared: dict[str, Any] = {
-        "template": "gemm/cuda_mma.cu.j2",
+        "template": "gemm/cuda/mma/mma.cu.j2",
         "backend": "nvcc",
         "dtypes": {"T": ("bf16", "f16")},
         "parameters": MMA_PARAMETERS,
@@ -160,7 +160,7 @@ def _skinny(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> K
     )
     return Kernel(
         name,
-        "gemm/cuda_skinny.cu.j2",
+        "gemm/cuda/few_rows/weights_by_columns.cu.j2",
         backend="nvcc",
         dtypes={"T": dtypes},
         parameters=parameters,
@@ -214,7 +214,7 @@ def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Ker
     """For one row; on Hopper with the configs given, if any: in 16 bits `cuda_direct_gemv` was faster on an H200."""
     return Kernel(
         name,
-        "gemm/cuda_skinny.cu.j2",
+        "gemm/cuda/few_rows/weights_by_columns.cu.j2",
         backend="nvcc",
         dtypes={"T": dtypes},
         parameters=_GEMV_PARAMETERS,
@@ -246,7 +246,7 @@ def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Ker
 
 
 CUDA_KERNELS = (
-    Kernel("cuda_generic", "gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    Kernel("cuda_generic", "gemm/cuda/generic.cu.j2", backend="nvcc", generic=True),
     _gemv("cuda_gemv", ("f32",), _GEMV_ON_HOPPER),
     _gemv("cuda_gemv_short", ("bf16", "f16"), ()),
     _skinny("cuda_skinny", ("f32",), _SKINNY_ON_HOPPER),
@@ -255,7 +255,7 @@ CUDA_KERNELS = (
     *_mma(ROWS_OF_B, "cuda_mma_kn", "cuda_mma_kn_ragged"),
     Kernel(
         "cuda_tf32",
-        "gemm/cuda_mma.cu.j2",
+        "gemm/cuda/mma/mma.cu.j2",
         backend="nvcc",
         dtypes={"T": ("f32",)},
         parameters=MMA_PARAMETERS,
@@ -266,7 +266,7 @@ CUDA_KERNELS = (
     ),
     Kernel(
         "cuda_simt",
-        "gemm/cuda_simt.cu.j2",
+        "gemm/cuda/simt/simt.cu.j2",
         backend="nvcc",
         dtypes={"T": ("f32",)},
         parameters=SIMT_PARAMETERS,
@@ -277,7 +277,7 @@ CUDA_KERNELS = (
     ),
     Kernel(
         "cuda_simt_kn",
-        "gemm/cuda_simt.cu.j2",
+        "gemm/cuda/simt/simt.cu.j2",
         backend="nvcc",
         dtypes={"T": ("f32",)},
         parameters=SIMT_PARAMETERS,

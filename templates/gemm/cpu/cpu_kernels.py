@@ -40,10 +40,10 @@ TILE_FITS: tuple[Expr, ...] = (
 
 
 CPU_KERNELS = (
-    Kernel("generic", "gemm/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True, dtypes=F32),
     Kernel(
         "skinny_nk",
-        "gemm/dot.cpp.j2",
+        "gemm/cpu/dot.cpp.j2",
         dtypes=F32,
         parameters=(
             VECTORS,
@@ -71,7 +71,7 @@ CPU_KERNELS = (
     ),
     Kernel(
         "skinny_kn",
-        "gemm/skinny_kn.cpp.j2",
+        "gemm/cpu/skinny_kn.cpp.j2",
         dtypes=F32,
         parameters=(
             VECTORS,
@@ -96,7 +96,7 @@ CPU_KERNELS = (
     ),
     Kernel(
         "dot",
-        "gemm/dot.cpp.j2",
+        "gemm/cpu/dot.cpp.j2",
         dtypes=F32,
         parameters=(
             VECTORS,
@@ -132,7 +132,7 @@ CPU_KERNELS = (
     ),
     Kernel(
         "packed",
-        "gemm/packed.cpp.j2",
+        "gemm/cpu/packed.cpp.j2",
         dtypes=F32,
         parameters=(
             VECTORS,
@@ -170,7 +170,7 @@ CPU_KERNELS = (
     ),
     Kernel(
         "direct_kn",
-        "gemm/packed.cpp.j2",
+        "gemm/cpu/packed.cpp.j2",
         dtypes=F32,
         parameters=(
             VECTORS,

@@ -97,7 +97,7 @@ _SHARED: dict[str, Any] = {
 
 CUTLASS = Kernel(
     "cutlass",
-    "gemm/cutlass.cu.j2",
+    "gemm/cutlass/cutlass.cu.j2",
     parameters=_parameters(
         False,
         TM=(128, 64, 256),
@@ -154,7 +154,7 @@ _SPACE_OF_FEW = _parameters(
 
 CUTLASS_SWAPPED = Kernel(
     "cutlass_swapped",
-    "gemm/cutlass.cu.j2",
+    "gemm/cutlass/cutlass.cu.j2",
     parameters=_SPACE_OF_FEW,
     constraints=(*_fits(2), among(_SPACE_OF_FEW, _FEW)),
     worthwhile=(M > 4, M <= 128, N >= 64),
@@ -183,7 +183,7 @@ _SPACE_OF_TF32 = _parameters(
 
 CUTLASS_TF32 = Kernel(
     "cutlass_tf32",
-    "gemm/cutlass.cu.j2",
+    "gemm/cutlass/cutlass.cu.j2",
     parameters=_SPACE_OF_TF32,
     constraints=(*_fits(4), _EARLY_IF_WHOLE, among(_SPACE_OF_TF32, _TF32)),
     worthwhile=(M > 16, N >= 64),
@@ -224,7 +224,7 @@ _SPACE_OF_HALVES = (
 
 CUTLASS_TF32_HALVES = Kernel(
     "cutlass_tf32_halves",
-    "gemm/cutlass.cu.j2",
+    "gemm/cutlass/cutlass.cu.j2",
     parameters=_SPACE_OF_HALVES,
     constraints=(target("wgmma") == 1,),
     worthwhile=(M * N >= 640 * (M + N), K >= 512),
@@ -258,7 +258,7 @@ _SPACE_OF_ROWS = _parameters(
 
 CUTLASS_KN = Kernel(
     "cutlass_kn",
-    "gemm/cutlass.cu.j2",
+    "gemm/cutlass/cutlass.cu.j2",
     parameters=_SPACE_OF_ROWS,
     constraints=(*_fits(2), _EARLY_IF_WHOLE, among(_SPACE_OF_ROWS, _ROWS)),
     worthwhile=(M >= 64, N >= 64),

@@ -22,7 +22,7 @@ _PARAMETERS = (
 def _bf16x6(name: str, worthwhile: tuple[Expr, ...], order: tuple[Config, ...]) -> Kernel:
     return Kernel(
         name,
-        "gemm/cuda_bf16x6.cu.j2",
+        "gemm/cuda/wgmma/bf16x6.cu.j2",
         backend="nvcc",
         dtypes={"T": ("f32",)},
         parameters=_PARAMETERS,

@@ -33,7 +33,7 @@ def product(problem: Problem) -> Mapping[str, object] | None:
 
 CUBLASLT = Kernel(
     "cublaslt",
-    "gemm/cublaslt.cpp.j2",
+    "gemm/vendor/cublaslt.cpp.j2",
     backend="cublaslt",
     parameters=(Parameter("ALGO", (-1,)),),  # the library's own choice; its algorithms come beside it
     algorithms=product,

@@ -68,7 +68,7 @@ def _steps(b_inner: int) -> dict[str, KernelArgument]:
 def _by_host(b_inner: int) -> TritonFunction:
     b = Descriptor("b", (BLOCK_N, BLOCK_K), order=(1, 0)) if b_inner == 0 else Descriptor("b", (BLOCK_K, BLOCK_N))
     return TritonFunction(
-        "gemm/triton.py:gemm_tma",
+        "gemm/triton/functions.py:gemm_tma",
         arguments={
             **_COMMON,
             "a": Descriptor("a", (BLOCK_M, BLOCK_K)),
@@ -125,7 +125,7 @@ NEAR, FAR = parameter("NEAR"), parameter("FAR")
 TRITON_WIDE = Kernel(
     "triton_wide_tma",
     triton=TritonFunction(
-        "gemm/triton.py:gemm_wide_tma",
+        "gemm/triton/functions.py:gemm_wide_tma",
         arguments={
             **_COMMON,
             "a": Descriptor("a", (BLOCK_M, BLOCK_K)),
@@ -166,7 +166,9 @@ TRITON_TF32 = Kernel(
 TRITON_SPECIALIZED = Kernel(
     "triton_specialized",
     triton=TritonFunction(
-        "gemm/triton.py:gemm_specialized", arguments=_steps(0), grid=(minimum(TILES, device("multiprocessors")),)
+        "gemm/triton/functions.py:gemm_specialized",
+        arguments=_steps(0),
+        grid=(minimum(TILES, device("multiprocessors")),),
     ),
     listed=table(
         _TILED,
@@ -182,7 +184,7 @@ TRITON_SPECIALIZED = Kernel(
 
 def _split(b_inner: int) -> TritonFunction:
     return TritonFunction(
-        "gemm/triton.py:gemm_split",
+        "gemm/triton/functions.py:gemm_split",
         arguments={
             **_steps(b_inner),
             "partial": Buffer("f32", TILES * SPLIT * BLOCK_M * BLOCK_N),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.spec import Config, Expr, Kernel, Parameter, among, dims, parameter, table, target
 
-from .cuda_kernels import COLUMNS_OF_B, HOPPER, ROWS_OF_A, ROWS_OF_B
+from ..cuda_kernels import COLUMNS_OF_B, HOPPER, ROWS_OF_A, ROWS_OF_B
 
 (M,) = dims("M")
 CAPABILITY, SHARED = target("capability"), target("shared_bytes")
@@ -54,7 +54,7 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
     few = among(_PARAMETERS, order[:hopper]) if hopper else ~HOPPER
     return Kernel(
         name,
-        "gemm/cuda_thin.cu.j2",
+        "gemm/cuda/few_rows/even_shares.cu.j2",
         backend="nvcc",
         dtypes={"T": ("bf16", "f16")},
         follows={"f16": "bf16"},

@@ -17,7 +17,7 @@ from aot_tune.spec import (
     target,
 )
 
-from .cuda_kernels import COLUMNS_OF_B, ROWS_OF_A
+from ..cuda_kernels import COLUMNS_OF_B, ROWS_OF_A
 
 M, N, K = dims("M N K")
 BLOCK_N, EARLY = parameter("BLOCK_N"), parameter("EARLY")
@@ -40,7 +40,7 @@ _PARAMETERS = (
 
 CUDA_DIRECT = Kernel(
     "cuda_direct_gemv",
-    "gemm/cuda_direct.cu.j2",
+    "gemm/cuda/few_rows/into_registers.cu.j2",
     backend="nvcc",
     dtypes={"T": ("bf16", "f16")},
     follows={"f16": "bf16"},
@@ -79,7 +79,7 @@ def _gemv(name: str, dtypes: tuple[str, ...], listed: tuple[Config, ...]) -> Ker
     return Kernel(
         name,
         triton=TritonFunction(
-            "gemm/triton.py:gemv",
+            "gemm/triton/functions.py:gemv",
             arguments={
                 "a_row": stride("a", 0),
                 "b_column": stride("b", 1),
