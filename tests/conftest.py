@@ -29,6 +29,13 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # `nohup`, or a s
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes of a run share what g++ made, whatever folder it was made in."""
+    assert config.cache is not None
+    os.environ.setdefault("CCACHE_DIR", str(config.cache.mkdir("ccache")))
+    os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadscope`, tests that share fixtures share a process."""

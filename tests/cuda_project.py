@@ -118,11 +118,13 @@ def build(
     database: Path | None = None,
     status: int | None = 0,
     first: str = "",
+    keep_compiled: bool = True,
     **options: str,
 ) -> Made:
     """Configure and build a project in `folder` with the source tree's CMake functions; options are AOT_TUNE_*.
 
-    What is in the folder `first` is imported from there, such as another version of Triton.
+    What is in the folder `first` is imported from there, such as another version of Triton. Without `keep_compiled`, no
+    file is taken that another build compiled.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "CMakeLists.txt").write_text(
@@ -135,6 +137,7 @@ def build(
     )
     settings = {f"AOT_TUNE_{name}": text for name, text in options.items() if name.isupper() and name != "CXX"}
     settings |= {"CXX": options["CXX"]} if "CXX" in options else {}
+    settings |= {} if keep_compiled else {"CCACHE_DISABLE": "1"}
     env = environment(**{"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": _import_path(first), **settings})
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DPython_EXECUTABLE={sys.executable}"]
     log = run(argv, env=env, status=status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Builder, Built, Compiler, Venv, members, run
+from environments import ROOT, Builder, Built, Compiler, Venv, environment, members, run
 
 OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 
@@ -186,7 +185,7 @@ def test_doctor(venv: Venv, tmp_path: Path, cache: Path) -> None:
 def test_an_sdist_builds_the_same_wheel(builder: Builder, source: Path, built: Built, tmp_path: Path) -> None:
     """`uv build` goes through an sdist by default: everything that a build reads has to be in it."""
     uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
-    env = {**os.environ, **builder.env, "UV_CACHE_DIR": str(tmp_path / "uv")}
+    env = environment(**builder.env, UV_CACHE_DIR=str(tmp_path / "uv"))
     writable = tmp_path / "source"
     subprocess.run(["cp", "-r", source, writable], check=True)
     subprocess.run(["chmod", "-R", "u+w", writable], check=True)
@@ -207,7 +206,7 @@ def test_a_second_build_compiles_and_measures_nothing(
         assert members(again.wheel).keys() == members(built.wheel).keys()
     else:
         argv = ["-v", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--force-reinstall", source]
-        log = venv.install(*argv, env={**os.environ, **builder.env})
+        log = venv.install(*argv, env=environment(**builder.env))
         measured = Built(built.wheel, log).measured
     assert compiler.candidates() == 0, log[-4000:]
     assert measured == 0

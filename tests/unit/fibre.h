@@ -5,16 +5,47 @@
 #include <ucontext.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace host {
+
+/// Memory for a stack. What one fibre has used another takes: the pages of new memory cost more than most fibres.
+class Stack {
+ public:
+  Stack() = default;
+  Stack(Stack&&) = default;
+  ~Stack() { give_back(); }
+  void reset(size_t bytes) {
+    give_back();
+    auto& free = unused()[bytes];
+    if (free.empty()) free.emplace_back(new char[bytes]);
+    memory_ = std::move(free.back()), bytes_ = bytes;
+    free.pop_back();
+  }
+  char* get() { return memory_.get(); }
+
+ private:
+  static std::map<size_t, std::vector<std::unique_ptr<char[]>>>& unused() {
+    static auto* const all = new std::map<size_t, std::vector<std::unique_ptr<char[]>>>;  // outlives every fibre
+    return *all;
+  }
+  void give_back() {
+    if (memory_ != nullptr) unused()[bytes_].push_back(std::move(memory_));
+  }
+
+  std::unique_ptr<char[]> memory_;
+  size_t bytes_ = 0;
+};
 
 /// A place to go on from: a fibre, or whoever runs fibres.
 class Context {
  public:
   /// Makes a fibre that runs `entry`, which never returns.
   void begin_at(void (*entry)(), size_t stack_bytes) {
-    stack_.reset(new char[stack_bytes]);
+    stack_.reset(stack_bytes);
     getcontext(&start_);
     start_.uc_stack.ss_sp = stack_.get();
     start_.uc_stack.ss_size = stack_bytes;
@@ -36,7 +67,7 @@ class Context {
   }
 
   ucontext_t start_;
-  std::unique_ptr<char[]> stack_;
+  Stack stack_;
   void* place_[5];
   bool begun_ = true;
 };

@@ -55,13 +55,16 @@ def compile_for_hopper(folder: Path, rendered: Rendered) -> str:
 def build_for_host(
     folder: Path, rendered: Rendered, change: Callable[[str], str] = lambda s: s, check: str = "check_gemm.cpp"
 ) -> Path:
-    """Compile a rendered kernel and its check with the host's compiler; `change` alters the source first."""
+    """Compile a rendered kernel and its check with the host's compiler; `change` alters the source first.
+
+    Without a `check`, the altered source has one.
+    """
     source = re.sub(
         r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\];",
         r"unsigned char* const \1 = host::shared_memory();",
         change(rendered.source),
     )
-    (folder / "check.cpp").write_text(source + (HOST / check).read_text())
+    (folder / "check.cpp").write_text(source + ((HOST / check).read_text() if check else ""))
     names = {"LAUNCH": f"{rendered.symbol}_launch", "WORKSPACE": f"{rendered.symbol}_workspace"}
     names |= {"ELEMENT": ELEMENTS[rendered.candidate.dtypes["T"]]}
     names |= {"BATCHED": str(int(rendered.candidate.operator == "batched_gemm"))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.machinery
 import importlib.util
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Sequence
@@ -272,6 +273,12 @@ class Built:
     module: Path
 
 
+_CCACHE = [found] if (found := shutil.which("ccache")) else []
+_COMPILE = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
+_COMPILE += ["-Wall", "-Wextra", "-Werror"]
+_LINK = ["g++", "-shared", "-Wl,--gc-sections", "-Wl,--build-id=none"]
+
+
 def link_library(
     spec: LibrarySpec,
     folder: Path,
@@ -285,60 +292,29 @@ def link_library(
     made = generate(spec, folder)
     runtime, binding = runtime_folder(), binding_folder()
     library, module = folder / f"lib{spec.library}.so", folder / f"{spec.face}.abi3.so"
-    common = [
-        "g++",
-        "-std=c++17",
-        "-O2",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-fno-exceptions",
-        "-fno-rtti",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-ffile-prefix-map={folder}=.",
-        f"-I{folder}",
-        f"-I{runtime}",
-        f"-I{runtime / 'include'}",
-        "-Wl,--gc-sections",
-        "-Wl,--build-id=none",
-    ]
-    sources = sorted(str(p) for f in ("", *families) for p in (runtime / f).glob("*.cpp"))
-    subprocess.run(
-        [
-            *common,
-            *(f"-I{folder}" for folder in includes),
-            made.dispatch,
-            *sources,
-            made.archive,
-            *libraries,
-            f"-Wl,--version-script={made.library_exports}",
-            f"-Wl,-soname,{library.name}",
-            "-Wl,-z,defs",
-            "-fopenmp",
-            "-o",
-            str(library),
-        ],
-        check=True,
-    )
-    python = sysconfig.get_paths()["include"]
-    subprocess.run(
-        [
-            *common,
-            made.module,
-            *sorted(str(p) for p in binding.glob("*.cpp")),
-            f"-I{binding}",
-            f"-I{python}",
-            f"-Wl,--version-script={made.module_exports}",
-            str(library),
-            "-Wl,-rpath,$ORIGIN",
-            "-o",
-            str(module),
-        ],
-        check=True,
-    )
+    own = [f"-I{runtime}", f"-I{runtime / 'include'}", *(f"-I{folder}" for folder in includes)]
+    sources = [p for f in ("", *families) for p in sorted((runtime / f).glob("*.cpp"))]
+    objects = compile_objects([Path(made.dispatch), *sources], folder / "library", [*own, "-fopenmp"])
+    exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs", "-fopenmp"]
+    subprocess.run([*_LINK, *objects, made.archive, *libraries, *exports, "-o", library], check=True)
+    own += [f"-I{binding}", f"-I{sysconfig.get_paths()['include']}"]
+    objects = compile_objects([Path(made.module), *sorted(binding.glob("*.cpp"))], folder / "module", own)
+    exports = [f"-Wl,--version-script={made.module_exports}", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run([*_LINK, *objects, library, *exports, "-o", module], check=True)
     return Built(spec, made, library, module)
+
+
+def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
+    """Compile sources to objects in a folder; what another test has compiled alike is taken from there."""
+    folder.mkdir()
+    objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
+    for source, made in zip(sources, objects, strict=True):
+        # what is generated includes what lies beside it, wherever that is
+        beside = (
+            [f"-I{source.parent}", f"-ffile-prefix-map={source.parent}=."] if source.parent == folder.parent else []
+        )
+        subprocess.run([*_CCACHE, *_COMPILE, *flags, *beside, "-c", source, "-o", made], check=True)
+    return objects
 
 
 def load_module(path: Path, name: str = "ops") -> ModuleType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,8 +54,11 @@ def rendered(target: str = HOPPER.name) -> Rendered:
     return render(GEMM, KERNEL, TARGET[target], {"TN": 256})
 
 
-def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
-    """What is not CUTLASS's, for the host; a fault is chosen by FAULT in the environment."""
+def for_host(text: str, faults: tuple[tuple[str, str], ...] = (), check: str = "") -> str:
+    """What is not CUTLASS's, for the host; a fault is chosen by FAULT in the environment.
+
+    What is a `check` stands behind each of them.
+    """
     own, found, rest = text.partition("#include <cuda.h>")
     assert found, "the part before CUTLASS's headers ends elsewhere"
     (packed,) = set(re.findall(r"const Arguments args = (\{.*?\});", rest))
@@ -80,7 +82,7 @@ static int {symbol}_launch({SIGNATURE}, void* workspace, size_t, void*) {{
     tile = "    multiply_tile(args, shared, tile);"
     assert kernel.count(tile) == 1
     kernel = kernel.replace(tile, f"    check_is_first(tile);\n{tile}")
-    own = start + kernel + PRODUCT + functions
+    own = start + kernel + PRODUCT + functions + check
     return f'#include "halves.h"\n#include <set>\n{before}{FIRST}' + with_faults(own, symbol, faults)
 
 
@@ -148,31 +150,33 @@ FAULTS = (
 )
 
 
+MAIN = """
+int main(int, char** argv) {
+  static int (*const checks[])(char**) = {%s};
+  return checks[std::atoi(std::getenv("FAULT"))](argv);
+}
+"""
+
+
 @pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    source = rendered()
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that checks the kernel, or the one with the fault of the number FAULT, each in its own namespace."""
+    wrong = tuple((re.sub(r"\{([MK])\}", r"args.dim_\1", old), new) for old, new in FAULTS)
+    checks = ", ".join(f"fault_{i}::check_halves" for i in range(len(FAULTS) + 1))
 
-    def build(fault: int) -> Path:
-        wrong = tuple((re.sub(r"\{([MK])\}", r"args.dim_\1", old), new) for old, new in FAULTS[fault - 1 : fault])
-        folder = tmp_path_factory.mktemp("halves")
+    def change(text: str) -> str:
+        return for_host(text, wrong, '#include "check_halves.cpp"\n') + MAIN % checks
 
-        def change(text: str) -> str:
-            return for_host(text, wrong) + f"using namespace fault_{len(wrong)};\n"
-
-        return build_for_host(folder, source, change, "check_halves.cpp")
-
-    return build
+    return build_for_host(tmp_path_factory.mktemp("halves"), rendered(), change, "")
 
 
 @pytest.mark.parametrize("fault", range(len(FAULTS) + 1))
-def test_halves_are_the_floats(fault: int, halves: Callable[[int], Path]) -> None:
+def test_halves_are_the_floats(fault: int, halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the row does not fit, and the whole product is by TF32; a fault in the kernel is noticed."""
-    program = halves(fault)
+    monkeypatch.setenv("FAULT", str(fault))
     found = ""
     for shape in ((29, 16, 64), (14, 40, 8200), (201, 40, 320)):
-        done = subprocess.run(
-            [str(program), *map(str, shape)], capture_output=True, text=True, check=False, timeout=120
-        )
+        done = subprocess.run([str(halves), *map(str, shape)], capture_output=True, text=True, check=False, timeout=120)
         found += done.stdout + done.stderr + (f"exit {done.returncode}" if done.returncode else "")
     assert (found != "") == (fault > 0), found
 

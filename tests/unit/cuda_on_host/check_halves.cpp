@@ -1,15 +1,7 @@
 // Makes halves of rows of floats (kernel `halve`) and compares each with its float. Arguments: M N K. Prints
 // what is wrong: a half that is further off than a half is by rounding, or a row said to fit that does not,
 // or the other way round. Rows are of all sizes; some are at the edges of what fits, or beyond.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
+// It is included in the namespace of each kernel that it checks; halves.h has what it includes.
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Edge {
@@ -103,7 +95,7 @@ void compare(Rows& rows, const std::vector<bool>& fits, const __half* halves, co
 
 void ask(Halves halves, bool* fit) { *fit = all_fit(halves); }
 
-int main(int, char** argv) {
+int check_halves(char** argv) {
   const int64_t m = std::atoll(argv[1]), n = std::atoll(argv[2]), k = std::atoll(argv[3]);
   Rows a(m, k, false), b(n, k, true), out(m, n, false);
   std::mt19937 random(1);

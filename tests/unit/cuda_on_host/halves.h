@@ -1,7 +1,15 @@
 // What gemm/cutlass/halves.cuh.j2 asks of the device beside what other kernels do.
 #pragma once
 #define AOT_TUNE_DEPENDENTS_CUH  // matrix.h has what is in there
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
 #include <numeric>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "matrix.h"
 
