@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from aot_tune.compile import families_of, toolchain_for
-from aot_tune.errors import BuildError, ToolchainError
 from aot_tune.render.recipe import as_data
 from aot_tune.spec import (
     Buffer,
@@ -25,6 +24,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton.messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
 __all__ = ["Inspections", "inspect_functions", "with_inspections"]

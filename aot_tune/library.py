@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import aot_tune.spec
-from aot_tune.errors import OptionError, SpecError, did_you_mean
 from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.checks import check_unique_operators
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.errors import OptionError, SpecError, did_you_mean
 
 _ARGUMENT = re.compile(r"(?P<declaration>\w+)\.__init__\(\) (missing|got an unexpected .* '(?P<unknown>\w+)'$)")
 

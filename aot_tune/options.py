@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aot_tune.errors import OptionError, did_you_mean
+from aot_tune.support.errors import OptionError, did_you_mean
 
 __all__ = ["OPTIONS", "Option", "Options", "effort_limit", "markdown_table", "misspelt", "resolve"]
 

@@ -27,8 +27,6 @@ from aot_tune.compile import (
     toolchains,
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
-from aot_tune.errors import BuildError, OptionError, SpecError, did_you_mean
-from aot_tune.imported import project_files
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.options import Options, misspelt, resolve
@@ -36,7 +34,9 @@ from aot_tune.preflight import check_devices, check_kernels, check_machine, chec
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.names import check_identifier
-from aot_tune.storage import cache_location, check_folder
+from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
+from aot_tune.support.own_modules import project_files
+from aot_tune.support.storage import cache_location, check_folder
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.cuda_devices import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
-from aot_tune.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.spec import Operator, Target, all_of
+from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 
 __all__ = ["check_devices", "check_kernels", "check_machine", "check_measuring", "idle_kernels"]
 

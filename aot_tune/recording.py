@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot_tune.database import OperatorDatabase, load_databases, save_database, update
-from aot_tune.errors import DatabaseError
-from aot_tune.storage import cache_location
+from aot_tune.support.errors import DatabaseError
+from aot_tune.support.storage import cache_location
 
 __all__ = ["NOTES", "Exported", "export_records"]
 

@@ -35,8 +35,8 @@ from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan import read_plan
-from aot_tune.progress import Progress
 from aot_tune.spec import Problem, all_of
+from aot_tune.support.progress import Progress
 
 __all__ = ["Here", "main"]
 

@@ -27,15 +27,15 @@ from projects import Tuned, forget_measurements, tune, write_templates
 from stats import Timing
 
 from aot_tune.bench import Bench, without_drift
-from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.story import variant_name
 from aot_tune.pipeline.vendors import vendor_entries
 from aot_tune.plan import read_plan
-from aot_tune.progress import Progress
 from aot_tune.spec import Problem, Target
+from aot_tune.support.errors import AotTuneError
+from aot_tune.support.progress import Progress
 
 __all__ = ["NotRacedError", "Row", "judge", "main"]
 

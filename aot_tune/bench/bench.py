@@ -28,8 +28,8 @@ from aot_tune.bench.records import (
     Prepared,
 )
 from aot_tune.bench.runner import Entry
-from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Bench"]
 

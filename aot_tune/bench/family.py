@@ -10,7 +10,7 @@ from typing import Literal, Protocol, cast
 
 from aot_tune.bench.messages import Reply, Request
 from aot_tune.bench.records import Device, DeviceState, Policy
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Emit", "Family", "Monitor", "Role", "Session", "family"]
 

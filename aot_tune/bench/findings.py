@@ -12,8 +12,8 @@ from aot_tune.bench import messages
 from aot_tune.bench.checks import checks_for
 from aot_tune.bench.process import DiedError
 from aot_tune.bench.records import Check, Policy, Prepared, digest_of
-from aot_tune.errors import WorkerError
 from aot_tune.spec import Expr, Operator
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Checks", "Findings", "Odd", "Once"]
 

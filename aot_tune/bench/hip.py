@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from aot_tune.bench.family import Monitor, Role, Session
 from aot_tune.bench.records import Device, Policy
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["FAMILY", "Hip"]
 

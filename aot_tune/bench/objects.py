@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from aot_tune.errors import AotTuneError
 from aot_tune.spec import Operator
+from aot_tune.support.errors import AotTuneError
 
 __all__ = ["Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from aot_tune.bench import messages, processes, sandbox
+from aot_tune.bench import messages, sandbox
 from aot_tune.bench.family import Role, family
 from aot_tune.bench.process import DiedError, Worker
 from aot_tune.bench.records import Device, Policy
-from aot_tune.errors import WorkerError
+from aot_tune.support import processes
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Pool"]
 

@@ -11,8 +11,8 @@ from aot_tune.bench.attempt import failure_of
 from aot_tune.bench.findings import Findings
 from aot_tune.bench.process import DiedError
 from aot_tune.bench.records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
-from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.spec import Operator
+from aot_tune.support.errors import AotTuneError, WorkerError
 
 __all__ = ["Preparation"]
 

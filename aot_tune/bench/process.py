@@ -16,12 +16,13 @@ from typing import Literal
 
 import msgspec
 
-from aot_tune.bench import messages, processes, sandbox
+from aot_tune.bench import messages, sandbox
 from aot_tune.bench.channel import ClosedError, Frames, write_frame
 from aot_tune.bench.family import Role, family
 from aot_tune.bench.records import Device, Policy, Status
 from aot_tune.bench.setup import Setup
-from aot_tune.errors import WorkerError
+from aot_tune.support import processes
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["DiedError", "Output", "Worker"]
 

@@ -32,8 +32,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _try(given: argparse.Namespace) -> int:
-    from aot_tune.interrupts import end_with_the_build
     from aot_tune.pipeline import try_candidate
+    from aot_tune.support.interrupts import end_with_the_build
 
     with end_with_the_build():
         well = try_candidate(

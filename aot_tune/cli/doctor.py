@@ -10,9 +10,9 @@ from pathlib import Path
 
 from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.compile.cuda_toolkit import find_cutlass
-from aot_tune.errors import AotTuneError, CacheError
 from aot_tune.options import OPTIONS, misspelt
-from aot_tune.storage import CacheLocation, cache_location, check_folder
+from aot_tune.support.errors import AotTuneError, CacheError
+from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
 __all__ = ["examine"]
 

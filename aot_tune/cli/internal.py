@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from aot_tune.clock import note_configured, note_linked
-from aot_tune.errors import OptionError
 from aot_tune.plan import Request, make_plan, write_plan
+from aot_tune.support.errors import OptionError
+from aot_tune.support.wall_clock import note_configured, note_linked
 
 __all__ = ["add_commands"]
 
@@ -71,8 +71,8 @@ def _configure(given: argparse.Namespace) -> int:
 
 
 def _build(given: argparse.Namespace) -> int:
-    from aot_tune.interrupts import end_with_the_build
     from aot_tune.pipeline import build
+    from aot_tune.support.interrupts import end_with_the_build
 
     with end_with_the_build():
         build(given.directory)
@@ -88,8 +88,8 @@ def _check(given: argparse.Namespace) -> int:
     if given.module is not None:  # the library was checked when it was linked, before its module
         verify_module(given.library, given.module, manifest, forbidden=forbidden)
     else:
-        from aot_tune.interrupts import end_with_the_build
         from aot_tune.pipeline import verify_library
+        from aot_tune.support.interrupts import end_with_the_build
 
         verify(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
         with end_with_the_build():

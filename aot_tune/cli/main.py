@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from aot_tune import __version__
 from aot_tune.cli import attempt, inspect, internal, records
-from aot_tune.errors import AotTuneError
-from aot_tune.paths import cmake_dir, include_dir
+from aot_tune.support.errors import AotTuneError
+from aot_tune.support.installed_paths import cmake_dir, include_dir
 
 __all__ = ["main"]
 

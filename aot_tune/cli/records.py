@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import BuildError, did_you_mean
-from aot_tune.paths import BUNDLED_MODULE, installed_report
 from aot_tune.report import Report, format_report
+from aot_tune.support.errors import BuildError, did_you_mean
+from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
 __all__ = ["add_commands"]
 

@@ -14,10 +14,10 @@ import msgspec
 from aot_tune.compile.cache import ObjectCache
 from aot_tune.compile.jobs import Jobs, Room
 from aot_tune.compile.records import Object
-from aot_tune.compile.run import kill_running
 from aot_tune.compile.toolchain import target_by_name
-from aot_tune.errors import ToolchainError
 from aot_tune.render import Rendered
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import kill_running
 
 __all__ = ["Batch", "Progress", "Task", "compile_all", "compile_batches"]
 

@@ -21,10 +21,10 @@ from aot_tune.compile.entry import OBJECT, RECORD, Stored, file_digest, key_text
 from aot_tune.compile.prune import prune
 from aot_tune.compile.records import CompileOutcome, Object
 from aot_tune.compile.toolchain import Toolchain
-from aot_tune.errors import CacheError
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
-from aot_tune.storage import (
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import (
     DISK_ERRORS,
     CacheLocation,
     CacheMode,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 __all__ = [
     "CudaDevice",

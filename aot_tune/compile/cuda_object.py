@@ -10,7 +10,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from aot_tune.compile.run import run
+from aot_tune.support.run_program import run
 
 __all__ = ["device_digest", "kernel_resources", "localize", "object_bytes", "public_functions"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from aot_tune.errors import ToolchainError
 from aot_tune.spec import Target
+from aot_tune.support.errors import ToolchainError
 
 __all__ = ["BASELINE", "TARGETS", "best_targets", "check_known", "code_flags", "fits"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.run import compiler_environment, run
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import compiler_environment, run
 
 __all__ = ["WHEELS", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
 

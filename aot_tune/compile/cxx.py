@@ -26,9 +26,9 @@ from aot_tune.compile.programs import (
     rule_files,
 )
 from aot_tune.compile.records import CompileOutcome
-from aot_tune.compile.run import Finished, compiler_environment, key_environment, run
-from aot_tune.errors import ToolchainError
 from aot_tune.spec import Target
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import Finished, compiler_environment, key_environment, run
 
 __all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.compile.records import CompileStatus
-from aot_tune.storage import CorruptError, check_trust, seal, unseal, write_file
+from aot_tune.support.storage import CorruptError, check_trust, seal, unseal, write_file
 
 __all__ = [
     "OBJECT",

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from aot_tune.compile.programs import QUERY_SECONDS
-from aot_tune.compile.run import run
+from aot_tune.support.run_program import run
 
 __all__ = ["opened_files", "search_folders", "sought"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.errors import OptionError
+from aot_tune.support.errors import OptionError
 
 __all__ = ["MEMORY_PER_COMPILE", "Jobs", "Room", "parallel_compiles"]
 

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.run import run
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import run
 
 __all__ = ["NO_OBJECT", "ask", "is_object", "program_digest", "program_of", "program_state", "rule_files"]
 

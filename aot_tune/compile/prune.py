@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from aot_tune.compile.entry import RECORD
-from aot_tune.storage import new_temporary, private_folder, sweep_temporaries
+from aot_tune.support.storage import new_temporary, private_folder, sweep_temporaries
 
 __all__ = ["LIMIT_BYTES", "prune", "usage"]
 

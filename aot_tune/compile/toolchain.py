@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from aot_tune.compile.records import CompileOutcome
-from aot_tune.errors import ToolchainError, did_you_mean
 from aot_tune.spec import Target
+from aot_tune.support.errors import ToolchainError, did_you_mean
 
 __all__ = [
     "Toolchain",

@@ -16,13 +16,13 @@ from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.programs import NO_OBJECT, is_object, program_digest, program_state, rule_files
 from aot_tune.compile.records import CompileOutcome
-from aot_tune.compile.run import OUTPUT, compiler_environment, key_environment
 from aot_tune.compile.toolchain import Toolchain, toolchain_for
 from aot_tune.compile.triton_link import functions_of
 from aot_tune.compile.triton_object import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.compile.triton_pool import DiedError, Setup, TimedOutError, pool
 from aot_tune.render.recipe import read_recipe
 from aot_tune.spec import Target
+from aot_tune.support.run_program import OUTPUT, compiler_environment, key_environment
 from aot_tune.triton.client import template_roots
 from aot_tune.triton.devices import DEVICES, target_of
 from aot_tune.triton.installed import Installed, find_triton

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.programs import QUERY_SECONDS
-from aot_tune.compile.run import compiler_environment, key_environment, run
 from aot_tune.compile.triton_object import LAUNCHER
-from aot_tune.errors import ToolchainError
-from aot_tune.storage import scratch_folder
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import compiler_environment, key_environment, run
+from aot_tune.support.storage import scratch_folder
 
 __all__ = ["FUNCTIONS", "functions_of"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME
-from aot_tune.compile.run import Finished, run
+from aot_tune.support.run_program import Finished, run
 from aot_tune.triton.messages import DescriptorMap, Image
 
 __all__ = ["HEADER", "IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "kernel_header"]

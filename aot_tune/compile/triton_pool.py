@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from aot_tune.compile.run import adopt, disown, group_seconds
-from aot_tune.errors import ToolchainError
-from aot_tune.storage import scratch_folder
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import adopt, disown, group_seconds
+from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.client import ADDRESS_SPACE, child_environment
 from aot_tune.triton.messages import CompileReply, CompileRequest, Hello
 

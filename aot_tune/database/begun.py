@@ -9,8 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from aot_tune.errors import CacheError
-from aot_tune.storage import DISK_ERRORS, CacheLocation, check_trust, private_folder, write_file
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import DISK_ERRORS, CacheLocation, check_trust, private_folder, write_file
 
 __all__ = ["Begun", "begin", "forget"]
 

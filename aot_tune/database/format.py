@@ -10,9 +10,9 @@ import msgspec
 from aot_tune.bench.records import Device, Measurement, Status
 from aot_tune.compile.records import CompileStatus
 from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database, rounded, spread
-from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate
 from aot_tune.spec import ConfigValue, Problem
+from aot_tune.support.errors import DatabaseError
 
 __all__ = ["SCHEMA", "decode", "encode"]
 

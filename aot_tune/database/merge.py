@@ -9,8 +9,8 @@ import msgspec
 from aot_tune.bench.records import Measurement
 from aot_tune.database.identity import problem_key
 from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_database
-from aot_tune.errors import DatabaseError
 from aot_tune.spec import Problem
+from aot_tune.support.errors import DatabaseError
 
 __all__ = ["measured_before", "merge", "update", "without"]
 

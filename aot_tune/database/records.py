@@ -12,9 +12,9 @@ import msgspec
 from aot_tune.bench.records import Device, Measurement, Policy
 from aot_tune.compile.records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import canonical, problem_key
-from aot_tune.errors import DatabaseError
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
+from aot_tune.support.errors import DatabaseError
 
 __all__ = [
     "BASELINE",

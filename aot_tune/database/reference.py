@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from aot_tune.imported import is_installed
 from aot_tune.spec import Expr
+from aot_tune.support.own_modules import is_installed
 
 __all__ = ["names_used", "own_sources", "used_elsewhere"]
 

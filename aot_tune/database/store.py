@@ -14,9 +14,9 @@ import msgspec
 from aot_tune.bench.records import Measurement
 from aot_tune.database.begun import Begun
 from aot_tune.database.identity import digest, problem_key
-from aot_tune.errors import CacheError
 from aot_tune.spec import Problem
-from aot_tune.storage import (
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import (
     DISK_ERRORS,
     CacheLocation,
     CacheMode,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from aot_tune.database.format import decode, encode
 from aot_tune.database.records import OperatorDatabase
-from aot_tune.errors import DatabaseError
-from aot_tune.storage import replace_file, sweep_temporaries
+from aot_tune.support.errors import DatabaseError
+from aot_tune.support.storage import replace_file, sweep_temporaries
 
 __all__ = ["database_path", "load_database", "load_databases", "save_database"]
 

@@ -14,8 +14,8 @@ import msgspec
 
 from aot_tune.database.identity import canonical
 from aot_tune.database.reference import names_used
-from aot_tune.imported import is_installed
 from aot_tune.spec import Expr
+from aot_tune.support.own_modules import is_installed
 
 __all__ = ["UnlistedError", "plain_value"]
 

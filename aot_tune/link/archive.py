@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aot_tune.errors import ManifestError
+from aot_tune.support.errors import ManifestError
 
 __all__ = ["Member", "read_archive", "write_archive"]
 

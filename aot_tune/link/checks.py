@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aot_tune.errors import ManifestError, did_you_mean
 from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable, family_of
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.errors import ManifestError, did_you_mean
 
 __all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
 

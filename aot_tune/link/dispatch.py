@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aot_tune.errors import ManifestError
 from aot_tune.link.arithmetic import checked, is_plain
 from aot_tune.link.decision import fact_printer, render_choice, render_tuned
 from aot_tune.link.functions import render_explain, render_functions, render_preload, render_serve
@@ -19,6 +18,7 @@ from aot_tune.link.signature import (
 )
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.dtypes import dtype
+from aot_tune.support.errors import ManifestError
 
 __all__ = ["bound_dims", "render_dispatch"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
-from aot_tune.errors import ManifestError
+from aot_tune.support.errors import ManifestError
 
 __all__ = ["Image", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 from elftools.common.exceptions import ELFError
 
-from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, write_archive
 from aot_tune.link.checks import check_library
 from aot_tune.link.dispatch import render_dispatch
@@ -19,6 +18,7 @@ from aot_tune.link.header import public_functions, render_header
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.module import render_module, render_stub
 from aot_tune.link.records import LibrarySpec, LinkedVariant, family_of
+from aot_tune.support.errors import ManifestError
 
 __all__ = ["Generated", "generate"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, read_archive
 from aot_tune.link.elf import Image, device_code_digest
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.link.records import family_of
+from aot_tune.support.errors import ManifestError
 
 __all__ = ["Document", "read_manifest", "verify", "verify_module"]
 

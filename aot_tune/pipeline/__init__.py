@@ -7,11 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from aot_tune.clock import note_tuned, spent_before
 from aot_tune.database import Begun, MeasurementStore, begin, forget
 from aot_tune.database.identity import digest
-from aot_tune.errors import BuildError
-from aot_tune.paths import BUNDLED_PREFIX
 from aot_tune.pipeline.deadline import link_memory, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
 from aot_tune.pipeline.finish import choose, finish
@@ -24,9 +21,12 @@ from aot_tune.pipeline.single import try_candidate
 from aot_tune.pipeline.tune import tune
 from aot_tune.pipeline.verification import verified_beside, verify_shipped
 from aot_tune.plan import Plan, read_plan
-from aot_tune.progress import Progress
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
+from aot_tune.support.errors import BuildError
+from aot_tune.support.installed_paths import BUNDLED_PREFIX
+from aot_tune.support.progress import Progress
+from aot_tune.support.wall_clock import note_tuned, spent_before
 
 __all__ = ["build", "try_candidate", "verify_library"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.follow import competes
@@ -14,6 +13,7 @@ from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.resemblance import Resemblances, rank_of
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Backlog", "Place", "places_of"]
 

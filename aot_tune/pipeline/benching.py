@@ -16,11 +16,11 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench import Bench, Device
 from aot_tune.bench import Entry as Entrant
-from aot_tune.errors import BuildError, ToolchainError, WorkerError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shared import Shared
 from aot_tune.search import Budget
+from aot_tune.support.errors import BuildError, ToolchainError, WorkerError
 
 __all__ = ["LazyBench"]
 

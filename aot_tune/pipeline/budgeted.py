@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.compile.run import kill_running
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -17,6 +16,7 @@ from aot_tune.pipeline.outlook import expected_seconds, task_of
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Gains, Task, most_promising
 from aot_tune.spec import Problem
+from aot_tune.support.run_program import kill_running
 
 __all__ = ["Within"]
 

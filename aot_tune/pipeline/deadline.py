@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from aot_tune.clock import link_seconds
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
+from aot_tune.support.wall_clock import link_seconds
 
 __all__ = ["ended_with", "link_memory", "seconds_after"]
 

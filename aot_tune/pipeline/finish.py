@@ -9,7 +9,6 @@ import msgspec
 
 from aot_tune.bench import Device, caution_of
 from aot_tune.compile import target_by_name
-from aot_tune.errors import NoSurvivorError
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.session import Session
@@ -18,6 +17,7 @@ from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select
 from aot_tune.spec import Operator, Problem
+from aot_tune.support.errors import NoSurvivorError
 
 __all__ = ["choose", "finish", "without_epilogue"]
 

@@ -22,7 +22,6 @@ import msgspec
 from aot_tune.bench import Check, Device, Measurement, digest_of, oddest_checks, verify_linked
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.errors import BuildError, CacheError, WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -30,10 +29,11 @@ from aot_tune.pipeline.story import variant_name
 from aot_tune.pipeline.turns import Turns, in_turns, unavailable
 from aot_tune.pipeline.verification import served_by
 from aot_tune.plan import read_plan
-from aot_tune.progress import Progress
 from aot_tune.select import rank
 from aot_tune.spec import Operator, Problem
-from aot_tune.storage import DISK_ERRORS, check_folder, private_folder, replace_file
+from aot_tune.support.errors import BuildError, CacheError, WorkerError
+from aot_tune.support.progress import Progress
+from aot_tune.support.storage import DISK_ERRORS, check_folder, private_folder, replace_file
 
 __all__ = ["plan_checks", "verify_library"]
 

@@ -9,10 +9,10 @@ from functools import partial
 
 from aot_tune.compile import Object
 from aot_tune.compile.build import Task
-from aot_tune.errors import ToolchainError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.support.errors import ToolchainError
 
 __all__ = ["Linker"]
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from aot_tune.bench import Measurement, Prepared, runs_on
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
-from aot_tune.errors import AotTuneError, ToolchainError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
 from aot_tune.pipeline.outlook import task_of
@@ -18,6 +17,7 @@ from aot_tune.pipeline.session import LoadedOperator, baseline_versions
 from aot_tune.pipeline.verification import verify_early
 from aot_tune.report import format_time
 from aot_tune.spec import Problem
+from aot_tune.support.errors import AotTuneError, ToolchainError
 
 __all__ = ["Measurer", "finalists", "left_undone"]
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.progress import Progress
 from aot_tune.search import ON_CPU, ON_GPU, Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
+from aot_tune.support.progress import Progress
 
 __all__ = ["Outlook", "expected_seconds", "task_of"]
 

@@ -10,12 +10,12 @@ from functools import partial
 import msgspec
 
 from aot_tune.bench import Measurement
-from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence, spread
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
+from aot_tune.support.errors import AotTuneError
 
 __all__ = ["check_agreement", "deviations"]
 

@@ -18,12 +18,12 @@ from aot_tune.database import (
     operator_digest,
     problem_key,
 )
-from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.resemblance import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.support.errors import DatabaseError
 
 __all__ = ["Known", "known_here", "recorded_evidence", "render_again"]
 

@@ -26,9 +26,7 @@ import msgspec
 
 from aot_tune.compile.entry import read_checked
 from aot_tune.database.values import UnlistedError
-from aot_tune.errors import CacheError
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.folders import put_folder
 from aot_tune.pipeline.inputs import (
     build_key,
     digest_of_all,
@@ -43,7 +41,9 @@ from aot_tune.pipeline.session import Session
 from aot_tune.plan import Paths
 from aot_tune.report import Report
 from aot_tune.spec import all_of
-from aot_tune.storage import (
+from aot_tune.support.errors import CacheError
+from aot_tune.support.folders import put_folder
+from aot_tune.support.storage import (
     CorruptError,
     OtherSchemaError,
     check_trust,

@@ -12,7 +12,7 @@ from types import TracebackType
 from aot_tune.bench.findings import Findings
 from aot_tune.compile import Object, toolchain_for
 from aot_tune.pipeline.session import Session
-from aot_tune.storage import check_loadable, scratch_folder
+from aot_tune.support.storage import check_loadable, scratch_folder
 
 __all__ = ["Shared"]
 

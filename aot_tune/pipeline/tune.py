@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aot_tune.bench import Device
 from aot_tune.database import OperatorDatabase
-from aot_tune.errors import DatabaseError
 from aot_tune.pipeline.budgeted import Within
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.deadline import ended_with, seconds_after
@@ -17,6 +16,7 @@ from aot_tune.pipeline.recorded import known_here, recorded_evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.vendors import Vendors
 from aot_tune.spec import Target
+from aot_tune.support.errors import DatabaseError
 
 __all__ = ["tune"]
 

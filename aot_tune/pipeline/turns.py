@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 from aot_tune.bench import Device, Measurement
 from aot_tune.bench.cpu import usable_cores
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shared import Shared
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["Turns", "in_turns", "unavailable"]
 

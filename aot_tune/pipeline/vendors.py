@@ -14,15 +14,15 @@ import msgspec
 from aot_tune.bench import Device
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.run import run
 from aot_tune.database import OperatorDatabase, load_database
-from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.render import candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of
-from aot_tune.storage import scratch_folder
+from aot_tune.support.errors import AotTuneError
+from aot_tune.support.run_program import run
+from aot_tune.support.storage import scratch_folder
 
 __all__ = ["Vendors", "vendor_entries"]
 

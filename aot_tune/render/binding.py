@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.render.recipe import of_data
 from aot_tune.spec import (
     OPTIONS,
@@ -25,6 +24,7 @@ from aot_tune.spec import (
     dim,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Argument", "bind", "inspection_of", "resolved"]
 

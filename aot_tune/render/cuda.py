@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.errors import RenderError
 from aot_tune.render.cxx import TENSOR, CxxFunctions, scalar_type
 from aot_tune.spec import AddTensor
+from aot_tune.support.errors import RenderError
 
 __all__ = ["CudaFunctions"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from aot_tune.errors import RenderError, did_you_mean
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import AddTensor, Operator, Tensor
+from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
 

@@ -14,8 +14,8 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from aot_tune.errors import RenderError, SpecError, did_you_mean
 from aot_tune.spec.names import check_template_path
+from aot_tune.support.errors import RenderError, SpecError, did_you_mean
 
 __all__ = ["Environment", "SourceLine", "map_lines"]
 

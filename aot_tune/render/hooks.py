@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from aot_tune.errors import RenderError
+from aot_tune.support.errors import RenderError
 
 __all__ = ["Hooks"]
 

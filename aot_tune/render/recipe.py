@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import RenderError
+from aot_tune.support.errors import RenderError
 
 __all__ = ["Recipe", "as_data", "identity_of", "of_data", "read_recipe", "with_recipe"]
 

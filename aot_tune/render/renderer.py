@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import msgspec
 
-from aot_tune.errors import RenderError
 from aot_tune.render.candidate import Candidate, canonical_digest, requirements
 from aot_tune.render.cuda import CudaFunctions
 from aot_tune.render.cxx import SYMBOL, CxxFunctions
@@ -18,6 +17,7 @@ from aot_tune.render.recipe import identity_of
 from aot_tune.render.tokens import token_text
 from aot_tune.render.triton import render_triton
 from aot_tune.spec import Operator, Target
+from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from aot_tune.errors import SpecError
 from aot_tune.render.binding import Argument, bind, inspection_of
 from aot_tune.render.descriptors import conditions, exceeds, unmet
 from aot_tune.spec import (
@@ -25,6 +24,7 @@ from aot_tune.spec import (
     present,
     stride,
 )
+from aot_tune.support.errors import SpecError
 
 __all__ = ["generic_pins", "guards", "is_pruned", "plain_pins", "specialized_pins"]
 

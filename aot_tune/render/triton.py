@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot_tune.errors import AotTuneError, RenderError, did_you_mean
 from aot_tune.render.binding import Argument, bind, inspection_of
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.recipe import Recipe, as_data, of_data, with_recipe
@@ -13,6 +12,7 @@ from aot_tune.render.triton_grid import grid_values
 from aot_tune.render.triton_launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton_numbers import FLOATS
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Expr, Inspection, Kernel, Operator, Target, TritonFunction
+from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["render_triton"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from aot_tune.errors import AotTuneError, RenderError, did_you_mean
 from aot_tune.render.binding import Argument
 from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
 from aot_tune.spec.expr import as_expr
+from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["grid_values", "print_expr", "trace_grid"]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_tune.errors import RenderError, did_you_mean
 from aot_tune.render.binding import Argument
 from aot_tune.render.cxx import SYMBOL, TENSOR, CxxFunctions, scalar_type
 from aot_tune.render.hooks import Hooks
@@ -15,6 +14,7 @@ from aot_tune.render.triton_numbers import FLOATS, INTEGERS, constant, passed_nu
 from aot_tune.spec import Expr, Operator, Tensor, TritonFunction, dtype
 from aot_tune.spec.arithmetic import Root
 from aot_tune.spec.expr import as_expr
+from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["Launch", "Passed", "render_launcher"]
 

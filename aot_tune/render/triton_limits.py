@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from aot_tune.errors import AotTuneError
 from aot_tune.render.binding import bind, inspection_of
 from aot_tune.render.specialize import config_facts
 from aot_tune.render.triton_grid import grid_values, trace_grid
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator
+from aot_tune.support.errors import AotTuneError
 
 __all__ = ["grid_limits"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from aot_tune.errors import RenderError
+from aot_tune.support.errors import RenderError
 
 __all__ = ["FLOATS", "INTEGERS", "constant", "passed_number"]
 

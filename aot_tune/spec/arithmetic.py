@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NoReturn
 
-from aot_tune.errors import SpecError
+from aot_tune.support.errors import SpecError
 
 __all__ = ["Arithmetic", "Power", "Ratio", "Root"]
 

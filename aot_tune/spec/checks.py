@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.generators import ROWWISE, Generator, IntegerSums, check_values
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.support.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from aot_tune.spec.operator import Operator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["DTYPES", "DType", "dtype"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Union
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.arithmetic import Arithmetic
 from aot_tune.spec.compiled import compiled
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [
     "Expr",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = [
     "ROWWISE",

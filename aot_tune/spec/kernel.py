@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.expr import Expr, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.triton import TritonFunction
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]
 

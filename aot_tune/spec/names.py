@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from aot_tune.errors import SpecError
+from aot_tune.support.errors import SpecError
 
 __all__ = ["check_identifier", "check_several", "check_template_path"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import SpecError, did_you_mean
 from aot_tune.spec.checks import check_operator
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
@@ -23,6 +22,7 @@ from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Baseline", "Call", "Operator"]
 

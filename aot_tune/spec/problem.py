@@ -7,8 +7,8 @@ from functools import cached_property
 
 import msgspec
 
-from aot_tune.errors import SpecError
 from aot_tune.spec.names import check_several
+from aot_tune.support.errors import SpecError
 
 __all__ = ["DEFAULT_ALIGNMENT", "Problem", "problem"]
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.errors import SpecError
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.expr import Expr, ExprLike, as_expr
 from aot_tune.spec.generators import Values, normal
 from aot_tune.spec.names import check_identifier, check_several
+from aot_tune.support.errors import SpecError
 
 __all__ = ["Attribute", "Scalar", "Tensor"]
 

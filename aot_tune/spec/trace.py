@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.errors import SpecError
 from aot_tune.spec.expr import Expr, as_expr, deciding, where
+from aot_tune.support.errors import SpecError
 
 __all__ = ["trace"]
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aot_tune.errors import SpecError
 from aot_tune.render.recipe import of_data
 from aot_tune.spec import DTYPES, Expr, Facts, present
+from aot_tune.support.errors import SpecError
 from aot_tune.triton.messages import Given, TensorFacts
 
 __all__ = ["Arguments", "TensorView", "UnknownValueError"]

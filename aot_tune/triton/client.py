@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.run import compiler_environment, run
-from aot_tune.errors import ToolchainError
-from aot_tune.storage import scratch_folder
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import compiler_environment, run
+from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.messages import Answer, InspectRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 __all__ = ["DEVICES", "DeviceFacts", "device_of", "target_of"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.errors import AotTuneError, SpecError
-from aot_tune.imported import project_files
 from aot_tune.spec import AMD_OPTIONS, OPTIONS, Inspection
+from aot_tune.support.errors import AotTuneError, SpecError
+from aot_tune.support.own_modules import project_files
 from aot_tune.triton import interface
 from aot_tune.triton.devices import device_of
 from aot_tune.triton.heuristics import prune, trace_heuristics

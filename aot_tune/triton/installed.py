@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 __all__ = ["Installed", "check_version", "find_triton"]
 

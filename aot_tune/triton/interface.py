@@ -29,9 +29,9 @@ from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aot_tune.errors import SpecError
 from aot_tune.render.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
+from aot_tune.support.errors import SpecError
 from aot_tune.triton.devices import DeviceFacts
 from aot_tune.triton.digest import Reached, reach
 

@@ -10,7 +10,7 @@ import types
 from collections.abc import Sequence
 from pathlib import Path
 
-from aot_tune.errors import SpecError, did_you_mean
+from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["load", "module_file"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from aot_tune.compile.cuda_object import kernel_resources
-from aot_tune.errors import AotTuneError
 from aot_tune.render.recipe import Recipe
+from aot_tune.support.errors import AotTuneError
 from aot_tune.triton.devices import DeviceFacts, device_of, target_of
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.load import load

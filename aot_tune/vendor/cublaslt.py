@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aot_tune.errors import AotTuneError, SpecError
+from aot_tune.support.errors import AotTuneError, SpecError
 from aot_tune.vendor.estimate import estimate_for
 from aot_tune.vendor.library import ACTIVATIONS, ALIGNMENT, BIAS, COMPUTE, DEFAULT, TYPES, Algorithm, Library, Operands
 from aot_tune.vendor.library import device_facts as ask_device

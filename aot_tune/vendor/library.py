@@ -13,7 +13,7 @@ from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c
 from pathlib import Path
 from typing import Any
 
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["ALIGNMENT", "CONFIG", "Algorithm", "Library", "Operands", "device_facts"]
 

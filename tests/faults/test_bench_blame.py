@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aot_tune.bench import messages
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 pytestmark = pytest.mark.alone
 

@@ -14,8 +14,8 @@ import pytest
 
 from aot_tune.bench import Deadlines, messages
 from aot_tune.bench.process import DiedError
-from aot_tune.bench.processes import children_of
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
+from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.alone
 

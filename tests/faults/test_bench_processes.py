@@ -16,8 +16,8 @@ from aot_tune.bench import Deadlines, Policy, identify, messages, sandbox
 from aot_tune.bench.channel import write_frame
 from aot_tune.bench.pool import Pool
 from aot_tune.bench.process import DiedError, Worker
-from aot_tune.bench.processes import children_of
-from aot_tune.errors import AotTuneError, WorkerError
+from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.alone
 

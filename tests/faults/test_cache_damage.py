@@ -13,8 +13,8 @@ import pytest
 
 from aot_tune.compile import Object, ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.entry import SCHEMA, load_entry
-from aot_tune.errors import CacheError
-from aot_tune.storage import CorruptError, OtherSchemaError
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import CorruptError, OtherSchemaError
 
 TARGET = target_by_name("cpu-x86-64")
 FILES = ("object.json", "key.json", "object.o")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune import storage
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile import cache as cache_module
 from aot_tune.compile.prune import prune
-from aot_tune.errors import CacheError
-from aot_tune.storage import cache_location
+from aot_tune.support import storage
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
 

@@ -14,8 +14,8 @@ import pytest
 from aot_tune.bench.records import Measurement
 from aot_tune.database import MeasurementStore
 from aot_tune.database.store import SCHEMA, OperatorStore
-from aot_tune.errors import CacheError
 from aot_tune.spec import problem
+from aot_tune.support.errors import CacheError
 
 WHERE = problem(M=16, N=64)
 KILLS = 40  # a fifth of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more

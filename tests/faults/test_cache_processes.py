@@ -12,7 +12,7 @@ import pytest
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.entry import load_entry
-from aot_tune.storage import CorruptError
+from aot_tune.support.storage import CorruptError
 
 pytestmark = pytest.mark.alone
 

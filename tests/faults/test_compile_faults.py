@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, compile_all, cxx, target_by_name, toolchain_for
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.alone
 

@@ -16,9 +16,9 @@ import linked
 import numpy as np
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.errors import ToolchainError
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Kernel, Operator, Scalar, Tensor, dim, problem, stride
+from aot_tune.support.errors import ToolchainError
 
 N = dim("N")
 

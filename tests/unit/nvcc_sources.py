@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 
 def _missing() -> str:

@@ -16,7 +16,7 @@ from cuda_bench import H200
 import aot_tune.bench.cuda as cuda
 from aot_tune.bench import Device, GpuTiming, Policy, devices, identify, policy_for, runs_on
 from aot_tune.bench.cuda import FAMILY, device_of
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from compiled import Bed
 
 from aot_tune.bench import messages, verify_linked
 from aot_tune.bench.attempt import Remarks
-from aot_tune.errors import AotTuneError
+from aot_tune.support.errors import AotTuneError
 
 pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from cuda_bench import H200
 from aot_tune.bench import DeviceState, GpuTiming
 from aot_tune.bench.cuda.monitor import GpuMonitor
 from aot_tune.bench.cuda.nvml import Gpu, open_gpu
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 STUB = r"""
 #include <cstdio>

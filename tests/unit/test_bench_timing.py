@@ -24,7 +24,7 @@ from aot_tune.bench.timing import (
     steady_rounds,
     undisturbed,
 )
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
 

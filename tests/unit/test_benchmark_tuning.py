@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from aot_tune.errors import WorkerError
 from aot_tune.library import load_operator
+from aot_tune.support.errors import WorkerError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import repeated

@@ -14,7 +14,7 @@ import pytest
 from aot_tune.cli import doctor, inspect
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
-from aot_tune.storage import CacheLocation
+from aot_tune.support.storage import CacheLocation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -169,7 +169,7 @@ def test_outputs_in_any_encoding(encoding: str) -> None:
     code = f"""
 import argparse, sys
 from aot_tune.cli import inspect, main
-from aot_tune.errors import AotTuneError
+from aot_tune.support.errors import AotTuneError
 def tell(_: argparse.Namespace) -> int:
     {told.replace(chr(10), chr(10) + "    ")}
 inspect._options = tell

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune import clock
+from aot_tune.support import wall_clock as clock
 
 LINK = """
 import sys, time
 from pathlib import Path
-from aot_tune.clock import note_linked, note_tuned
+from aot_tune.support.wall_clock import note_linked, note_tuned
 folder, memory, granted, seconds, checks = Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:])
 note_tuned(folder, memory, granted=granted)
 for _ in range(int(checks)):

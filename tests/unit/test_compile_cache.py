@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for, usage
 from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_text
 from aot_tune.compile.prune import prune
-from aot_tune.errors import CacheError, OptionError, ToolchainError
-from aot_tune.storage import cache_location, new_temporary, sweep_temporaries
+from aot_tune.support.errors import CacheError, OptionError, ToolchainError
+from aot_tune.support.storage import cache_location, new_temporary, sweep_temporaries
 
 TARGET = target_by_name("cpu-x86-64")
 BROKEN = "int SYMBOL_launch() {\n    return nothing;\n}\n"
@@ -251,7 +251,7 @@ def test_the_sweep_spares_the_living(tmp_path: Path, start_python) -> None:
     mine = new_temporary(tmp_path)
     mine.mkdir()
     code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.storage import new_temporary\n"
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.support.storage import new_temporary\n"
         "p = new_temporary(Path(sys.argv[1])); p.mkdir(); (p / 'f').touch(); print(p)"
     )
     process = start_python(code, tmp_path)

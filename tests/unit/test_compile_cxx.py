@@ -15,7 +15,7 @@ import pytest
 import aot_tune.compile.cxx as cxx_module
 from aot_tune.compile import native_targets, target_by_name, toolchain_for, toolchains
 from aot_tune.compile.cxx import CxxToolchain, cpu_level
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 V1 = "lm fpu sse sse2"
 V2 = f"{V1} cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"

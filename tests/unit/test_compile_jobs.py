@@ -12,7 +12,7 @@ import pytest
 
 from aot_tune.compile import parallel_compiles
 from aot_tune.compile.jobs import Room
-from aot_tune.errors import OptionError
+from aot_tune.support.errors import OptionError
 
 GIB = 1 << 30
 

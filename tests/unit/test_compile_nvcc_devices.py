@@ -20,7 +20,7 @@ from aot_tune.compile.cuda_devices import (
     visible_devices,
 )
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 # A driver. STUB_DEVICES holds a row `name|capability|compute mode|first byte of the UUID` for each GPU; of these it
 # shows those that CUDA_VISIBLE_DEVICES lists by number, up to the first that is none, as the real one does.

@@ -10,7 +10,7 @@ from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.cuda_targets import BASELINE, TARGETS, best_targets, code_flags, fits
 from aot_tune.compile.cuda_toolkit import find_cutlass, find_nvcc
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 NOWHERE = Path("/nowhere")

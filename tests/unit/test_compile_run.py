@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile.run import compiler_environment, key_environment, run
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import compiler_environment, key_environment, run
 
 pytestmark = pytest.mark.alone
 
@@ -137,7 +137,7 @@ def test_environment_is_an_allow_list(tmp_path: Path) -> None:
 
 def test_nothing_lives_on_when_the_caller_is_killed(tmp_path: Path, start_python) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom aot_tune.compile.run import run\n"
+        "import sys\nfrom pathlib import Path\nfrom aot_tune.support.run_program import run\n"
         "child = 'import os, time\\nos.fork()\\nopen(str(os.getpid()), \"w\").close()\\ntime.sleep(600)'\n"
         "run([sys.executable, '-c', child], folder=Path(sys.argv[1]), environ={}, timeout=600)\n"
     )

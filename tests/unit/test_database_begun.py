@@ -11,7 +11,7 @@ import pytest
 from aot_tune.bench.records import Measurement
 from aot_tune.database import Begun, MeasurementStore, begin, forget
 from aot_tune.spec import problem
-from aot_tune.storage import CacheLocation
+from aot_tune.support.storage import CacheLocation
 
 SHARED = {"name": "gemm", "contract": "con", "device": "dev", "policy": "pol"}
 PROBLEM = problem(M=16, N=64)

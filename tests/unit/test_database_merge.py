@@ -22,8 +22,8 @@ from aot_tune.database import (
     update,
 )
 from aot_tune.database.records import canonical_database
-from aot_tune.errors import DatabaseError
 from aot_tune.spec import problem
+from aot_tune.support.errors import DatabaseError
 
 
 def keep(database: OperatorDatabase, wanted) -> OperatorDatabase:

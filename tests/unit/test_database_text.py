@@ -28,7 +28,7 @@ from aot_tune.database import (
 )
 from aot_tune.database.format import SCHEMA
 from aot_tune.database.records import canonical_database, rounded, spread
-from aot_tune.errors import DatabaseError
+from aot_tune.support.errors import DatabaseError
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_what_a_killed_record_left_goes(small: OperatorDatabase, tmp_path: Path)
     """Only that: what people put there stays, however old; and git never sees it."""
     path = save_database(tmp_path, small)
     code = (
-        "import os, sys\nfrom pathlib import Path\nimport aot_tune.storage as storage\n"
+        "import os, sys\nfrom pathlib import Path\nimport aot_tune.support.storage as storage\n"
         "from aot_tune.database import load_database, save_database\n"
         "storage.write_file = lambda path, data, **_: (path.touch(), os._exit(9))\n"
         "save_database(Path(sys.argv[1]), load_database(Path(sys.argv[2])))\n"

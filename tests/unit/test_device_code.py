@@ -11,7 +11,6 @@ from aot_tune.compile import Object
 from aot_tune.compile.cuda_object import device_digest
 from aot_tune.database import CandidateRecord
 from aot_tune.database.identity import digest
-from aot_tune.errors import DatabaseError
 from aot_tune.link.archive import Member
 from aot_tune.link.elf import device_code_digest
 from aot_tune.link.verify import _other_device_code, _Variant
@@ -19,6 +18,7 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.keep import _other_code
 from aot_tune.pipeline.recorded import note_recorded_objects
 from aot_tune.render import Candidate, Rendered
+from aot_tune.support.errors import DatabaseError
 
 NVCC = {"version": "13.0.88", "ptxas": "p", "host version": "12", "host ld": "l"}
 

@@ -8,10 +8,10 @@ import pytest
 
 from aot_tune.bench import Policy, caution_of, devices, identify, policy_for, runs_on
 from aot_tune.bench.family import family
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline.session import Session
 from aot_tune.plan import Plan, Request, make_plan
-from aot_tune.progress import Progress
+from aot_tune.support.errors import WorkerError
+from aot_tune.support.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import aot_tune.imported as imported
-from aot_tune.imported import is_installed, project_files
+import aot_tune.support.own_modules as imported
+from aot_tune.support.own_modules import is_installed, project_files
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_folder_without_a_file_and_a_file_that_is_gone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["json", "json.decoder", "sys", "numpy", "numpy.linalg", "aot_tune", "aot_tune.errors"]
+    "name", ["json", "json.decoder", "sys", "numpy", "numpy.linalg", "aot_tune", "aot_tune.support.errors"]
 )
 def test_pythons_and_ours_are_installed(name: str) -> None:
     importlib.import_module(name)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.errors import ManifestError
 from aot_tune.link.archive import Member, read_archive, write_archive
+from aot_tune.support.errors import ManifestError
 
 names = st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,40}\.o", fullmatch=True), unique=True, max_size=6)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import linked
 import pytest
 
-from aot_tune.errors import ManifestError
 from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
 from aot_tune.link.checks import check_guard, check_library
 from aot_tune.spec import Attribute, Expr, dim, maximum, minimum, next_power_of_2, problem, stride, where
+from aot_tune.support.errors import ManifestError
 
 GUARDS = (dim("M") % stride("a", 0) == 0, dim("M") // (dim("N") - 1) == 2, dim("M") % 0 == 0)
 

@@ -13,9 +13,9 @@ import linked_cuda
 import pytest
 from linked_cuda import cuda_runtime, python
 
-from aot_tune.errors import ManifestError
 from aot_tune.link import LibrarySpec, LinkedVariant, generate, verify
 from aot_tune.link.checks import check_library
+from aot_tune.support.errors import ManifestError
 
 HERE = Path(__file__).resolve().parent
 

@@ -11,8 +11,8 @@ import pytest
 
 from aot_tune.bench.checks import derived_checks
 from aot_tune.database import operator_digest
-from aot_tune.errors import SpecError
 from aot_tune.spec import dims, problem, stride
+from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
 LEGAL = (stride("x", 1) == 1, N % 4 == 0)

@@ -12,12 +12,12 @@ from pathlib import Path
 import linked
 import pytest
 
-from aot_tune.errors import SpecError
 from aot_tune.link import LibrarySpec, OperatorTable, binding_folder, runtime_folder
 from aot_tune.link.header import render_header
 from aot_tune.link.module import python_signature, render_module
 from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
 from aot_tune.spec.checks import check_unique_operators
+from aot_tune.support.errors import SpecError
 
 (N,) = dims("N")
 EXTREMES = (

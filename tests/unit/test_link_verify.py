@@ -12,10 +12,10 @@ from pathlib import Path
 import linked
 import pytest
 
-from aot_tune.errors import ManifestError
 from aot_tune.link import generate, verify
 from aot_tune.link.elf import Image
 from aot_tune.link.verify import verify_module
+from aot_tune.support.errors import ManifestError
 
 
 @pytest.fixture

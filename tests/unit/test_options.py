@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.errors import OptionError
 from aot_tune.options import OPTIONS, markdown_table, misspelt, resolve
+from aot_tune.support.errors import OptionError
 
 
 def test_defaults() -> None:

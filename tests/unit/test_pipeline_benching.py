@@ -9,11 +9,11 @@ import pytest
 
 from aot_tune.bench import Device
 from aot_tune.bench.findings import Checks
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline import benching
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
+from aot_tune.support.errors import WorkerError
 
 
 def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:

@@ -22,10 +22,10 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import finalists, left_undone
 from aot_tune.pipeline.outlook import Outlook, task_of
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.progress import Progress
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
+from aot_tune.support.progress import Progress
 
 (N,) = dims("N")
 TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)

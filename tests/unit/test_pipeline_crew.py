@@ -17,7 +17,6 @@ from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Device, Measurement
 from aot_tune.bench.findings import Checks
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline.backlog import _screen, places_of
 from aot_tune.pipeline.crew import Crew, _Turns
 from aot_tune.pipeline.measure import Measurer
@@ -25,6 +24,7 @@ from aot_tune.pipeline.resemblance import Resemblances
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.tune import _nothing_is_known
 from aot_tune.search import Budget
+from aot_tune.support.errors import WorkerError
 
 
 def crew_of(count: int) -> Crew:

@@ -17,7 +17,6 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 from aot_tune.bench import Device, Measurement, Status
 from aot_tune.bench.findings import Checks
 from aot_tune.database.records import rounded
-from aot_tune.errors import AotTuneError, WorkerError
 from aot_tune.pipeline import measure, verification
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.deadline import ended_with
@@ -26,8 +25,9 @@ from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan import Request, make_plan
-from aot_tune.progress import Progress
 from aot_tune.search import Budget
+from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.progress import Progress
 
 ONE, TWO = OPERATOR.workload
 

@@ -18,7 +18,6 @@ from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench import Measurement, Status
 from aot_tune.compile import Object
-from aot_tune.errors import AotTuneError
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -27,6 +26,7 @@ from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
 from aot_tune.spec import Kernel, Operator, Problem, Target, Tensor, dims, problem
+from aot_tune.support.errors import AotTuneError
 
 
 def timed(times: tuple[float, ...], status: Status = "ok") -> Measurement:

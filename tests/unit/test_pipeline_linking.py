@@ -13,7 +13,6 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench import Device
 from aot_tune.compile import Jobs, Object
-from aot_tune.errors import ToolchainError
 from aot_tune.pipeline import shared as shared_module
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Evidence
@@ -21,6 +20,7 @@ from aot_tune.pipeline.linking import Linker
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Budget
 from aot_tune.spec import Problem
+from aot_tune.support.errors import ToolchainError
 
 ONE, TWO = OPERATOR.workload
 Link = Callable[[str, Object], None]

@@ -13,8 +13,8 @@ from aot_tune.pipeline import deadline
 from aot_tune.pipeline.deadline import seconds_after
 from aot_tune.pipeline.outlook import Outlook, task_of
 from aot_tune.pipeline.session import Load, Session
-from aot_tune.progress import Progress
 from aot_tune.search import Budget
+from aot_tune.support.progress import Progress
 
 ONE, TWO = OPERATOR.workload
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.errors import WorkerError
 from aot_tune.pipeline import turns
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.turns import Turns, in_turns
 from aot_tune.spec import problem
+from aot_tune.support.errors import WorkerError
 
 GPU = Device(family="cuda", name="GPU", slug="gpu", identity={"memory_gib": 139})
 CPU = Device(family="cpu", name="CPU", slug="cpu", identity={})

@@ -13,11 +13,11 @@ from cublaslt_stand_in import build_stub
 
 from aot_tune.bench import Device
 from aot_tune.compile import Jobs
-from aot_tune.compile import run as compile_run
-from aot_tune.compile.run import Finished
 from aot_tune.pipeline import vendors
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Kernel, Target, problem
+from aot_tune.support import run_program as compile_run
+from aot_tune.support.run_program import Finished
 
 KERNEL = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: None)
 DEVICE = Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit="GPU-0")

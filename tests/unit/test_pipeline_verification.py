@@ -13,8 +13,8 @@ import pytest
 from aot_tune.bench import Device
 from aot_tune.bench.cuda import device_of
 from aot_tune.compile import target_by_name
-from aot_tune.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.pipeline import verification
+from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 
 GPU = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=1, driver="1")
 

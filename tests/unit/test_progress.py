@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from aot_tune.progress import Progress
+from aot_tune.support.progress import Progress
 
 
 class Stream(io.StringIO):

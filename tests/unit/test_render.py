@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.errors import RenderError, SpecError
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import (
     Activate,
@@ -22,6 +21,7 @@ from aot_tune.spec import (
     problem,
     stride,
 )
+from aot_tune.support.errors import RenderError, SpecError
 
 M, N = dims("M N")
 TARGET = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from test_render_specialize import ARGUMENTS, SM90, operator, parameter
 
-from aot_tune.errors import SpecError
 from aot_tune.render import candidate_for, requirements, resolved
 from aot_tune.spec import Descriptor, Expr, Inspection, Operator, Tensor, alignment, dim, problem, stride
+from aot_tune.support.errors import SpecError
 
 D = dim("D")
 OF_ROWS = (stride("y", 1) == 1, stride("y", 0) % 8 == 0, stride("y", 0) > 0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from aot_tune.errors import SpecError
 from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requirements, resolved
 from aot_tune.render.recipe import read_recipe
 from aot_tune.spec import (
@@ -30,6 +29,7 @@ from aot_tune.spec import (
     stride,
     where,
 )
+from aot_tune.support.errors import SpecError
 
 R, D = dims("R D")
 SM90 = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)

@@ -15,7 +15,6 @@ import pytest
 from aot_tune.bench import Measurement, Policy, policy_for
 from aot_tune.pipeline.finish import _disturbed
 from aot_tune.pipeline.story import _paired
-from aot_tune.progress import Progress
 from aot_tune.report import (
     Failure,
     OperatorReport,
@@ -27,6 +26,7 @@ from aot_tune.report import (
     policy_lines,
 )
 from aot_tune.spec import problem
+from aot_tune.support.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "report.txt"

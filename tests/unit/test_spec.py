@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aot_tune.errors import SpecError
 from aot_tune.library import bundled_templates, load_operator, load_operators
 from aot_tune.spec import (
     AddTensor,
@@ -38,6 +37,7 @@ from aot_tune.spec import (
     where,
 )
 from aot_tune.spec.reference import activation
+from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
 P12 = Parameter("P", (1, 2))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aot_tune.errors import SpecError
 from aot_tune.spec import Expr, dims, stride, trace
+from aot_tune.support.errors import SpecError
 
 N, B = dims("N B")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.errors import SpecError
 from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, trace, where
+from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
 

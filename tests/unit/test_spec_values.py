@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from aot_tune.database import operator_digest
-from aot_tune.errors import SpecError
 from aot_tune.spec import (
     IntegerSums,
     Kernel,
@@ -27,6 +26,7 @@ from aot_tune.spec import (
     sorted_offsets,
     sparse,
 )
+from aot_tune.support.errors import SpecError
 
 M, N = dims("M N")
 

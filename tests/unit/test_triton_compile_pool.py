@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
 
-from aot_tune.compile.run import kill_running
 from aot_tune.compile.triton_pool import DiedError, Pool, Setup, TimedOutError
-from aot_tune.errors import ToolchainError
 from aot_tune.render.recipe import Recipe
 from aot_tune.spec import dims
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import kill_running
 from aot_tune.triton.messages import CompileRequest
 
 pytestmark = pytest.mark.alone

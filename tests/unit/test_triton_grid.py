@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import triton_launch as tl
 
-from aot_tune.errors import RenderError, SpecError
 from aot_tune.render.triton_grid import print_expr
 from aot_tune.spec import (
     Buffer,
@@ -31,6 +30,7 @@ from aot_tune.spec import (
     where,
 )
 from aot_tune.spec.expr import _BINARY
+from aot_tune.support.errors import RenderError, SpecError
 
 B, S, H, D = dims("B S H D")
 SYMBOLIC = SimpleNamespace(cdiv=ceildiv, power=next_power_of_2, processors=device("multiprocessors"))

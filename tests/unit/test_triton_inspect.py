@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, pointer, request
 
-from aot_tune.errors import ToolchainError
 from aot_tune.spec import Expr, dims, stride
+from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import inspect
 from aot_tune.triton.messages import Given, InspectRequest, ProblemFacts
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, integer, pointer, request
 
 from aot_tune.compile import target_by_name
-from aot_tune.errors import ToolchainError
 from aot_tune.inspection import inspect_functions
 from aot_tune.library import bundled_templates, load_operators
 from aot_tune.render.specialize import specialized_pins
@@ -33,6 +32,7 @@ from aot_tune.spec import (
     dims,
     problem,
 )
+from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.devices import DEVICES, device_of, target_of
 from aot_tune.triton.installed import check_version, find_triton
 

@@ -11,7 +11,6 @@ import pytest
 import triton_launch as tl
 from numpy.lib.stride_tricks import as_strided
 
-from aot_tune.errors import RenderError
 from aot_tune.spec import (
     Attribute,
     Buffer,
@@ -31,6 +30,7 @@ from aot_tune.spec import (
     stride,
     where,
 )
+from aot_tune.support.errors import RenderError
 
 A, B, C = dims("A B C")
 

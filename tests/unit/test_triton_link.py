@@ -11,7 +11,7 @@ import triton_launch as tl
 
 from aot_tune.compile.triton_link import functions_of
 from aot_tune.compile.triton_object import LAUNCHER
-from aot_tune.errors import ToolchainError
+from aot_tune.support.errors import ToolchainError
 
 CALLS = """\
 struct DLTensor { void* data; };

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.errors import RenderError, SpecError
 from aot_tune.render import Rendered, requirements
 from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.specialize import guards, plain_pins, specialized_pins
@@ -35,6 +34,7 @@ from aot_tune.spec import (
     where,
 )
 from aot_tune.spec import target as target_fact
+from aot_tune.support.errors import RenderError, SpecError
 
 GOLDEN = Path(__file__).parent / "golden" / "triton"
 BASELINE = Target(name="cuda-ptx_80", family="cuda", level=80)

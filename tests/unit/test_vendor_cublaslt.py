@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cublaslt_stand_in import build_stub
 
-from aot_tune.errors import SpecError
+from aot_tune.support.errors import SpecError
 from aot_tune.vendor import cublaslt
 from aot_tune.vendor.cublaslt import Product, serves
 from aot_tune.vendor.estimate import Estimate, estimate_for

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from aot_tune.compile.triton import TritonToolchain
-from aot_tune.errors import ToolchainError
 from aot_tune.spec import Expr, stride
+from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts

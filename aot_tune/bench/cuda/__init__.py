@@ -14,7 +14,7 @@ from aot_tune.bench.cuda.monitor import GpuMonitor
 from aot_tune.bench.cuda.nvml import open_gpu
 from aot_tune.bench.family import Monitor, Role, Session
 from aot_tune.bench.records import Device, GpuTiming, Policy, digest_of
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 if TYPE_CHECKING:
     from aot_tune.compile.cuda_devices import DeviceQuery

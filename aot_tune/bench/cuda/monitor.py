@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from aot_tune.bench.cuda.nvml import POWER_CAP, REASONS, Gpu
 from aot_tune.bench.records import Device, DeviceState, GpuTiming
-from aot_tune.errors import WorkerError
+from aot_tune.support.errors import WorkerError
 
 __all__ = ["GpuMonitor"]
 

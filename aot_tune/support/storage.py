@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from aot_tune.errors import CacheError, OptionError, WorkerError, did_you_mean
+from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_you_mean
 
 __all__ = [
     "DISK_ERRORS",

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from aot_tune.storage import new_temporary
+from aot_tune.support.storage import new_temporary
 
 __all__ = ["folder_digest", "put_folder"]
 

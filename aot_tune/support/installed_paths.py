@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from aot_tune.errors import BuildError
+from aot_tune.support.errors import BuildError
 
 __all__ = ["BUNDLED_MODULE", "BUNDLED_PREFIX", "cmake_dir", "include_dir", "installed_report"]
 
@@ -15,7 +15,7 @@ BUNDLED_MODULE = "aot_tune.ops"
 BUNDLED_PREFIX = "aot_tune"
 """What the names of their C functions begin with."""
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _installed(relative: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.storage import CorruptError, OtherSchemaError, private_folder, replace_file, seal, unseal
+from aot_tune.support.storage import CorruptError, OtherSchemaError, private_folder, replace_file, seal, unseal
 
 __all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before"]
 
