@@ -12,7 +12,7 @@ from typing import Any
 
 from scikit_build_core import build as _backend
 
-from aot_tune.requirements import build_requirements
+from aot_tune.plan.requirements import build_requirements
 
 __all__ = [
     "build_editable",

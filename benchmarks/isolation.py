@@ -34,7 +34,7 @@ from aot_tune.bench.family import Role, family
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.plan import read_plan
+from aot_tune.plan.library_plan import read_plan
 from aot_tune.spec import Problem, all_of
 from aot_tune.support.progress import Progress
 

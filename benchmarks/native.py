@@ -82,8 +82,8 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
     """
     from aot_tune import ops
     from aot_tune.compile.cxx import TOOLCHAIN
-    from aot_tune.library import bundled_templates, load_operator
     from aot_tune.render import Candidate, Renderer
+    from aot_tune.spec.load_operators import bundled_templates, load_operator
 
     choice = ops.explain(operator, **dims)
     table = next(o for o in ops.manifest()["operators"] if o["name"] == operator)

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 import aot_tune
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.report import Report
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 __all__ = ["Tuned", "cut_templates", "forget_measurements", "plan", "spread_out", "tune", "write_templates"]
 

@@ -32,7 +32,7 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.story import variant_name
 from aot_tune.pipeline.vendors import vendor_entries
-from aot_tune.plan import read_plan
+from aot_tune.plan.library_plan import read_plan
 from aot_tune.spec import Problem, Target
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.progress import Progress

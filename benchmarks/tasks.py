@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 try:
-    from aot_tune.library import bundled_templates, load_operator
     from aot_tune.spec import Operator, Problem, problem
+    from aot_tune.spec.load_operators import bundled_templates, load_operator
 except ImportError as error:
     raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
 

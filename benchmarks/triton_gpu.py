@@ -27,8 +27,8 @@ from gpu_race import Contender, race
 from triton_build import EXAMPLE, Built, Prober, build, read_operator
 
 from aot_tune.compile import native_targets
-from aot_tune.library import bundled_templates, operator_folders
 from aot_tune.spec import Operator, Problem, all_of, problem
+from aot_tune.spec.load_operators import bundled_templates, operator_folders
 from aot_tune.triton.load import load
 
 __all__ = ["PARTS"]

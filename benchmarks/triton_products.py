@@ -17,7 +17,7 @@ from typing import Any
 from gpu_tables import Verdict
 from projects import cut_templates, tune
 
-from aot_tune.library import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 __all__ = ["LEAST_ROWS", "products", "verdicts_of"]
 

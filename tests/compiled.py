@@ -11,8 +11,8 @@ from typing import Any
 
 from aot_tune.bench import Bench, Entry, Measurement, Prepared
 from aot_tune.bench.checks import derived_checks
-from aot_tune.library import load_operator
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 
 __all__ = ["Bed", "CompiledBed"]
 

@@ -18,11 +18,11 @@ from environments import ROOT, environment, run
 from aot_tune.bench import Device, Measurement, Policy, policy_for
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.library import load_operator
 from aot_tune.link.elf import Image
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for
 from aot_tune.report import Report
 from aot_tune.spec import Operator, Target
+from aot_tune.spec.load_operators import load_operator
 
 TWICE = ROOT / "tests" / "gpu" / "templates" / "twice"
 TARGETS = ("cuda-sm_80", "cuda-sm_90a", "cuda-sm_120a")

@@ -19,8 +19,8 @@ from aot_tune.bench.records import Policy
 from aot_tune.bench.reference import write_truth
 from aot_tune.bench.state import ProblemState
 from aot_tune.bench.verify import Bits, WorkspaceError, inspect, same_bits, unsteady, verify, workspace_for
-from aot_tune.library import load_operator
 from aot_tune.spec import Operator
+from aot_tune.spec.load_operators import load_operator
 
 __all__ = ["CpuSession"]
 

@@ -19,7 +19,7 @@ from aot_tune.bench.channel import ClosedError, read_frame, write_frame
 from aot_tune.bench.family import Emit, Session, family
 from aot_tune.bench.records import WORKER_FAULT
 from aot_tune.bench.setup import Setup
-from aot_tune.library import MODULE_PREFIX
+from aot_tune.spec.load_operators import MODULE_PREFIX
 from aot_tune.support import processes
 
 __all__ = ["main"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.compile.cuda_toolkit import find_cutlass
-from aot_tune.options import OPTIONS, misspelt
+from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
@@ -30,8 +30,8 @@ def examine(*, verbose: bool = False) -> int:
     from aot_tune.bench import features
     from aot_tune.bench.cpu import usable_cores
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
-    from aot_tune.library import bundled_templates, load_operators
-    from aot_tune.plan import devices
+    from aot_tune.plan.library_plan import devices
+    from aot_tune.spec.load_operators import bundled_templates, load_operators
 
     problems = 0
     print(f"python     {sys.version.split()[0]} at {sys.executable}")

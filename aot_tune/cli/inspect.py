@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from aot_tune.options import markdown_table
+from aot_tune.plan.options import markdown_table
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from aot_tune.plan import Request, make_plan, write_plan
+from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import OptionError
 from aot_tune.support.wall_clock import note_configured, note_linked
 

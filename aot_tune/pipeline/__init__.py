@@ -20,7 +20,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.single import try_candidate
 from aot_tune.pipeline.tune import tune
 from aot_tune.pipeline.verification import verified_beside, verify_shipped
-from aot_tune.plan import Plan, read_plan
+from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError

@@ -17,7 +17,7 @@ from aot_tune.database.identity import digest
 from aot_tune.database.values import plain_value
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.session import Session, baseline_versions
-from aot_tune.plan import Paths
+from aot_tune.plan.library_plan import Paths
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.folders import folder_digest
 from aot_tune.support.own_modules import HOOKS, STANDARD, file_of

@@ -18,13 +18,13 @@ from aot_tune.database import (
     update,
     without,
 )
-from aot_tune.library import load_operator
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
 from aot_tune.pipeline.recorded import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.recording import NOTES
 from aot_tune.render import Candidate
 from aot_tune.spec import Kernel, Operator
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.support.folders import folder_digest, put_folder
 from aot_tune.support.storage import new_temporary

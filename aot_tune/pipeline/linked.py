@@ -28,7 +28,7 @@ from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.story import variant_name
 from aot_tune.pipeline.turns import Turns, in_turns, unavailable
 from aot_tune.pipeline.verification import served_by
-from aot_tune.plan import read_plan
+from aot_tune.plan.library_plan import read_plan
 from aot_tune.select import rank
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import BuildError, CacheError, WorkerError

@@ -38,7 +38,7 @@ from aot_tune.pipeline.inputs import (
 )
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.session import Session
-from aot_tune.plan import Paths
+from aot_tune.plan.library_plan import Paths
 from aot_tune.report import Report
 from aot_tune.spec import all_of
 from aot_tune.support.errors import CacheError

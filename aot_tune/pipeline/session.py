@@ -33,15 +33,15 @@ from aot_tune.compile.build import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.inspection import with_inspections
-from aot_tune.library import load_operators
-from aot_tune.options import effort_limit
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.transfer import winners_elsewhere
-from aot_tune.plan import Paths, Plan, devices
+from aot_tune.plan.library_plan import Paths, Plan, devices
+from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench import Device, Measurement
-from aot_tune.library import bundled_templates, operator_folders
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.pipeline.vendors import vendor_entries
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
 from aot_tune.report import format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.spec import problem as make_problem
+from aot_tune.spec.load_operators import bundled_templates, operator_folders
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
 

@@ -16,9 +16,9 @@ from aot_tune.bench import Check
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.reference import EXACT, read_truth, write_truth
 from aot_tune.compile import target_by_name
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Operator, problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TEMPLATES = bundled_templates()
 TARGET = target_by_name("cpu-x86-64")

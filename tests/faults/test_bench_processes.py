@@ -305,7 +305,7 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
 ) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.library import load_operator\n"
+        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.spec.load_operators import load_operator\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
@@ -360,7 +360,7 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
     code = (
         "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "from pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.library import load_operator\n"
+        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.spec.load_operators import load_operator\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"

@@ -8,8 +8,8 @@ import pytest
 from compiled import CompiledBed
 
 from aot_tune.compile import target_by_name
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Renderer, candidate_for, requirements
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TEMPLATES = bundled_templates()
 TARGET = target_by_name("cpu-x86-64")

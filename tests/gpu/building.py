@@ -16,9 +16,9 @@ from environments import ROOT, environment, run
 
 from aot_tune.bench import Bench, Entry, Measurement, Policy, Prepared, identify, policy_for
 from aot_tune.compile import native_targets, toolchain_for
-from aot_tune.library import load_operator
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 BUDGET = os.environ.get("AOT_TUNE_GPU_TEST_BUDGET", "180")

@@ -22,8 +22,8 @@ from chains import chained
 from draws import Drawn, calls_of, guards_of, odd_problems, refusing
 from problems import Case
 
-from aot_tune.library import load_operator
 from aot_tune.spec import Expr, Operator, problem
+from aot_tune.spec.load_operators import load_operator
 
 BF16 = {"T": "bf16"}
 

@@ -24,11 +24,11 @@ from aot_tune.compile import generic_targets, target_by_name, toolchain_for
 from aot_tune.compile.triton import TritonToolchain
 from aot_tune.database import OperatorDatabase, load_databases, problem_key
 from aot_tune.inspection import inspect_functions, with_inspections
-from aot_tune.library import load_operator
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.story import variant_name
 from aot_tune.render import Renderer
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.installed import find_triton
 

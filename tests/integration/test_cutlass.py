@@ -8,8 +8,8 @@ import pytest
 
 from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import ToolchainError
 
 HOPPER = target_by_name("cuda-sm_90a")

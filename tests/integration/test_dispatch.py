@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from environments import Venv
 
-from aot_tune.library import load_operators
 from aot_tune.report import OperatorReport, Report
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.load_operators import load_operators
 
 NAMES = ["gemm", "layer_norm", "rms_norm", "silu_mul", "softmax"]
 

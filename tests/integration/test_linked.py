@@ -17,9 +17,9 @@ from project import Project
 from aot_tune.bench import Bench, Policy, policy_for, verify_linked
 from aot_tune.bench.cuda import device_of
 from aot_tune.bench.objects import Arguments, LoadError, load
-from aot_tune.library import load_operator
 from aot_tune.pipeline import verify_library
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError
 
 FAULTS = {

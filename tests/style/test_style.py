@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.options import OPTIONS, markdown_table
+from aot_tune.plan.options import OPTIONS, markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent

@@ -11,9 +11,9 @@ from pathlib import Path
 from precompiled import include
 
 from aot_tune.compile.cuda_targets import TARGETS, code_flags
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 HOST = Path(__file__).parent / "cuda_on_host"
 ELEMENTS = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from aot_tune.bench import Check
 from aot_tune.bench.buffers import PLACEMENTS, Placement, Region
 from aot_tune.bench.inputs import draw, fill, storage_extent
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 ROOT = Path(__file__).resolve().parents[2]
 placements = st.sampled_from(PLACEMENTS)
@@ -121,7 +121,7 @@ def test_an_empty_tensor_has_no_storage() -> None:
 def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
     code = (
         "import sys, json, hashlib\nfrom aot_tune.bench import Check\nfrom aot_tune.bench.inputs import draw\n"
-        "from aot_tune.library import bundled_templates, load_operator\nfrom aot_tune.spec import problem\n"
+        "from aot_tune.spec.load_operators import bundled_templates, load_operator\nfrom aot_tune.spec import problem\n"
         "op = load_operator(bundled_templates() / 'gemm')\n"
         "check = Check(problem=problem(M=3, N=5, K=7, present=['bias']))\n"
         "digest = lambda t: hashlib.sha256(draw(op, check, t, 35, 7).tobytes()).hexdigest()\n"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from aot_tune.bench import Policy
 from aot_tune.bench.checks import checks_for, derived_checks, oddest_checks
 from aot_tune.bench.inputs import storage_extent
-from aot_tune.library import bundled_templates, load_operator, operator_folders
 from aot_tune.spec import (
     Expr,
     Operator,
@@ -27,6 +26,7 @@ from aot_tune.spec import (
     where,
 )
 from aot_tune.spec.checks import check_problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
 FOLDERS = operator_folders([bundled_templates()])
 GEMM = load_operator(bundled_templates() / "gemm")

@@ -23,8 +23,8 @@ from aot_tune.bench.cuda.truth import (  # noqa: E402
     write_reference,
 )
 from aot_tune.bench.inputs import draw  # noqa: E402
-from aot_tune.library import bundled_templates, load_operator  # noqa: E402
 from aot_tune.spec import Problem, problem  # noqa: E402
+from aot_tune.spec.load_operators import bundled_templates, load_operator  # noqa: E402
 
 HOST = torch.device("cpu")
 

@@ -23,7 +23,7 @@ from aot_tune.bench.findings import Findings, Once
 from aot_tune.bench.preparation import Preparation
 from aot_tune.bench.process import DiedError
 from aot_tune.bench.records import WORKER_FAULT
-from aot_tune.library import bundled_templates, load_operator
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import WorkerError
 
 FOLDER = bundled_templates() / "softmax"

@@ -17,7 +17,6 @@ from aot_tune.bench.inputs import draw, storage_extent
 from aot_tune.bench.records import Check
 from aot_tune.bench.reference import logical_inputs
 from aot_tune.database import operator_digest
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.spec import (
     IntegerSums,
     Kernel,
@@ -37,6 +36,7 @@ from aot_tune.spec import (
     sparse,
     uniform,
 )
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import SpecError
 
 N = dims("N")[0]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from aot_tune.bench import Check
 from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, publish, read_truth, write_truth
 from aot_tune.bench.verify import FAR_OFF, compare
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 OUT = Tensor("out", (4, 4), output=True)
 

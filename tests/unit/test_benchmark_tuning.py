@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aot_tune.library import load_operator
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import WorkerError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune import requirements
-from aot_tune.requirements import build_requirements, chosen, visible_gpus
+from aot_tune.plan import requirements
+from aot_tune.plan.requirements import build_requirements, chosen, visible_gpus
 
 WHEELS = ["nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl"]
 CUTLASS, TORCH = "nvidia-cutlass", "torch"
@@ -183,7 +183,7 @@ def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
         "        if name.split('.')[0] in ('msgspec', 'numpy', 'jinja2', 'filelock', 'elftools', 'torch'):\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, No())\n"
-        "import aot_tune.requirements\n"
+        "import aot_tune.plan.requirements\n"
     )
     subprocess.check_call([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2])
 

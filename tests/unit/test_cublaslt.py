@@ -11,11 +11,11 @@ import pytest
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import RenderError
 
 OPERATOR = load_operator(bundled_templates() / "gemm")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from cublaslt_stand_in import RECORDED, TARGET, UNAVAILABLE, build_stub, call, compile_shared
 
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Rendered, Renderer, candidate_for, requirements
 from aot_tune.spec import problem
 from aot_tune.spec.expr import all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.vendor.cublaslt import Product
 
 OPERATOR = load_operator(bundled_templates() / "batched_gemm")

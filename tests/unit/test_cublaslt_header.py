@@ -14,7 +14,7 @@ import jinja2
 import pytest
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.library import bundled_templates
+from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
 from aot_tune.vendor import library
 from aot_tune.vendor.tiles import CLUSTERS, tile_sizes

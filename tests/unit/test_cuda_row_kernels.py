@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from precompiled import include
 
 from aot_tune.compile.cuda_targets import TARGETS, code_flags
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, Tensor
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 HOST = Path(__file__).parent / "cuda_rows_on_host"
 GOLDEN = Path(__file__).parent / "golden" / "cuda" / "softmax_generic.cu"

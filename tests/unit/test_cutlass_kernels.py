@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from aot_tune.compile.cuda_targets import TARGETS
-from aot_tune.library import bundled_templates, load_operator
-from aot_tune.options import effort_limit
+from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table
 from aot_tune.spec.expr import all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 OPERATORS = {name: load_operator(bundled_templates() / name) for name in ("gemm", "batched_gemm")}
 TARGET = {t.name: t for t in TARGETS}

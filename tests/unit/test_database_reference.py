@@ -13,7 +13,7 @@ from environments import ROOT
 
 from aot_tune.database import operator_digest
 from aot_tune.database.reference import used_elsewhere
-from aot_tune.library import load_operator
+from aot_tune.spec.load_operators import load_operator
 
 OPERATOR = """
 import functools
@@ -189,7 +189,7 @@ def test_all_processes_agree(tmp_path: Path) -> None:
     """Whatever the order of their sets, and wherever objects lie."""
     folder = write(tmp_path)
     code = (
-        "from pathlib import Path; from aot_tune.library import load_operator;"
+        "from pathlib import Path; from aot_tune.spec.load_operators import load_operator;"
         "from aot_tune.database import operator_digest;"
         f"print(operator_digest(load_operator(Path({str(folder)!r}))))"
     )

@@ -12,7 +12,7 @@ from project import OPERATOR
 
 from aot_tune.database.identity import digest
 from aot_tune.database.values import UnlistedError, plain_value
-from aot_tune.library import load_operator
+from aot_tune.spec.load_operators import load_operator
 
 ELSEWHERE = """
 import os

@@ -13,13 +13,13 @@ import pytest
 from aot_tune.bench import Device, Measurement, Policy, policy_for
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.library import load_operator, load_operators, without_backends
 from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.recorded import recorded_evidence
 from aot_tune.pipeline.session import Session
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec.load_operators import load_operator, load_operators, without_backends
 from aot_tune.support.errors import OptionError, ToolchainError
 from aot_tune.support.progress import Progress
 

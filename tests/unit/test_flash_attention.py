@@ -19,9 +19,9 @@ from test_cuda_row_kernels import Stored, build_for_host, decode
 
 from aot_tune.bench.checks import derived_checks
 from aot_tune.compile.cuda_targets import TARGETS, code_flags
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Target, problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TEMPLATES = bundled_templates()
 OP = load_operator(TEMPLATES / "flash_attention")

@@ -9,7 +9,7 @@ import pytest
 from aot_tune.bench import Policy, caution_of, devices, identify, policy_for, runs_on
 from aot_tune.bench.family import family
 from aot_tune.pipeline.session import Session
-from aot_tune.plan import Plan, Request, make_plan
+from aot_tune.plan.library_plan import Plan, Request, make_plan
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.progress import Progress
 

@@ -10,9 +10,9 @@ import pytest
 
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.inspection import inspect_functions, with_inspections
-from aot_tune.library import load_operators
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.spec import Descriptor, Inspection, KernelParameter, Operator
+from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
 from aot_tune.triton.messages import Answer, Fault, InspectRequest

@@ -14,10 +14,10 @@ import linked
 import numpy as np
 import pytest
 
-from aot_tune.library import bundled_templates, load_operators
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.link.decision import fact_printer
 from aot_tune.spec import Facts, all_of, problem
+from aot_tune.spec.load_operators import bundled_templates, load_operators
 
 SCRIPT = """
 import json, sys

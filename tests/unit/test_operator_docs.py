@@ -10,8 +10,8 @@ import numpy as np
 import aot_tune.spec as spec
 from aot_tune.bench.checks import derived_checks
 from aot_tune.bench.reference import read_truth, write_truth
-from aot_tune.library import load_operator
 from aot_tune.spec import generators
+from aot_tune.spec.load_operators import load_operator
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "operators.md").read_text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.options import OPTIONS, markdown_table, misspelt, resolve
+from aot_tune.plan.options import OPTIONS, markdown_table, misspelt, resolve
 from aot_tune.support.errors import OptionError
 
 

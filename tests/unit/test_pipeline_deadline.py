@@ -24,7 +24,7 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.search import Budget
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.progress import Progress

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from aot_tune import pipeline
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.pipeline.finish import without_epilogue
 from aot_tune.spec import problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TEMPLATES = bundled_templates()
 

@@ -26,7 +26,7 @@ from aot_tune.pipeline.inputs import build_key, recorded_digest
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.repeat import Repeats, _unanswered
 from aot_tune.pipeline.session import Session
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.report import Report
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress

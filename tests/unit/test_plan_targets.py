@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune import plan
 from aot_tune.bench.cuda import device_of
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
 from aot_tune.compile.cuda_targets import TARGETS, best_targets
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.pipeline import session as sessions
-from aot_tune.preflight import idle_kernels
+from aot_tune.plan import library_plan as plan
+from aot_tune.plan.preflight import idle_kernels
 from aot_tune.spec import Kernel, stride
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import OptionError, ToolchainError
 from aot_tune.support.progress import Progress
 

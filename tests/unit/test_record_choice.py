@@ -11,12 +11,12 @@ from databases import DEVICE, a_database
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
-from aot_tune.library import bundled_templates, load_operator
-from aot_tune.options import resolve
 from aot_tune.pipeline.recorded import _most_fitting, _others_fix, _with_a_choice, recorded_evidence
-from aot_tune.plan import _targets
-from aot_tune.preflight import check_devices
+from aot_tune.plan.library_plan import _targets
+from aot_tune.plan.options import resolve
+from aot_tune.plan.preflight import check_devices
 from aot_tune.spec import Target
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import OptionError
 
 GEMM = load_operator(bundled_templates() / "gemm")

@@ -21,7 +21,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.transfer import winners_elsewhere
 from aot_tune.pipeline.tune import tune
-from aot_tune.plan import Request, make_plan
+from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Candidate, Rendered, resolved
 from aot_tune.spec import Config, Kernel, Parameter, Problem
 from aot_tune.support.progress import Progress

@@ -9,12 +9,12 @@ import pytest
 
 from aot_tune.bench import derived_checks
 from aot_tune.cli.main import main
-from aot_tune.library import bundled_templates, load_operators
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.single import again, problem_named
 from aot_tune.pipeline.story import variant_name
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Operator, Target
+from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.errors import OptionError
 
 OWN = """

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aot_tune.library import bundled_templates, load_operator, load_operators
 from aot_tune.spec import (
     AddTensor,
     Attribute,
@@ -36,6 +35,7 @@ from aot_tune.spec import (
     uniform,
     where,
 )
+from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
 from aot_tune.spec.reference import activation
 from aot_tune.support.errors import SpecError
 

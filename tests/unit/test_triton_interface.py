@@ -17,7 +17,6 @@ from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, integer, point
 
 from aot_tune.compile import target_by_name
 from aot_tune.inspection import inspect_functions
-from aot_tune.library import bundled_templates, load_operators
 from aot_tune.render.specialize import specialized_pins
 from aot_tune.spec import (
     Config,
@@ -32,6 +31,7 @@ from aot_tune.spec import (
     dims,
     problem,
 )
+from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.devices import DEVICES, device_of, target_of
 from aot_tune.triton.installed import check_version, find_triton

@@ -26,7 +26,6 @@ from aot_tune.bench.inputs import draw
 from aot_tune.bench.records import Check
 from aot_tune.compile import target_by_name
 from aot_tune.compile.cuda_targets import TARGETS
-from aot_tune.library import bundled_templates, load_operator
 from aot_tune.render import Candidate
 from aot_tune.render.binding import bind
 from aot_tune.render.recipe import Recipe, read_recipe
@@ -43,6 +42,7 @@ from aot_tune.spec import (
     Target,
     all_of,
 )
+from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 TEMPLATES = bundled_templates()
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")

@@ -30,8 +30,8 @@ from aot_tune.bench.cuda.verify import Bits, Runner, WorkspaceError, Workspaces,
 from aot_tune.bench.family import Emit, Role
 from aot_tune.bench.objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.records import Device, Policy, Status
-from aot_tune.library import load_operator
 from aot_tune.spec import Operator
+from aot_tune.spec.load_operators import load_operator
 
 __all__ = ["CudaSession", "make_session"]
 

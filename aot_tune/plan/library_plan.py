@@ -28,11 +28,11 @@ from aot_tune.compile import (
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.inspection import Inspections, inspect_functions, with_inspections
-from aot_tune.library import bundled_templates, load_operators
-from aot_tune.options import Options, misspelt, resolve
-from aot_tune.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
+from aot_tune.plan.options import Options, misspelt, resolve
+from aot_tune.plan.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
+from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
 from aot_tune.support.own_modules import project_files
@@ -326,7 +326,7 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
 def _input_files(
     roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
 ) -> list[Path]:
-    files = {p for p in Path(__file__).resolve().parent.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    files = {p for p in Path(__file__).resolve().parents[1].rglob("*") if p.suffix in (".py", ".cpp", ".h")}
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
         for folder, folders, names in os.walk(root):
@@ -344,7 +344,7 @@ def _input_files(
 
 def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     """Digest of names and contents; a file's name is taken below the folder it was found in."""
-    bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parent]
+    bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parents[1]]
     lines = []
     for path in files:
         resolved = path.resolve()

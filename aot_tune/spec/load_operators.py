@@ -35,7 +35,7 @@ MODULE_PREFIX = "_aot_tune_operator_"
 
 def bundled_templates() -> Path:
     """The folder of the operators that ship with the project, installed or in a source tree."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "templates"
     return installed if installed.is_dir() else package.parent / "templates"
 
