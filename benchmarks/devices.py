@@ -24,8 +24,8 @@ from typing import TextIO
 
 from projects import forget_measurements, tune, write_templates
 
-from aot_tune.bench import devices as devices_of
-from aot_tune.bench.cpu import usable_cores
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.devices.family import devices as devices_of
 
 __all__ = ["main", "rate"]
 

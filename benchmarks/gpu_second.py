@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from aot_tune.bench.objects import Arguments
+from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import Call, Operator, Problem
 
 __all__ = ["Bound", "SecondLibrary"]

@@ -28,9 +28,12 @@ from typing import Any, TextIO
 
 from projects import plan, write_templates
 
-from aot_tune.bench import Bench, Device, messages
-from aot_tune.bench import Entry as Entrant
-from aot_tune.bench.family import Role, family
+from aot_tune.bench.devices.family import Role
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.worker.session_protocol import session_of
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -63,10 +66,9 @@ class Here:
     """A pool without processes: no sandbox, no deadlines."""
 
     def __init__(self, bench: Bench) -> None:
-        sessions = family(bench.device.family).session
         bench.findings.folder.mkdir(parents=True, exist_ok=True)
         self.deaths = 0
-        self._workers = {r: _Worker(sessions(bench.policy, r, bench.device), r) for r in ("candidate", "framework")}
+        self._workers = {r: _Worker(session_of(bench.policy, r, bench.device), r) for r in ("candidate", "framework")}
 
     def __enter__(self) -> Here:
         return self
@@ -203,7 +205,7 @@ def compare(options: argparse.Namespace, folder: Path, say: TextIO) -> dict[str,
 
     def here() -> Bench:
         bench = workers()
-        bench.pool = Here(bench)  # type: ignore[assignment]
+        bench.context.pool = Here(bench)  # type: ignore[assignment]
         return bench
 
     found: dict[str, dict[str, list[float]]] = {w: {"start": [], "measuring": []} for w in ("workers", "here")}

@@ -17,7 +17,7 @@ def describe(threads: int) -> dict[str, Any]:
     import torch
 
     from aot_tune import ops
-    from aot_tune.bench.cpu import cpu_identity, usable_cores
+    from aot_tune.bench.devices.cpu import cpu_identity, usable_cores
 
     identity = cpu_identity()
     manifest = ops.manifest()

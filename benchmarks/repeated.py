@@ -26,7 +26,8 @@ import msgspec
 from projects import Tuned, forget_measurements, tune, write_templates
 from stats import Timing
 
-from aot_tune.bench import Bench, without_drift
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.times import without_drift
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -155,7 +156,7 @@ class _Long:
 
     def _bench(self, rules: Mapping[str, int]) -> Bench:
         bench = self._lazy.get()
-        bench.policy = msgspec.structs.replace(self._session.policy_of(self.target.family), **rules)
+        bench.context.policy = msgspec.structs.replace(self._session.policy_of(self.target.family), **rules)
         return bench
 
     def _problem(self, loaded: LoadedOperator, name: str) -> Problem:

@@ -29,11 +29,13 @@ from typing import Any
 from search import percentile
 from spaces import RecordedSpace, find_spaces, read_space
 
-from aot_tune.bench import Check, Measurement, Policy, Prepared, messages, policy_for
-from aot_tune.bench import Entry as Entrant
-from aot_tune.bench.attempt import Remarks
-from aot_tune.bench.race import Race
-from aot_tune.bench.timing import screen
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.race import Race
+from aot_tune.bench.host.remarks import Remarks
+from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check, Measurement, Policy, Prepared
+from aot_tune.bench.worker.cpu.timing import screen
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measure import finalists
@@ -133,7 +135,7 @@ class _Device:
 
     def measurement(self, _prepared: Prepared, candidate: str, digest: str, **fields: Any) -> Measurement:
         return Measurement(
-            candidate=candidate, object=digest, problem=PROBLEM, device="recorded", policy=self.policy.digest, **fields
+            candidate=candidate, code=digest, problem=PROBLEM, device="recorded", policy=self.policy.digest, **fields
         )
 
 

@@ -61,7 +61,7 @@ def installed_operator(name: str) -> Operator:
 
 def last_cache_bytes() -> int:
     """Bytes of the last cache level."""
-    from aot_tune.bench.cpu import last_cache_bytes as known
+    from aot_tune.bench.devices.cpu import last_cache_bytes as known
 
     return int(known())
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from aot_tune.bench import Bench, Entry, Measurement, Prepared
-from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 

@@ -31,8 +31,9 @@ LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all processes of a run share what g++ made, whatever folder it was made in."""
-    assert config.cache is not None
-    os.environ.setdefault("CCACHE_DIR", str(config.cache.mkdir("ccache")))
+    cache = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
+    if cache is not None:
+        os.environ.setdefault("CCACHE_DIR", str(cache.mkdir("ccache")))
     os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 from environments import ROOT, environment, run
 
-from aot_tune.bench import Device, Measurement, Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import Image

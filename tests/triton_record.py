@@ -12,7 +12,8 @@ from pathlib import Path
 from cuda_project import device_of
 from environments import ROOT
 
-from aot_tune.bench import Measurement, Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, generic_targets, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.inspection import inspect_functions, with_inspections

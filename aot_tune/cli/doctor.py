@@ -27,11 +27,11 @@ def examine(*, verbose: bool = False) -> int:
     Args:
         verbose: also all that identifies compilers and devices, as records hold it.
     """
-    from aot_tune.bench import features
-    from aot_tune.bench.cpu import usable_cores
+    from aot_tune.bench.devices.cpu import usable_cores
     from aot_tune.compile import families_of, native_targets, parallel_compiles, toolchain_for, toolchains
     from aot_tune.plan.library_plan import devices
     from aot_tune.spec.load_operators import bundled_templates, load_operators
+    from aot_tune.support.kernel_features import features
 
     problems = 0
     print(f"python     {sys.version.split()[0]} at {sys.executable}")

@@ -7,9 +7,16 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.records import Device, Measurement, Status
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.compile.records import CompileStatus
-from aot_tune.database.records import BASELINE, CandidateRecord, OperatorDatabase, canonical_database, rounded, spread
+from aot_tune.database.records import (
+    BASELINE,
+    CandidateRecord,
+    OperatorDatabase,
+    canonical_database,
+    half_width,
+    rounded,
+)
 from aot_tune.render import Candidate
 from aot_tune.spec import ConfigValue, Problem
 from aot_tune.support.errors import DatabaseError
@@ -177,7 +184,7 @@ def _measurement_line(m: Measurement) -> _Measurement:
         status=m.status,
         reason=m.reason,
         ns=None if m.ns is None else rounded(m.ns),
-        spread=None if m.ns is None else spread(samples),
+        spread=None if m.ns is None else half_width(samples),
         error=m.error,
         bitwise=m.bitwise,
         overhead=m.overhead,

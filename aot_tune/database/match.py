@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from aot_tune.bench.records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.database.identity import problem_key
 from aot_tune.database.records import BASELINE, OperatorDatabase
 from aot_tune.spec import Problem

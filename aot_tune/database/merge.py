@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database.identity import problem_key
 from aot_tune.database.records import BASELINE, OperatorDatabase, canonical_database
 from aot_tune.spec import Problem

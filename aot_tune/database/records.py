@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.records import Device, Measurement, Policy
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile.records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import canonical, problem_key
 from aot_tune.render import Candidate, Rendered
@@ -21,9 +21,9 @@ __all__ = [
     "CandidateRecord",
     "OperatorDatabase",
     "as_recorded",
+    "half_width",
     "make_database",
     "rounded",
-    "spread",
 ]
 
 BASELINE = "baseline:"
@@ -169,7 +169,7 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
     )
 
 
-def spread(samples: Iterable[float]) -> float:
+def half_width(samples: Iterable[float]) -> float:
     """Half the width between the quartiles, in the unit of the samples; 0 for fewer than two."""
     values = sorted(samples)
     if len(values) < 2:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database.begun import Begun
 from aot_tune.database.identity import digest, problem_key
 from aot_tune.spec import Problem

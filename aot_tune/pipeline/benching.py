@@ -14,8 +14,9 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from aot_tune.bench import Bench, Device
-from aot_tune.bench import Entry as Entrant
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shared import Shared

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from functools import partial
 from types import TracebackType
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measure import Measurer

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from aot_tune.bench import Measurement, without_drift
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.times import median_error, without_drift
 from aot_tune.compile import Object
 from aot_tune.pipeline.guards import Conditions
 from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 
-__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "spread", "tie_band"]
+__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "tie_band"]
 
 
 _LEFT_OUT = 1.03
@@ -303,17 +304,6 @@ def is_baseline(candidate: str) -> bool:
     return candidate.startswith("baseline:")
 
 
-def spread(measurement: Measurement) -> float:
-    """Interquartile range of the samples over their median; 0 for fewer than four."""
-    samples = measurement.final or measurement.screen
-    if len(samples) < 4:
-        return 0.0
-    low, middle, high = statistics.quantiles(samples, n=4)
-    return (high - low) / middle if middle > 0 else math.inf
-
-
 def tie_band(best: Measurement) -> float:
     """Relative gain below which a difference is noise: 1 %, or twice the standard error of the best's median."""
-    count = len(best.final or best.screen)
-    # A median's standard error is about 0.93 interquartile ranges over the root of the count, for normal noise.
-    return max(0.01, 2 * 0.93 * spread(best) / math.sqrt(count)) if count else 0.01
+    return max(0.01, 2 * median_error(best.final or best.screen))

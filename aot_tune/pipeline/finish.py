@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, caution_of
+from aot_tune.bench.devices.family import caution_of
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
 from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.database import (
     OperatorDatabase,
     make_database,

@@ -19,7 +19,9 @@ from typing import NoReturn
 
 import msgspec
 
-from aot_tune.bench import Check, Device, Measurement, digest_of, oddest_checks, verify_linked
+from aot_tune.bench.host.odd_problems import oddest_checks
+from aot_tune.bench.host.verify_in_library import verify_linked
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.benching import LazyBench
@@ -221,7 +223,7 @@ def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Mea
     loaded, bench = session.operators[one.operator], lazy.get()
     prepared = [bench.prepare(loaded.folder, loaded.operator, check) for check in one.checks]
     function = f"{session.plan.prefix}_{one.operator}"
-    return verify_linked(bench, library, function, f"{one.operator}:{one.variant}", prepared)
+    return verify_linked(bench.context, library, function, f"{one.operator}:{one.variant}", prepared)
 
 
 class _Memory:

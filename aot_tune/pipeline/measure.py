@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from aot_tune.bench import Measurement, Prepared, runs_on
+from aot_tune.bench.devices.family import runs_on
+from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline

@@ -9,9 +9,10 @@ from functools import partial
 
 import msgspec
 
-from aot_tune.bench import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.times import median_error
 from aot_tune.pipeline.crew import Crew
-from aot_tune.pipeline.evidence import Entry, Evidence, spread
+from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
@@ -71,18 +72,16 @@ def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float
     middle = statistics.median_low(_ns(m) for m in times.values())
     base = next(m for m in times.values() if _ns(m) == middle)
     return {
-        i: (_ns(m) / middle, max(_FLOOR, 3.0 * math.hypot(_error(m), _error(base)) * _ns(m) / middle))
+        i: (
+            _ns(m) / middle,
+            max(_FLOOR, 3.0 * math.hypot(*map(median_error, (m.screen, base.screen))) * _ns(m) / middle),
+        )
         for i, m in times.items()
     }
 
 
 def _ns(measurement: Measurement) -> float:
     return statistics.median(measurement.screen)
-
-
-def _error(measurement: Measurement) -> float:
-    """Relative standard error of the median: about 0.93 interquartile ranges over the root of the count."""
-    return 0.93 * spread(measurement) / math.sqrt(len(measurement.screen))
 
 
 def _probe(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> Probe | None:

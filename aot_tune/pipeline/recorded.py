@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from aot_tune.bench import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, Policy, policy_for
-from aot_tune.bench.cpu import usable_cores
-from aot_tune.bench.findings import Checks
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.findings import Checks
+from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import (
     Batch,
     Object,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from aot_tune.bench.findings import Findings
+from aot_tune.bench.host.findings import Findings
 from aot_tune.compile import Object, toolchain_for
 from aot_tune.pipeline.session import Session
 from aot_tune.support.storage import check_loadable, scratch_folder

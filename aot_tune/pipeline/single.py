@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.bench import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session

@@ -6,8 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from aot_tune.bench import Measurement, paired_gain
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, spread, tie_band
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.times import paired_gain, spread
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, tie_band
 from aot_tune.pipeline.single import again, variant_name
 from aot_tune.report import NOT_TRIED, Failure, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
@@ -65,12 +66,12 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
     name = variant_name(evidence.entries[picked]) if picked else "generic"
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
-    ns = times[best]
+    ns, raw = times[best], evidence.measurements[problem_id][best]
     return ProblemRow(
         problem=problem_id,
         winner=variant_name(evidence.entries[best]),
         ns=ns,
-        spread=spread(evidence.measurements[problem_id][best]),
+        spread=spread(raw.final or raw.screen),
         picked=name,
         regret=one.selection.regret.get(problem_id, 0.0),
         tie=runner_up <= ns * (1 + tie_band(measured[best])),

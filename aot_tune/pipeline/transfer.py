@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase, nearest_databases
 from aot_tune.render import canonical_digest
 from aot_tune.spec import Config, Kernel, Operator

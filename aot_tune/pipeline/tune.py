@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.budgeted import Within
 from aot_tune.pipeline.crew import Crew

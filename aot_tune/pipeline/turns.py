@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-from aot_tune.bench import Device, Measurement
-from aot_tune.bench.cpu import usable_cores
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shared import Shared

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.database import OperatorDatabase, load_database

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from aot_tune.bench import Device, Measurement
-from aot_tune.bench.checks import checks_for
+from aot_tune.bench.host.odd_problems import checks_for
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.benching import LazyBench

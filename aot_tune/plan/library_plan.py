@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench import Device, caution_of
-from aot_tune.bench import devices as devices_of
-from aot_tune.bench.cpu import usable_cores
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.devices.family import caution_of
+from aot_tune.bench.devices.family import devices as devices_of
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import (
     families_of,
     generic_targets,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aot_tune.bench import GpuTiming, Policy
-from aot_tune.bench.cuda.nvml import REASONS
+from aot_tune.bench.devices.nvml import REASONS
+from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 
 __all__ = ["policy_lines"]
 

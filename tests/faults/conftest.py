@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from compiled import Bed, CompiledBed
 
-from aot_tune.bench import Bench, Deadlines, Policy, identify
+from aot_tune.bench.devices.family import devices
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
 
 SOURCES = Path(__file__).parent / "candidates"
 
@@ -87,7 +89,7 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
     def make(log: Callable[[str], None] = lambda _line: None, **policy: Any) -> Bench:
         deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
         made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
-        return Bench(identify("cpu", threads=2), made, scratch=tmp_path / "scratch", threads=2, log=log)
+        return Bench(devices("cpu", 2)[0], made, scratch=tmp_path / "scratch", threads=2, log=log)
 
     return make
 

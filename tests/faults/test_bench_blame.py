@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import messages
+from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import WorkerError
 
 pytestmark = pytest.mark.alone

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Deadlines, messages
-from aot_tune.bench.process import DiedError
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Deadlines
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.processes import children_of
 

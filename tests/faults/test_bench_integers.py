@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from compiled import CompiledBed
 
-from aot_tune.bench import Check
-from aot_tune.bench.checks import derived_checks
-from aot_tune.bench.reference import EXACT, read_truth, write_truth
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
 from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Operator, problem

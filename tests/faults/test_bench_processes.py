@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Deadlines, Policy, identify, messages, sandbox
-from aot_tune.bench.channel import write_frame
-from aot_tune.bench.pool import Pool
-from aot_tune.bench.process import DiedError, Worker
+from aot_tune.bench.devices.family import devices
+from aot_tune.bench.host.pool import Pool
+from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.channel import write_frame
+from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
+from aot_tune.bench.worker import sandbox
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.processes import children_of
 
@@ -26,7 +29,7 @@ DEADLINES = Deadlines(handshake=30)
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Any:
-    with Pool(identify("cpu", 2), Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
+    with Pool(devices("cpu", 2)[0], Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
         yield made
 
 
@@ -108,7 +111,7 @@ def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: 
     begin = time.monotonic()
     command = (sys.executable, "-c", code)
     with (
-        Pool(identify("cpu", 2), policy, tmp_path, 2, lambda _l: None, command) as pool,
+        Pool(devices("cpu", 2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool,
         pytest.raises(WorkerError, match="never answered") as caught,
     ):
         pool.candidates()
@@ -119,7 +122,7 @@ def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: 
 SLOW = """
 import os, sys, time
 import msgspec
-from aot_tune.bench import messages
+from aot_tune.bench.protocol import messages
 from aot_tune.bench.channel import read_frame, write_frame
 from aot_tune.bench.setup import Setup
 
@@ -140,7 +143,7 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
     """A machine that others keep busy takes long for many problems; a hang stays at one."""
     command = (sys.executable, "-c", SLOW)
     policy = Policy(deadlines=DEADLINES)
-    with Pool(identify("cpu", 2), policy, tmp_path, 2, lambda _l: None, command) as pool:
+    with Pool(devices("cpu", 2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool:
         worker = pool.candidates()
         assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 2 s
         with pytest.raises(DiedError, match=r"no answer within 1\.2 s in place 0") as caught:
@@ -151,7 +154,7 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
 def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import no_such_module_anywhere")
     with (
-        Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None, command) as pool,
+        Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, command) as pool,
         pytest.raises(WorkerError, match="ended with status 1") as caught,
     ):
         pool.candidates()
@@ -161,7 +164,7 @@ def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path
 def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
     import msgspec
 
-    device = identify("cpu", 2)
+    device = devices("cpu", 2)[0]
     other = msgspec.structs.replace(device, identity={**device.identity, "stepping": "none"})
     with (
         Pool(other, Policy(), tmp_path, 2, lambda _l: None) as pool,
@@ -173,7 +176,7 @@ def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     with (
         pytest.raises(WorkerError, match="cannot be started"),
-        Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None, ("/nowhere/python",)),
+        Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None, ("/nowhere/python",)),
     ):
         pass
 
@@ -187,7 +190,7 @@ def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TMPDIR", "/does/not/exist")
     monkeypatch.setattr(sys, "path", [str(kept), *sys.path])
     before = dict(os.environ)
-    with Pool(identify("cpu", 2), Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _l: None) as pool:
+    with Pool(devices("cpu", 2)[0], Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _l: None) as pool:
         worker = pool.candidates()
         found = dict(
             line.split("=", 1)
@@ -212,7 +215,7 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
         "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
         "os.read(s['requests'], 1000); os.abort()\n"
     )
-    from aot_tune.bench.records import Device
+    from aot_tune.bench.protocol.measurement_records import Device
 
     device = Device(family="cpu", name="fake", slug="fake", identity={"a": 1})
     before = set(children_of(os.getpid()))
@@ -236,12 +239,12 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
         return bool(value.value)
 
     assert not is_subreaper()
-    with Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None):
+    with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
         assert is_subreaper()
     assert not is_subreaper()
     sandbox.set_subreaper(True)
     try:
-        with Pool(identify("cpu", 2), Policy(), tmp_path, 2, lambda _l: None):
+        with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
             assert is_subreaper()
         assert is_subreaper()
     finally:
@@ -256,7 +259,7 @@ def test_a_closed_bench_says_so(pool: Any) -> None:
 
 
 def test_two_benches_in_one_process_do_not_interfere(tmp_path: Path) -> None:
-    device = identify("cpu", 2)
+    device = devices("cpu", 2)[0]
     with Pool(device, Policy(), tmp_path / "1", 2, lambda _l: None) as one:
         with Pool(device, Policy(), tmp_path / "2", 2, lambda _l: None) as two:
             first, second = one.candidates(), two.candidates()
@@ -268,14 +271,16 @@ def test_two_benches_in_one_process_do_not_interfere(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from aot_tune.bench import Bench, Policy, identify
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.devices.family import devices
 if HOW == "exit":
-    bench = Bench(identify("cpu", 2), Policy(), scratch=Path(sys.argv[1]), threads=2)
+    bench = Bench(devices("cpu", 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2)
     bench.__enter__()
     bench.pool.candidates(); bench.pool.frameworks()
     print(*(w.pid for w in bench.pool.workers()), flush=True)
     raise SystemExit(0)
-with Bench(identify("cpu", 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:
+with Bench(devices("cpu", 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:
     bench.pool.candidates(); bench.pool.frameworks(); bench.pool.settle()
     print(*(w.pid for w in bench.pool.workers()), flush=True)
     time.sleep(60)
@@ -305,9 +310,10 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
 ) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
+        "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
-        "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
+        "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    print(*(w.pid for w in bench.pool.workers()), flush=True)\n"
         "    bench.screen(prepared, Path(sys.argv[3]), 'candidate', N(id='hangs'), '0' * 64)\n"
@@ -360,9 +366,10 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
     code = (
         "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "from pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from aot_tune.bench import Bench, Policy, identify\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
+        "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
-        "with Bench(identify('cpu', 2), Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
+        "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    for path in sys.argv[3:]:\n"
         "        print(bench.screen(prepared, Path(path), 'candidate', N(id=path), path).status, flush=True)\n"
@@ -373,7 +380,7 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
 
 
 def test_a_worker_object_is_not_started_twice_after_its_death(tmp_path: Path) -> None:
-    worker = Worker(identify("cpu", 2), Policy(), "candidate", 2, tmp_path, "token", lambda _l: None)
+    worker = Worker(devices("cpu", 2)[0], Policy(), "candidate", 2, tmp_path, "token", lambda _l: None)
     worker.start()
     worker.wait_ready()
     worker.kill()

@@ -75,7 +75,7 @@ def test_a_baseline_that_raises_is_told_once_and_the_race_is_worth_keeping(make_
 def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen's was possible, or there would be no race: the clock slipped."""
     prepared = bed.prepare()
-    monkeypatch.setattr(bed.bench, "floor_ns", lambda _prepared: 1e12)
+    monkeypatch.setattr(bed.bench.context, "floor_ns", lambda _prepared: 1e12)
     found = {m.candidate: m for m in bed.bench.race(prepared, [bed.entry("good")])}
     assert (found["good"].status, found["good"].final, found["good"].race) == ("skipped", None, None)
     assert re.search(r"^\d+\.\d ns per call is below the device's floor$", found["good"].reason)

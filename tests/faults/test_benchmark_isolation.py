@@ -13,7 +13,7 @@ from isolation import Here
 
 def test_a_bench_measures_in_its_own_process(make_bench: Callable[..., Any], make_bed: Callable[[Any], Any]) -> None:
     bench = make_bench()
-    bench.pool = Here(bench)
+    bench.context.pool = Here(bench)
     with bench:
         bed = make_bed(bench)
         prepared = bed.prepare()

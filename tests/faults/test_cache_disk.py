@@ -121,7 +121,8 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
     """RLIMIT_FSIZE stands in for a quota: nothing half-written is left, and nothing is taken for a result."""
     code = (
         "import logging, resource, sys\nfrom pathlib import Path\nlogging.basicConfig()\n"
-        "from aot_tune.bench.records import Measurement\nfrom aot_tune.database import MeasurementStore\n"
+        "from aot_tune.bench.protocol.measurement_records import Measurement\n"
+        "from aot_tune.database import MeasurementStore\n"
         "from aot_tune.spec import problem\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
         "store = MeasurementStore(Path(sys.argv[1]))\nmine = store.operator('o', 'c', 'd', 'p')\n"

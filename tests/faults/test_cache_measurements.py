@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore
 from aot_tune.database.store import SCHEMA, OperatorStore
 from aot_tune.spec import problem

@@ -14,7 +14,10 @@ from typing import Any
 
 from environments import ROOT, environment, run
 
-from aot_tune.bench import Bench, Entry, Measurement, Policy, Prepared, identify, policy_for
+from aot_tune.bench.devices.family import devices, policy_for
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.protocol.measurement_records import Measurement, Policy, Prepared
 from aot_tune.compile import native_targets, toolchain_for
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import problem
@@ -174,7 +177,7 @@ class Bed:
         limits = {f: getattr(policy.deadlines, f) for f in policy.deadlines.__struct_fields__} | dict(deadlines)
         fields = {f: getattr(policy, f) for f in policy.__struct_fields__}
         self.policy = Policy(**{**fields, "deadlines": type(policy.deadlines)(**limits)})
-        self.device = identify("cuda", threads=1)
+        self.device = devices("cuda", 1)[0]
         self.bench = Bench(self.device, self.policy, scratch=scratch, threads=1, log=self.lines.append)
         self.bench.__enter__()
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from aot_tune.bench import Policy, policy_for
-from aot_tune.bench.checks import checks_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.odd_problems import checks_for
+from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.spec import (
     Expr,
     Operator,

@@ -144,7 +144,7 @@ def test_samples_at_low_clocks_are_taken_again_but_never_all_dropped(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch, readings: int
 ) -> None:
     """Row 39: bounded recoveries; clocks that stay low are accepted with a word."""
-    import aot_tune.bench.cuda as family
+    import aot_tune.bench.devices.cuda as family
 
     real = family.open_gpu
     pauses: list[float] = []

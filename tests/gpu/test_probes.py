@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import identify
+from aot_tune.bench.devices.family import devices
 
 pytestmark = pytest.mark.alone
 
 PROBES = """
 import json, subprocess, sys, time
 import torch
-from aot_tune.bench import Policy, policy_for
+from aot_tune.bench.protocol.measurement_records import Policy; from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.cuda.engine import GpuEngine
 from aot_tune.bench.cuda.nvml import open_gpu
 from aot_tune.bench.cuda.probes import Probes
@@ -62,7 +62,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def told(import_path: str) -> Any:
-    device = identify("cuda", 1)
+    device = devices("cuda", 1)[0]
     environment = {**os.environ, "PYTHONPATH": import_path, "CUDA_VISIBLE_DEVICES": device.unit}
     argv = [sys.executable, "-c", PROBES, device.unit, str(device.identity["l2_bytes"])]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)

@@ -14,9 +14,12 @@ import pytest
 from environments import run
 from project import Project
 
-from aot_tune.bench import Bench, Policy, policy_for, verify_linked
-from aot_tune.bench.cuda import device_of
-from aot_tune.bench.objects import Arguments, LoadError, load
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.verify_in_library import verify_linked
+from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.worker.loaded_objects import Arguments, LoadError, load
 from aot_tune.pipeline import verify_library
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
@@ -175,10 +178,10 @@ def test_a_session_of_a_gpu_verifies_alike(project: Project, tmp_path: Path) -> 
         folder = project.templates / "twice"
         prepared = [bench.prepare(folder, load_operator(folder), problem(N=n)) for n in (20000, 13)]
         for variant in (*variants, *variants):
-            found = verify_linked(bench, library, "tiny_twice", f"twice:{variant}", prepared)
+            found = verify_linked(bench.context, library, "tiny_twice", f"twice:{variant}", prepared)
             assert found.status == "ok", found.reason
         assert bench.pool.deaths == 0
         strided = bench.prepare(folder, load_operator(folder), problem(N=13, strides={"x": (2,)}))
-        found = verify_linked(bench, library, "tiny_twice", f"twice:{variants[1]}", [*prepared, strided])
+        found = verify_linked(bench.context, library, "tiny_twice", f"twice:{variants[1]}", [*prepared, strided])
         assert (found.status, found.problem.id) == ("failed", "N=13 x:(2)")
         assert "tiny_twice_workspace returned 12: twice: AOT_TUNE_FORCE names variant loop_" in found.reason

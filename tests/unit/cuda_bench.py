@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 from compiled import Bed
 
-from aot_tune.bench import Bench, Deadlines, Policy, policy_for
-from aot_tune.bench.cuda import device_of
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
 
 OPERATOR = """
 from aot_tune.spec import Baseline, Kernel, Operator, Tensor, dims, problem

@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from aot_tune.bench import Check, Policy, messages, policy_for
-from aot_tune.bench.cuda import device_of
-from aot_tune.bench.cuda.engine import FaultError, Play
-from aot_tune.bench.cuda.host import HostEngine
-from aot_tune.bench.cuda.session import CudaSession
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.cuda.engine import FaultError, Play
+from aot_tune.bench.worker.cuda.host_engine import HostEngine
+from aot_tune.bench.worker.cuda.session import CudaSession
 from aot_tune.spec import Problem
 
 OPERATOR = '''

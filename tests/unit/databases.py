@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from aot_tune.bench.records import STATUSES, Device, Measurement, Policy
+from aot_tune.bench.protocol.measurement_records import STATUSES, Device, Measurement, Policy
 from aot_tune.database import CandidateRecord, OperatorDatabase
 from aot_tune.render import Candidate
 from aot_tune.spec import problem

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from aot_tune.bench import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.build import Task
 from aot_tune.pipeline.crew import Crew, Job

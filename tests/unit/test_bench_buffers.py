@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Check
-from aot_tune.bench.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.inputs import draw, fill, storage_extent
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.inputs import draw, fill, storage_extent
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -74,7 +74,7 @@ def test_an_inside_region_has_a_page_of_canaries_on_both_sides() -> None:
 @pytest.mark.parametrize(("placement", "offset"), [("end", 256), ("start", -1), ("inside", 8300), ("inside", -4200)])
 def test_an_access_beyond_stops_the_process(placement: str, offset: int) -> None:
     code = (
-        "import ctypes\nfrom aot_tune.bench.buffers import Region\n"
+        "import ctypes\nfrom aot_tune.bench.worker.cpu.buffers import Region\n"
         f"r = Region(256, placement={placement!r})\nctypes.string_at(r.address, 256)\nprint('ok', flush=True)\n"
         f"ctypes.string_at(r.address + {offset}, 1)\nprint('read', flush=True)\n"
     )
@@ -120,7 +120,8 @@ def test_an_empty_tensor_has_no_storage() -> None:
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
     code = (
-        "import sys, json, hashlib\nfrom aot_tune.bench import Check\nfrom aot_tune.bench.inputs import draw\n"
+        "import sys, json, hashlib\nfrom aot_tune.bench.protocol.measurement_records import Check\n"
+        "from aot_tune.bench.worker.inputs import draw\n"
         "from aot_tune.spec.load_operators import bundled_templates, load_operator\nfrom aot_tune.spec import problem\n"
         "op = load_operator(bundled_templates() / 'gemm')\n"
         "check = Check(problem=problem(M=3, N=5, K=7, present=['bias']))\n"

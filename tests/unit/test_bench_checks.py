@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Policy
-from aot_tune.bench.checks import checks_for, derived_checks, oddest_checks
-from aot_tune.bench.inputs import storage_extent
+from aot_tune.bench.host.odd_problems import checks_for, derived_checks, oddest_checks
+from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.worker.inputs import storage_extent
 from aot_tune.spec import (
     Expr,
     Operator,

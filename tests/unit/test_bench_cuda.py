@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from cuda_bench import H200
 
-import aot_tune.bench.cuda as cuda
-from aot_tune.bench import Device, GpuTiming, Policy, devices, identify, policy_for, runs_on
-from aot_tune.bench.cuda import FAMILY, device_of
-from aot_tune.support.errors import WorkerError
+import aot_tune.bench.devices.cuda as cuda
+from aot_tune.bench.devices.cuda import FAMILY, device_of
+from aot_tune.bench.devices.family import devices, policy_for, runs_on
+from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,11 +59,8 @@ def test_every_visible_gpu_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(cuda, "_query", query(*rows))
     assert [d.unit for d in devices("cuda", 1)] == ["GPU-0", "GPU-1", "GPU-2"]
-    assert identify("cuda", 1).unit == "GPU-0"
     monkeypatch.setattr(cuda, "_query", query(error="CUDA_VISIBLE_DEVICES='' leaves no GPU visible", fix="unset it"))
     assert devices("cuda", 1) == []
-    with pytest.raises(WorkerError, match="there is no GPU to measure on: CUDA_VISIBLE_DEVICES=''"):
-        identify("cuda", 1)
 
 
 def test_the_floor_is_below_what_an_h200_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +93,8 @@ def test_what_computes_on_the_host_is_no_baseline_of_a_gpu() -> None:
 
 def test_the_bench_side_needs_neither_torch_nor_the_driver() -> None:
     code = (
-        "import sys, aot_tune.bench.cuda; from aot_tune.bench import policy_for, Policy; policy_for('cuda', Policy());"
+        "import sys, aot_tune.bench.devices.cuda; from aot_tune.bench.devices.family import policy_for; "
+        "from aot_tune.bench.protocol.measurement_records import Policy; policy_for('cuda', Policy());"
         "assert not {'torch', 'numpy'} & set(sys.modules); assert 'libcuda' not in open('/proc/self/maps').read()"
     )
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)

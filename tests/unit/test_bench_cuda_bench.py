@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from compiled import Bed
 
-from aot_tune.bench import messages, verify_linked
-from aot_tune.bench.attempt import Remarks
+from aot_tune.bench.host.remarks import Remarks
+from aot_tune.bench.host.verify_in_library import verify_linked
+from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import AotTuneError
 
 pytest.importorskip("torch")
@@ -112,7 +113,7 @@ def test_what_is_said_of_a_problem_is_said_of_all_its_times(kept_bed: Bed, monke
     bed, remarks = kept_bed, Remarks(lambda _line: None)
     prepared = bed.prepare()
     remarks.prepare(prepared, lambda _request: messages.Done(remark="not cold"))
-    monkeypatch.setattr(bed.bench, "remarks", remarks)
+    monkeypatch.setattr(bed.bench.context, "remarks", remarks)
     assert bed.screen("good").reason == "not cold"
     assert all(m.reason.endswith("not cold") for m in bed.bench.race(prepared, [bed.entry("good")]))
 
@@ -143,7 +144,9 @@ def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, tmp_path
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-I", CONTRACT, "-o", library, tmp_path / "my.cpp"]
     subprocess.run(command, check=True, timeout=60)
     for variant in ("one", "two", "three", "four"):
-        found = verify_linked(bed.bench, library, "my_axpb", f"axpb:{variant}", [bed.prepare(), bed.prepare(R=3, D=5)])
+        found = verify_linked(
+            bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare(), bed.prepare(R=3, D=5)]
+        )
         assert found.status == "ok", found.reason
     assert bed.bench.pool.deaths == 1
     told = [line for line in bed.lines if "libraries stay loaded" in line]

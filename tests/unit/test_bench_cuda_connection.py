@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Check, messages
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.spec import problem
 
 torch = pytest.importorskip("torch")
 
 from cuda_session import FAULTS, GOOD, Bed, build  # noqa: E402
 
-from aot_tune.bench.cuda.connection import _check_device  # noqa: E402
-from aot_tune.bench.cuda.engine import FaultError  # noqa: E402
+from aot_tune.bench.worker.cuda.connection import _check_device  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import FaultError  # noqa: E402
 
 SMALL = problem(R=13, D=37)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cuda_bench import H200
 
-from aot_tune.bench import DeviceState, GpuTiming
-from aot_tune.bench.cuda.monitor import GpuMonitor
-from aot_tune.bench.cuda.nvml import Gpu, open_gpu
+from aot_tune.bench.devices.cuda_monitor import GpuMonitor
+from aot_tune.bench.devices.nvml import Gpu, open_gpu
+from aot_tune.bench.protocol.measurement_records import DeviceState, GpuTiming
 from aot_tune.support.errors import WorkerError
 
 STUB = r"""
@@ -283,7 +283,7 @@ def test_a_pause_says_why(gpu: Gpu, change: Change) -> None:
 def test_processes_that_come_later_are_noted_and_said_once(
     gpu: Gpu, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aot_tune.bench.cuda.monitor._COUNT_SECONDS", 0.0)
+    monkeypatch.setattr("aot_tune.bench.devices.cuda_monitor._COUNT_SECONDS", 0.0)
     monitor, lines = watch(gpu, Sleeper())
     monitor.begin()
     counts = []

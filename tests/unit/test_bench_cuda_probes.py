@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import GpuTiming, Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.engine import CaptureError, FaultError, GpuEngine, Recorded, reads  # noqa: E402
-from aot_tune.bench.cuda.host import HostEngine  # noqa: E402
-from aot_tune.bench.cuda.probes import Probes  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import CaptureError, FaultError, GpuEngine, Recorded, reads  # noqa: E402
+from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
+from aot_tune.bench.worker.cuda.probes import Probes  # noqa: E402
 
 POLICY = policy_for("cuda", Policy())
 L2 = 1 << 16

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from compiled import Bed
 
-from aot_tune.bench import DeviceState, messages
-from aot_tune.bench.attempt import Remarks
+from aot_tune.bench.host.remarks import Remarks
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import DeviceState
 
 pytest.importorskip("torch")
 
@@ -79,17 +80,17 @@ class Monitor:
 
 
 def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed) -> None:
-    bed.bench.monitor = monitor = Monitor(slow=1)
+    bed.bench.context.monitor = monitor = Monitor(slow=1)
     measured = bed.screen("good")
     assert measured.status == "ok", measured.reason
     assert measured.screen
     assert monitor.waits == 1
     assert [s.sm_mhz for s in measured.conditions] == [3, 4]
-    bed.bench.monitor = monitor = Monitor(slow=1000)
+    bed.bench.context.monitor = monitor = Monitor(slow=1000)
     measured = bed.screen("good")
     assert measured.screen
     assert monitor.waits == 2
-    bed.bench.monitor = monitor = Monitor(slow=1000)
+    bed.bench.context.monitor = monitor = Monitor(slow=1000)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
     assert all(m.status == "ok" and m.final for m in raced)
     assert monitor.waits == 3
@@ -97,10 +98,10 @@ def test_spoiled_samples_are_taken_again_but_not_for_ever(bed: Bed) -> None:
 
 
 def test_what_the_device_is_like_is_not_asked_again_at_once(bed: Bed) -> None:
-    bed.bench.monitor = Monitor(slow=0)
+    bed.bench.context.monitor = Monitor(slow=0)
     states = [bed.screen("good").conditions for _ in range(2)]
     assert [[s.sm_mhz for s in found] for found in states] == [[1, 2], [2, 3]]
-    assert bed.bench.conditions() == DeviceState(sm_mhz=4)
+    assert bed.bench.context.conditions() == DeviceState(sm_mhz=4)
 
 
 class Clocks:
@@ -124,7 +125,7 @@ class Clocks:
 
 def test_rounds_under_a_changed_clock_are_taken_again(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed, lines = kept_bed, list[str]()
-    monkeypatch.setattr(bed.bench, "log", lines.append)
+    monkeypatch.setattr(bed.bench.context, "log", lines.append)
     clocks = Clocks(bed, [1980.0, 1500.0, 1980.0, 1200.0], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
     assert [m.status for m in raced] == ["ok", "ok"]
@@ -141,7 +142,7 @@ def test_a_worker_is_told_when_another_had_its_turn(
 ) -> None:
     """A process that is not of the build may use the device at any time."""
     bed, turns, monitor = kept_bed, list[messages.Turn](), Monitor(slow=0)
-    monkeypatch.setattr(bed.bench, "monitor", monitor)
+    monkeypatch.setattr(bed.bench.context, "monitor", monitor)
     monkeypatch.setattr(monitor, "read", lambda _workers: DeviceState(others=strangers))
     ask = bed.bench.pool.request
 
@@ -173,7 +174,7 @@ def test_a_clock_that_the_power_cap_holds_down_is_kept(
     kept_bed: Bed, monkeypatch: pytest.MonkeyPatch, number: int, kept: bool
 ) -> None:
     bed, monitor = kept_bed, Monitor(slow=0)
-    monkeypatch.setattr(bed.bench, "monitor", monitor)
+    monkeypatch.setattr(bed.bench.context, "monitor", monitor)
     monkeypatch.setattr(monitor, "capped", lambda state: state.sm_mhz == number)  # seen once
     clocks = Clocks(bed, [1980.0, 1500.0, 1700.0], monkeypatch)
     raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
@@ -187,7 +188,7 @@ def test_a_clock_that_the_power_cap_holds_down_is_kept(
 
 def test_without_a_probe_the_race_goes_on_and_that_is_said_once(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed, lines = kept_bed, list[str]()
-    monkeypatch.setattr(bed.bench, "remarks", Remarks(lines.append))
+    monkeypatch.setattr(bed.bench.context, "remarks", Remarks(lines.append))
     for _ in range(2):
         raced = bed.bench.race(bed.prepare(), [bed.entry("good")])
         assert all(m.status == "ok" and m.clocks and not any(m.clocks) for m in raced)
@@ -205,5 +206,5 @@ class Crowded(Monitor):
 def test_a_process_beside_a_race_is_noted_in_its_measurements(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = kept_bed
     for monitor, others in ((Crowded(slow=0), 1), (Monitor(slow=0), 0)):
-        monkeypatch.setattr(bed.bench, "monitor", monitor)
+        monkeypatch.setattr(bed.bench.context, "monitor", monitor)
         assert all(m.others == others for m in bed.bench.race(bed.prepare(), [bed.entry("good")]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import messages
+from aot_tune.bench.protocol import messages
 from aot_tune.spec import Problem, problem
 
 torch = pytest.importorskip("torch")
@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 import cuda_session  # noqa: E402
 from cuda_session import GOOD, LATER, MUTATES, NAN, PAST_END, PAST_WORKSPACE, REFUSES, UNSTEADY, WRONG, Bed  # noqa: E402
 
-from aot_tune.bench.cuda.engine import Recorded  # noqa: E402
-from aot_tune.bench.cuda.state import ProblemState  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import Recorded  # noqa: E402
+from aot_tune.bench.worker.cuda.state import ProblemState  # noqa: E402
 
 
 @pytest.fixture

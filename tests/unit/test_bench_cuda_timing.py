@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench import GpuTiming, Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.cuda.compare import Expected, compare  # noqa: E402
-from aot_tune.bench.cuda.engine import CaptureError, Recorded  # noqa: E402
-from aot_tune.bench.cuda.host import HostEngine  # noqa: E402
-from aot_tune.bench.cuda.memory import Arena, Strided, Want, words  # noqa: E402
-from aot_tune.bench.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
-from aot_tune.bench.cuda.truth import ArrayApi, Limits  # noqa: E402
-from aot_tune.bench.race import Race  # noqa: E402
-from aot_tune.bench.reference import EXACT, Bounds  # noqa: E402
+from aot_tune.bench.host.race import Race  # noqa: E402
+from aot_tune.bench.worker.cuda.compare import Expected, compare  # noqa: E402
+from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
+from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words  # noqa: E402
+from aot_tune.bench.worker.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
 CPU = torch.device("cpu")

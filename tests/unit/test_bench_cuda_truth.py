@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench import Check  # noqa: E402
-from aot_tune.bench.cuda import compare, truth  # noqa: E402
-from aot_tune.bench.cuda.compare import Expected  # noqa: E402
-from aot_tune.bench.cuda.truth import (  # noqa: E402
+from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
+from aot_tune.bench.worker.cuda import compare, truth  # noqa: E402
+from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,
     exact_values,
     layout,
@@ -22,7 +22,7 @@ from aot_tune.bench.cuda.truth import (  # noqa: E402
     write_limits,
     write_reference,
 )
-from aot_tune.bench.inputs import draw  # noqa: E402
+from aot_tune.bench.worker.inputs import draw  # noqa: E402
 from aot_tune.spec import Problem, problem  # noqa: E402
 from aot_tune.spec.load_operators import bundled_templates, load_operator  # noqa: E402
 

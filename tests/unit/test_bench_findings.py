@@ -16,13 +16,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aot_tune.bench import Bench, Device, Policy, messages, preparation
-from aot_tune.bench import bench as bench_module
-from aot_tune.bench.attempt import Phases, Run
-from aot_tune.bench.findings import Findings, Once
-from aot_tune.bench.preparation import Preparation
-from aot_tune.bench.process import DiedError
-from aot_tune.bench.records import WORKER_FAULT
+from aot_tune.bench.host import bench_context, preparation
+from aot_tune.bench.host.attempt import Phases, Run
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.findings import Findings, Once
+from aot_tune.bench.host.preparation import Preparation
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import WorkerError
 
@@ -176,7 +177,7 @@ class Workers:
 @pytest.fixture
 def crew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Bench]]:
     """Benches of equal devices, with findings in common or not."""
-    monkeypatch.setattr(bench_module, "Pool", Workers)
+    monkeypatch.setattr(bench_context, "Pool", Workers)
     monkeypatch.setattr(Workers, "asked", Counter(), raising=False)
 
     def make(count: int, *, common: bool) -> list[Bench]:
@@ -300,7 +301,7 @@ def test_which_of_several_devices_is_lost_is_told(
     crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     (bench,) = crew(1, common=True)
-    bench.device = msgspec.structs.replace(bench.device, unit="GPU-7")
+    bench.context.device = msgspec.structs.replace(bench.device, unit="GPU-7")
     bench._preparation = Preparation(bench.device, bench.policy, bench._refer)
     prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
 
@@ -308,7 +309,7 @@ def test_which_of_several_devices_is_lost_is_told(
         raise DiedError("failed", f"{WORKER_FAULT}the GPU is lost", certain=True)
 
     monkeypatch.setattr(Workers, "refer" if asked == "refer" else "request", lost)
-    run = Run(bench, prepared, "a", "a", Phases())
+    run = Run(bench.context, prepared, "a", "a", Phases())
     ask = partial(screen, bench, "a") if asked == "refer" else partial(bench._warm_worker, run, None)
     with pytest.raises(WorkerError) as caught:
         ask()

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench.checks import derived_checks
-from aot_tune.bench.inputs import draw, storage_extent
-from aot_tune.bench.records import Check
-from aot_tune.bench.reference import logical_inputs
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import draw, storage_extent
+from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
     IntegerSums,

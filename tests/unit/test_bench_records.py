@@ -10,13 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Check, Deadlines, DeviceState, GpuTiming, Measurement, Policy, digest_of, messages
-from aot_tune.bench.channel import LIMIT, ClosedError, Frames, read_frame, write_frame
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.channel import LIMIT, ClosedError, Frames, read_frame, write_frame
+from aot_tune.bench.protocol.measurement_records import (
+    Check,
+    Deadlines,
+    DeviceState,
+    GpuTiming,
+    Measurement,
+    Policy,
+    digest_of,
+)
 from aot_tune.spec import problem
 
 
 def measurement(**fields: typing.Any) -> Measurement:
-    base = {"candidate": "c", "object": "o", "problem": problem(M=1), "device": "d", "policy": "p", "status": "ok"}
+    base = {"candidate": "c", "code": "o", "problem": problem(M=1), "device": "d", "policy": "p", "status": "ok"}
     return Measurement(**{**base, **fields})
 
 

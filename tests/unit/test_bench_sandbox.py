@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.bench import features, sandbox
+from aot_tune.bench.host import containment
+from aot_tune.support.kernel_features import features, landlock_abi
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-PREAMBLE = "import sys, os\nfrom pathlib import Path\nfrom aot_tune.bench import sandbox\n"
+PREAMBLE = "import sys, os\nfrom pathlib import Path\nfrom aot_tune.bench.worker import sandbox\n"
 
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     argv = [
         sys.executable,
         "-c",
-        "import sys, os\nfrom pathlib import Path\nfrom aot_tune.bench import sandbox\n" + code,
+        "import sys, os\nfrom pathlib import Path\nfrom aot_tune.bench.worker import sandbox\n" + code,
     ]
     argv += [str(a) for a in arguments]
     return subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False, text=True, timeout=60)
@@ -114,7 +115,7 @@ def test_the_environment_holds_only_what_is_listed(tmp_path: Path) -> None:
         "LANG": "C",
         "OMP_NUM_THREADS": "9",
     }
-    env = sandbox.environment(given, ["", str(tmp_path), "/no/such/place"], tmp_path)
+    env = containment.environment(given, ["", str(tmp_path), "/no/such/place"], tmp_path)
     assert env["PATH"] == "/bin"
     assert env["PYTHONPATH"] == str(tmp_path)
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path)
@@ -123,7 +124,7 @@ def test_the_environment_holds_only_what_is_listed(tmp_path: Path) -> None:
 
 def test_features_are_numbers_that_a_report_can_print() -> None:
     found = features()
-    assert found["landlock"] == sandbox.landlock_abi()
+    assert found["landlock"] == landlock_abi()
     assert all(isinstance(v, int) for v in found.values())
     assert found["pidfd"] == hasattr(os, "pidfd_open")
 
@@ -139,10 +140,10 @@ def test_benches_that_begin_and_end_together_restore_what_was_set(monkeypatch: p
         return before
 
     def bench(_: int) -> None:
-        sandbox.hold_subreaper()
-        sandbox.release_subreaper()
+        containment.hold_subreaper()
+        containment.release_subreaper()
 
-    monkeypatch.setattr(sandbox, "set_subreaper", set_subreaper)
+    monkeypatch.setattr(containment, "set_subreaper", set_subreaper)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(bench, range(16)))
     assert state == [False]

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Device, Policy, identify, paired_gain, spread
-from aot_tune.bench.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
-from aot_tune.bench.family import family
-from aot_tune.bench.timing import (
+from aot_tune.bench.devices.cpu import FAMILY, cpu_identity, last_cache_bytes, usable_cores
+from aot_tune.bench.devices.family import devices, family
+from aot_tune.bench.protocol.measurement_records import Device, Policy, group_size
+from aot_tune.bench.worker.cpu.timing import (
     Repeater,
     ReturnedError,
     Sampler,
     beside_empty,
-    group_size,
     measure_empty,
     screen,
-    steady_rounds,
     undisturbed,
 )
 from aot_tune.support.errors import WorkerError
@@ -192,50 +190,14 @@ def test_calls_that_are_never_longer_than_empty_ones_are_not_taken_for_ever() ->
     assert taken == [50.0] * 4
 
 
-@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=30), st.floats(0.2, 5))
-def test_a_constant_ratio_is_a_certain_gain(old: list[float], ratio: float) -> None:
-    gain, error = paired_gain(old, [o * ratio for o in old])
-    assert gain == pytest.approx(1 - ratio, abs=1e-9)
-    assert error == pytest.approx(0, abs=1e-9)
-
-
-def test_outliers_do_not_move_spread_or_gain() -> None:
-    quiet, spoiled = [100.0, 101.0, 99.0, 100.0, 100.5] * 3, [100.0, 101.0, 99.0, 100.0, 100.5] * 3
-    spoiled[2] = 5000.0
-    assert spread(spoiled) == pytest.approx(spread(quiet), abs=0.01)
-    assert paired_gain(quiet, spoiled)[0] == pytest.approx(0, abs=0.005)
-    assert paired_gain(quiet, [0.9 * s for s in spoiled])[0] == pytest.approx(0.1, abs=0.005)
-
-
-def test_rounds_under_a_changed_clock_are_not_kept() -> None:
-    assert steady_rounds([1980, 1980, 1500, 1975, 1985], 0.05, 3) == [0, 1, 3, 4]
-    assert steady_rounds([1980, 1500, 1500, 1900], 0.05, 0) == [1, 2]
-    assert steady_rounds([1980, 0, 1500, 1980], 0.05, 0) == [0, 1, 3]
-    assert steady_rounds([0, 0], 0.05, 0) == [0, 1]
-    assert steady_rounds([], 0.05, 3) == []
-
-
-@given(st.lists(st.sampled_from([0.0, 300.0, 1400.0, 1980.0]) | st.floats(1, 3000), max_size=25), st.integers(0, 9))
-def test_never_all_rounds_are_dropped(clocks: list[float], least: int) -> None:
-    kept = steady_rounds(clocks, 0.05, least)
-    assert kept == sorted(set(kept))
-    assert len(kept) >= min(len(clocks), max(least, 1))
-    assert set(kept) >= {i for i, c in enumerate(clocks) if not c}
-
-
-def test_lists_of_different_races_do_not_pair() -> None:
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        paired_gain([1.0, 2.0], [1.0])
-
-
 def test_the_identity_of_this_cpu() -> None:
-    device = identify("cpu", 2)
+    device = devices("cpu", 2)[0]
     assert device.family == "cpu"
     assert set(device.identity) >= {"model_name", "family", "model", "stepping", "flags", "caches", "cores", "threads"}
     assert device.identity["threads"] == 2
-    assert device.slug == identify("cpu", 2).slug
-    assert device.slug != identify("cpu", 1).slug
-    assert device.digest != identify("cpu", 1).digest
+    assert device.slug == devices("cpu", 2)[0].slug
+    assert device.slug != devices("cpu", 1)[0].slug
+    assert device.digest != devices("cpu", 1)[0].digest
     assert device.slug.replace("-", "").isalnum()
     assert 1 <= usable_cores() <= int(subprocess.check_output(["nproc", "--all"]))
     assert last_cache_bytes() >= 1 << 18

@@ -14,9 +14,12 @@ import pytest
 from compiled import Bed
 from cuda_bench import CONTRACT, OPERATOR
 
-from aot_tune.bench import Bench, Deadlines, Measurement, Policy, messages, policy_for
-from aot_tune.bench.cuda import device_of
-from aot_tune.bench.findings import Findings
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.host.bench import Bench
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Deadlines, Measurement, Policy
 from aot_tune.spec import problem
 
 pytest.importorskip("torch")

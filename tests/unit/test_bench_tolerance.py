@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench import Check
-from aot_tune.bench.reference import Bounds, SequentialSums, logical_inputs, publish, read_truth, write_truth
-from aot_tune.bench.verify import FAR_OFF, compare
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.cpu.verify import FAR_OFF, compare
+from aot_tune.bench.worker.reference_results import (
+    Bounds,
+    SequentialSums,
+    logical_inputs,
+    publish,
+    read_truth,
+    write_truth,
+)
 from aot_tune.spec import Kernel, Operator, Tensor, dim, integers, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 

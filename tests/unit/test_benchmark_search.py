@@ -19,7 +19,8 @@ import selection
 from spaces import best_so_far, find_spaces, read_space
 from tuner_strategies import TunerSearch, available
 
-from aot_tune.bench import Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import Policy
 
 
 def written(path: Path, tail: str = "}\n}") -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import Begun, MeasurementStore, begin, forget
 from aot_tune.spec import problem
 from aot_tune.support.storage import CacheLocation

@@ -9,7 +9,7 @@ import pytest
 from databases import DEVICE, POLICY, a_database, databases
 from hypothesis import given, settings
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import (
     OperatorDatabase,
     decode,

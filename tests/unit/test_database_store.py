@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore, operator_digest, problem_key
 from aot_tune.spec import Operator, Problem, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators

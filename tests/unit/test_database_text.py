@@ -27,7 +27,7 @@ from aot_tune.database import (
     save_database,
 )
 from aot_tune.database.format import SCHEMA
-from aot_tune.database.records import canonical_database, rounded, spread
+from aot_tune.database.records import canonical_database, half_width, rounded
 from aot_tune.support.errors import DatabaseError
 
 
@@ -275,5 +275,5 @@ def test_a_call_that_takes_no_time_is_none(small: OperatorDatabase) -> None:
 
 
 def test_spread() -> None:
-    assert spread([]) == spread([5.0]) == 0.0
-    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
+    assert half_width([]) == half_width([5.0]) == 0.0
+    assert half_width([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0

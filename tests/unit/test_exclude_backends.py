@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot_tune.bench import Device, Measurement, Policy, policy_for
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.pipeline.finish import choose

@@ -9,7 +9,7 @@ import linked
 import numpy as np
 import pytest
 
-from aot_tune.bench.checks import derived_checks
+from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.database import operator_digest
 from aot_tune.spec import dims, problem, stride
 from aot_tune.support.errors import SpecError

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import aot_tune.spec as spec
-from aot_tune.bench.checks import derived_checks
-from aot_tune.bench.reference import read_truth, write_truth
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.spec import generators
 from aot_tune.spec.load_operators import load_operator
 

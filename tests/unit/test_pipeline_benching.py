@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from aot_tune.bench import Device
-from aot_tune.bench.findings import Checks
+from aot_tune.bench.host.findings import Checks
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline import benching
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.session import Session

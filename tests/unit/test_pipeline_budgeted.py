@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aot_tune.bench import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object
 from aot_tune.compile.jobs import Jobs
 from aot_tune.pipeline import budgeted

@@ -15,8 +15,8 @@ from test_pipeline import FAST, GENERIC, evidence, measured
 from test_pipeline_deadline import LOADED, ONE, measurer
 from test_pipeline_deadline import Bench as StillBench
 
-from aot_tune.bench import Device, Measurement
-from aot_tune.bench.findings import Checks
+from aot_tune.bench.host.findings import Checks
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.backlog import _screen, places_of
 from aot_tune.pipeline.crew import Crew, _Turns
 from aot_tune.pipeline.measure import Measurer

@@ -16,7 +16,7 @@ from test_pipeline_crew import crew_of
 from test_pipeline_deadline import LOADED, ONE, measurer
 from test_pipeline_deadline import Bench as StillBench
 
-from aot_tune.bench import Measurement, Status
+from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
 from aot_tune.pipeline.backlog import Backlog
 from aot_tune.pipeline.crew import Crew

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.bench import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import _plainer
 from aot_tune.pipeline.follow import awaited, to_compile, waiting

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs, Object
 from aot_tune.pipeline import shared as shared_module
 from aot_tune.pipeline.crew import Crew

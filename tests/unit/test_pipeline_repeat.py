@@ -20,7 +20,7 @@ from project import Project
 import aot_tune.pipeline.inputs as inputs_module
 import aot_tune.pipeline.keep as keep_module
 import aot_tune.pipeline.session as session_module
-from aot_tune.bench import Policy
+from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.inputs import build_key, recorded_digest
 from aot_tune.pipeline.keep import records_folder

@@ -12,7 +12,7 @@ import pytest
 from overlapping import OPERATOR, TARGET, N, entry
 from test_pipeline_deadline import Bench, measurer
 
-from aot_tune.bench import Measurement, Status
+from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
 from aot_tune.pipeline.backlog import Backlog, places_of
 from aot_tune.pipeline.evidence import Entry, Evidence

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from aot_tune.bench import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline import turns
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.turns import Turns, in_turns

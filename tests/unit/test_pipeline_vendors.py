@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from cublaslt_stand_in import build_stub
 
-from aot_tune.bench import Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs
 from aot_tune.pipeline import vendors
 from aot_tune.pipeline.session import Session

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from aot_tune.bench import Device
-from aot_tune.bench.cuda import device_of
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline import verification
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.bench.cuda import device_of
+from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
 from aot_tune.compile.cuda_targets import TARGETS, best_targets
 from aot_tune.pipeline import session as sessions

@@ -14,7 +14,7 @@ import pytest
 from databases import DEVICE, POLICY
 from test_pipeline import GENERIC, OPERATOR, evidence, measured
 
-from aot_tune.bench import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object
 from aot_tune.database import CandidateRecord, OperatorDatabase
 from aot_tune.pipeline.evidence import Entry, Evidence

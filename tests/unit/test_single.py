@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.bench import derived_checks
+from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.cli.main import main
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.single import again, problem_named

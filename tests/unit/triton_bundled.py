@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from triton_problems import odd_problems
 
-from aot_tune.bench.inputs import draw
-from aot_tune.bench.records import Check
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name
 from aot_tune.compile.cuda_targets import TARGETS
 from aot_tune.render import Candidate

@@ -26,8 +26,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aot_tune.bench.inputs import draw
-from aot_tune.bench.records import Check
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.toolchain import generic_targets
 from aot_tune.inspection import inspect_functions, with_inspections

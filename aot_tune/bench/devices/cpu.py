@@ -1,0 +1,162 @@
+"""The CPU family: identity, generous peaks, environment of its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from aot_tune.bench.devices.family import Monitor
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
+
+__all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
+
+_FLAGS = re.compile(
+    r"(sse|ssse|avx|fma|f16c|bmi|popcnt|movbe|abm|lzcnt|aes|vaes|sha|gfni|vpclmul|pclmul|adx|amx|cx16|lahf|xsave\b|fsrm|erms)"
+)
+_UNKNOWN_HZ = 6e9
+"""Clock to reckon with where the system does not tell the highest: above what any CPU on sale reaches."""
+
+
+class Cpu:
+    """The machine's CPU cores, as one device."""
+
+    on_host = True
+    caution = ""
+
+    def devices(self, threads: int) -> list[Device]:
+        """There is one: model, stepping, instruction sets, caches, usable cores and threads."""
+        identity = {**cpu_identity(), "threads": threads}
+        name = str(identity["model_name"])
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+        slug = f"cpu-{words}-{threads}t-{digest_of(['cpu', identity])[:8]}"
+        return [Device(family="cpu", name=name, slug=slug, identity=identity)]
+
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
+        """What this process runs on."""
+        return self.devices(threads)[0].identity
+
+    def policy(self, base: Policy) -> Policy:
+        """As it is."""
+        return base
+
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
+        """Thread counts. Beside candidates, numpy's own BLAS shall make no threads.
+
+        OpenBLAS's threads spin for 2^26 cycles after a call unless told otherwise (103 ms were measured); 2^20 are
+        enough for calls in a row and leave the cores to the next turn of a race.
+        """
+        blas = str(threads if role == "framework" else 1)
+        return {
+            "OPENBLAS_THREAD_TIMEOUT": "20",
+            "OMP_NUM_THREADS": str(threads),
+            "OMP_DYNAMIC": "false",
+            "OPENBLAS_NUM_THREADS": blas,
+            "MKL_NUM_THREADS": blas,
+            "BLIS_NUM_THREADS": blas,
+        }
+
+    def writable(self) -> tuple[Path, ...]:
+        """Nothing beside what every worker has."""
+        return ()
+
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
+        """From the widest instructions, two per cycle, on all threads, at the highest clock; bytes as if from L1."""
+        flags = str(device.identity.get("flags", "")).split()
+        lanes = 16 if "avx512f" in flags else 8 if "avx" in flags else 4
+        hertz = float(device.identity.get("max_khz", 0)) * 1000 or _UNKNOWN_HZ
+        threads = int(device.identity.get("threads", 1))
+        rate = threads * hertz / 1e9
+        return max(flops / (rate * 4 * lanes), nbytes / (rate * 12 * lanes))
+
+    def runs(self, module: str) -> bool:  # noqa: ARG002
+        """Every framework does."""
+        return True
+
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:  # noqa: ARG002
+        """Nothing to watch: what disturbs a sample is seen in the worker."""
+        return _Unwatched()
+
+
+class _Unwatched:
+    """A monitor that knows nothing."""
+
+    def begin(self) -> None:
+        """Nothing to wait for."""
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:  # noqa: ARG002
+        """Nothing."""
+        return None
+
+    def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
+        """Never."""
+        return ""
+
+    def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
+        """Nothing tells."""
+        return False
+
+    def recover(self, why: str) -> None:
+        """At once."""
+
+
+FAMILY = Cpu()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, at most as many as its control group's quota pays for."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def cpu_identity() -> dict[str, str | int]:
+    """What two CPUs must share to share measurements, from /proc/cpuinfo and /sys; without the thread count."""
+    info: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        info.setdefault(key.strip(), value.strip())
+        if not line:
+            break
+    flags = sorted(f for f in info.get("flags", info.get("Features", "")).split() if _FLAGS.match(f))
+    identity: dict[str, str | int] = {
+        "vendor": info.get("vendor_id", info.get("CPU implementer", "unknown")),
+        "model_name": info.get("model name", os.uname().machine),
+        "family": info.get("cpu family", info.get("CPU architecture", "")),
+        "model": info.get("model", info.get("CPU part", "")),
+        "stepping": info.get("stepping", info.get("CPU revision", "")),
+        "flags": " ".join(flags),
+        "caches": " ".join(f"{name}={size}" for name, size in _caches()),
+        "cores": usable_cores(),
+    }
+    with contextlib.suppress(OSError, ValueError):
+        identity["max_khz"] = int(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text())
+    return identity
+
+
+def last_cache_bytes() -> int:
+    """Bytes of the last cache level; 32 MiB where the system does not tell."""
+    sizes = [_bytes(size) for name, size in _caches() if not name.endswith("i")]
+    return max(sizes, default=32 << 20)
+
+
+def _caches() -> list[tuple[str, str]]:
+    found = []
+    letters = {"Data": "d", "Instruction": "i"}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((index / n).read_text().strip() for n in ("level", "type", "size"))
+        except OSError:
+            continue
+        found.append((f"L{level}{letters.get(kind, '')}", size))
+    return found
+
+
+def _bytes(size: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(size[:-1]) * units[size[-1]] if size[-1:] in units else int(size or 0)

@@ -1,0 +1,149 @@
+"""The CUDA family: identity, peaks, environment of its workers. Nothing here loads torch, or the driver's libcuda."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from aot_tune.bench.devices.cuda_monitor import GpuMonitor
+from aot_tune.bench.devices.family import Monitor
+from aot_tune.bench.devices.nvml import open_gpu
+from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy, Role, digest_of
+
+if TYPE_CHECKING:
+    from aot_tune.compile.cuda_devices import DeviceQuery
+
+__all__ = ["FAMILY", "Cuda", "device_of"]
+
+_VERSION = 8
+"""Raised when the code of this package changes what a measurement means."""
+
+_HIGHEST_HZ = 3.2e9
+_FLOPS_PER_CLOCK = {"f32": 2 * 256, "f64": 2 * 256, "tf32": 2 * 4096}
+_MOST_FLOPS_PER_CLOCK = 2 * 8192
+"""Per multiprocessor: twice what Hopper has, or as much as Blackwell has, dense."""
+_L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
+"""Bytes per ns that no cache or memory on sale reaches."""
+
+
+class Cuda:
+    """The machine's NVIDIA GPUs, each a device."""
+
+    on_host = False
+    caution = ""
+
+    def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
+        """One per GPU that CUDA_VISIBLE_DEVICES leaves visible."""
+        query = _query()
+        return [
+            device_of(
+                name=d.name,
+                uuid=d.uuid,
+                capability=d.capability,
+                sm_count=d.sm_count,
+                l2_bytes=d.l2_bytes,
+                memory_bytes=d.memory_bytes,
+                # A branch's later releases mend faults; its compiler and what it supports stay the same.
+                driver=(query.driver_text or str(query.driver)).partition(".")[0],
+            )
+            for d in query.devices
+        ]
+
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
+        """The device that was asked for: a spare worker has not touched the driver yet; the session checks it later."""
+        return device.identity
+
+    def policy(self, base: Policy) -> Policy:
+        """Short samples, since a clock on the device takes them; copies until four times the L2 are filled."""
+        return msgspec.structs.replace(
+            base,
+            version=_VERSION,
+            sample_ns=min(base.sample_ns * 4, 200_000),
+            screen_ns=min(base.screen_ns, 3_000_000),
+            screen_samples=min(base.screen_samples, 10),
+            race_ns=min(base.race_ns, 250_000_000),
+            race_rounds=min(base.race_rounds, 13),
+            race_least=7,
+            cold_factor=4.0,
+            copies=512,
+            gpu=GpuTiming(),
+            deadlines=msgspec.structs.replace(base.deadlines, handshake=180.0, load=30.0, check=15.0),
+        )
+
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
+        """One GPU, by name, so that it is number 0 there; cuBLAS's workspace as large as candidates' may be, 32 MiB.
+
+        The host's cores are for compilers: frameworks take one.
+        """
+        return {
+            "CUDA_VISIBLE_DEVICES": device.unit,
+            "CUDA_MODULE_LOADING": "LAZY",
+            "CUDA_CACHE_PATH": str(scratch / "cuda-cache"),
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "CUBLASLT_WORKSPACE_SIZE": "32768",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+
+    def writable(self) -> tuple[Path, ...]:
+        """What the driver writes to; `/proc/self` is the worker, which asks this itself."""
+        files = sorted(p for p in Path("/dev").glob("nvidia*"))
+        return (*files, Path("/dev/shm"), Path("/proc/self/task"))  # noqa: S108
+
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
+        """From the number of multiprocessors, the highest clock, and the memory's bus."""
+        clock, memory = _peaks(device.unit)
+        per_clock = _FLOPS_PER_CLOCK.get(math, _MOST_FLOPS_PER_CLOCK)
+        rate = int(device.identity.get("sm_count", 256)) * clock * per_clock / 1e9
+        near = min(nbytes, 2 * int(device.identity.get("l2_bytes", 0)))
+        return max(flops / rate, near / _L2_RATE + (nbytes - near) / memory)
+
+    def runs(self, module: str) -> bool:
+        """What computes on the host alone does not."""
+        return module.partition(".")[0] not in ("numpy", "scipy")
+
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
+        """NVML, where it is."""
+        return GpuMonitor(device, log, open_gpu(device.unit), policy.on_gpu)
+
+
+FAMILY = Cuda()
+
+
+def _query() -> DeviceQuery:
+    """What the driver tells: the one question that this stage and the compiling one both ask."""
+    from aot_tune.compile.cuda_devices import visible_devices
+
+    return visible_devices()
+
+
+@cache
+def _peaks(unit: str) -> tuple[float, float]:
+    """A GPU's highest clock in Hz and 1.25 x its memory's bytes per ns; generous numbers where NVML does not tell."""
+    gpu = open_gpu(unit)
+    hertz = (gpu.max_sm_mhz() or 0) * 1e6 if gpu else 0.0
+    memory = 1.25 * gpu.memory_rate() if gpu else 0.0
+    return hertz or _HIGHEST_HZ, memory or _MEMORY_RATE
+
+
+def device_of(
+    *, name: str, uuid: str, capability: int, sm_count: int, l2_bytes: int, memory_bytes: int, driver: str
+) -> Device:
+    """The record of a GPU: equal GPUs with one driver share everything but the unit."""
+    identity: dict[str, str | int] = {
+        "name": name,
+        "capability": capability,
+        "sm_count": sm_count,
+        "l2_bytes": l2_bytes,
+        "memory_gib": round(memory_bytes / (1 << 30)),
+        "driver": driver,
+    }
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    slug = f"cuda-{words}-{sm_count}sm-{digest_of(['cuda', identity])[:8]}"
+    return Device(family="cuda", name=name, slug=slug, identity=identity, unit=uuid)

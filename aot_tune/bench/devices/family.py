@@ -1,0 +1,114 @@
+"""Device families: each is a module of this package by the family's name, with one object called FAMILY."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
+from aot_tune.support.errors import WorkerError
+
+__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "policy_for", "runs_on"]
+
+
+class Monitor(Protocol):
+    """Watches a device from the bench's own process."""
+
+    def begin(self) -> None:
+        """Wait a while for an idle device.
+
+        Raises:
+            WorkerError: when the device cannot be measured on as it is set up.
+        """
+
+    def read(self, workers: Sequence[int]) -> DeviceState | None:
+        """What the device is like now; None when nothing tells. `workers` are the bench's own processes on it."""
+
+    def spoiled(self, state: DeviceState | None) -> str:
+        """Why samples that were just taken are not to be kept; empty when they are, or no more can be done about it."""
+
+    def capped(self, state: DeviceState) -> bool:
+        """Whether the device held its clock down to keep within its power, which is how it runs."""
+
+    def recover(self, why: str) -> None:
+        """Wait until samples can be taken again that were spoiled for a reason."""
+
+
+class Family(Protocol):
+    """The bench's side of a family.
+
+    `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
+    and start only when they are needed. `caution` is what every build for the family must say; empty for most.
+    """
+
+    on_host: bool
+    caution: str
+
+    def devices(self, threads: int) -> list[Device]:
+        """The devices of this machine."""
+
+    def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:
+        """The identity of the device that a worker of `device` is on; called in the worker, which must be cheap."""
+
+    def policy(self, base: Policy) -> Policy:
+        """The policy for this family's devices."""
+
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:
+        """Variables that a worker needs beside the allow-list."""
+
+    def writable(self) -> tuple[Path, ...]:
+        """Files and folders that a worker must be able to write beside its scratch folder."""
+
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
+        """A time that no honest call can beat, from generous estimates of the device's peaks.
+
+        `math` is the dtype that most of the operations are in, or `tf32`.
+        """
+
+    def runs(self, module: str) -> bool:
+        """Whether a framework's module computes on this family's devices."""
+
+    def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
+        """What watches the device while it is measured on."""
+
+
+def family(name: str) -> Family:
+    """The family of that name.
+
+    Raises:
+        WorkerError: when there is no such module.
+    """
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,15}", name):
+        try:
+            module = importlib.import_module(f"aot_tune.bench.devices.{name}")
+            return cast(Family, module.FAMILY)
+        except (ModuleNotFoundError, AttributeError):
+            pass
+    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu', 'cuda' or 'hip'")
+
+
+def devices(name: str, threads: int) -> list[Device]:
+    """All devices of this machine that belong to a family; empty when there is none.
+
+    Raises:
+        WorkerError: when there is no such family.
+    """
+    return family(name).devices(threads)
+
+
+def policy_for(name: str, base: Policy) -> Policy:
+    """The policy to measure with on the devices of a family; that of a CPU is `base` itself."""
+    return family(name).policy(base)
+
+
+def runs_on(name: str, module: str) -> bool:
+    """Whether a baseline that requires a module, such as `numpy`, computes on the devices of a family."""
+    return family(name).runs(module)
+
+
+def caution_of(name: str) -> str:
+    """What a build for a family of devices must say; empty for most."""
+    return family(name).caution

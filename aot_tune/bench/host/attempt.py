@@ -1,0 +1,83 @@
+"""A measurement in the making: what its phases took, and what its answers come to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from aot_tune.bench.host.bench_context import BenchContext
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Measurement, Prepared, Status
+
+__all__ = ["Phases", "Run", "told_apart"]
+
+_CLOCK = 0.01
+"""On a host's clock, times are told to this share of an empty call, which is taken off them, and no closer."""
+
+
+class Phases(dict[str, float]):
+    """Seconds by phase."""
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Add what the block takes to a phase."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + time.monotonic() - begin
+
+
+class Run:
+    """A measurement in the making.
+
+    `sure` says that only its object can have killed the worker it is in, `spared` that another one was killed before
+    where that was not sure.
+    """
+
+    sure = spared = False
+
+    def __init__(self, context: BenchContext, prepared: Prepared, candidate: str, digest: str, phases: Phases) -> None:
+        self.context, self.prepared, self.candidate, self.digest = context, prepared, candidate, digest
+        self.phases = phases
+
+    def to_blame(self, death: DiedError) -> bool:
+        """Whether its object killed the worker, as far as can be told or is worth another try."""
+        return self.sure or death.certain or death.status == "timeout"
+
+    def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
+        """A measurement with this status."""
+        return self.context.measurement(
+            self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
+        )
+
+    def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
+        """A measurement with times, if they can be true and the candidate did not leak."""
+        policy = self.context.policy
+        status, reason = timing.status, timing.reason
+        floor = self.context.floor_ns(self.prepared)
+        samples = told_apart(self.context, floor, timing.samples, timing.overhead)
+        if status == "ok" and samples and min(samples) < floor:
+            status = "suspicious"
+            reason = f"{min(samples):.1f} ns per call, less than the {floor:.1f} ns that the device's peaks allow"
+        elif status == "ok" and not any(samples):
+            status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
+        elif status == "ok" and timing.leak > policy.leak_bytes:
+            status, reason = "oom", f"grows by {timing.leak} bytes per call"
+        elif status == "ok":
+            reason = self.context.remarks.on(self.prepared, reason)
+        return self.ended(status, reason, screen=samples, overhead=timing.overhead, leak=timing.leak, **facts)
+
+
+def told_apart(context: BenchContext, floor: float, samples: Sequence[float], overhead: float) -> tuple[float, ...]:
+    """Samples as far as they can be told from the `overhead` that was taken off them.
+
+    Those of a call on so little that even the device's `floor` cannot be told from it may come out as less than that,
+    or as nothing: they count as the least time that can be told.
+    """
+    least = _CLOCK * overhead if context.family.on_host else 0.0
+    if not samples or min(samples) >= floor or floor > least:
+        return tuple(samples)
+    return tuple(max(s, least) for s in samples)

@@ -1,0 +1,349 @@
+"""The bench: prepares problems, screens candidates, races the best, verifies; one device, one thread of control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from aot_tune.bench.devices.family import Monitor
+from aot_tune.bench.host.attempt import Phases, Run
+from aot_tune.bench.host.bench_context import BenchContext
+from aot_tune.bench.host.findings import Findings, Odd
+from aot_tune.bench.host.pool import Pool
+from aot_tune.bench.host.preparation import Preparation
+from aot_tune.bench.host.race import Race
+from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import CandidateLike, Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.messages import failure_of
+from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.support.errors import WorkerError
+
+__all__ = ["Bench"]
+
+_MOST_LOADED = 256
+"""Objects that stay loaded in a worker whose device keeps them."""
+_JUST_NOW = 0.25
+"""Seconds within which what the device was like after one candidate's samples is what it is like before another's."""
+
+
+class Bench:
+    """A device to measure on, for the length of a `with` block.
+
+    Args:
+        device: as `devices` of its family gives it.
+        policy: how to measure.
+        scratch: a folder of this bench alone; workers' scratch folders go there.
+        threads: of candidates and baselines.
+        log: gets a line now and then.
+        findings: those of benches on devices of the same model, to share; without, of this bench alone, in `scratch`.
+        waits: whether it waits for a device that others use: what takes times does.
+
+    It belongs to the thread that enters it, which must live until it is left.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        policy: Policy,
+        *,
+        scratch: Path,
+        threads: int,
+        log: Callable[[str], None] = lambda _line: None,
+        findings: Findings | None = None,
+        waits: bool = True,
+    ) -> None:
+        self.context = BenchContext(device, policy, scratch.resolve(), threads, log, findings)
+        self._waits = waits
+        self._preparation = Preparation(device, policy, self._refer)
+        self._own = Findings(self.context.findings.folder / scratch.resolve().name, "alone-")
+        self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
+
+    @property
+    def device(self) -> Device:
+        """What it measures on."""
+        return self.context.device
+
+    @property
+    def policy(self) -> Policy:
+        """How it measures."""
+        return self.context.policy
+
+    @property
+    def pool(self) -> Pool:
+        """Its workers."""
+        return self.context.pool
+
+    @property
+    def findings(self) -> Findings:
+        """What it shares with benches on devices of the same model."""
+        return self.context.findings
+
+    @property
+    def monitor(self) -> Monitor:
+        """What watches its device."""
+        return self.context.monitor
+
+    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
+        """A measurement of this device and policy that was made elsewhere."""
+        return self.context.measurement(prepared, candidate, code, **fields)
+
+    def __enter__(self) -> Bench:
+        if self._waits:
+            self.context.monitor.begin()
+        self.context.pool.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.context.pool.__exit__(kind, error, trace)
+
+    def prepare(self, operator_folder: Path, operator: Operator, on: Problem | Check) -> Prepared:
+        """Compute reference results and tolerances of a problem, or of a check, once.
+
+        Raises:
+            WorkerError: when no worker can be started.
+            AotTuneError: when the reference fails; with the operator, the problem and what it said.
+        """
+        check = Check(problem=on) if isinstance(on, Problem) else on
+        found = self._preparation.of(self.context.findings, operator_folder.resolve(), operator, check)
+        self.context.operators[operator.name] = operator
+        return found
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """In the block this device finds out everything for itself, and others learn nothing of it."""
+        shared, self.context.findings = self.context.findings, self._own
+        try:
+            yield
+        finally:
+            self.context.findings = shared
+
+    def _refer(self, request: messages.Reference, seconds: float) -> messages.Reply:
+        return self.context.pool.refer(
+            request, seconds
+        )  # the pool of the time: benchmarks put another one in its place
+
+    @property
+    def referring(self) -> float:
+        """Seconds that went into references so far."""
+        return self._preparation.seconds
+
+    def screen(
+        self,
+        prepared: Prepared,
+        shared_object: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        code: str,
+        requires: Sequence[Expr] = (),
+        best_ns: float | None = None,
+        tune_checks: bool = True,
+    ) -> Measurement:
+        """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
+
+        `requires` are the candidate's guards with its pinned dims; `best_ns` is the best time so far on the problem.
+        Whatever the candidate does is a status of the measurement.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        return self._measure(
+            prepared, shared_object, symbol, candidate, code, requires, best_ns, tune_checks, timed=True
+        )
+
+    def verify(
+        self,
+        prepared: Prepared,
+        shared_object: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        code: str,
+        requires: Sequence[Expr] = (),
+        tune_checks: bool = True,
+    ) -> Measurement:
+        """As `screen`, without times: for variants that were replayed or linked."""
+        return self._measure(prepared, shared_object, symbol, candidate, code, requires, None, tune_checks, timed=False)
+
+    def race(self, prepared: Prepared, entries: Sequence[Entry], incumbent: Entry | None = None) -> list[Measurement]:
+        """Time entries, the incumbent and the operator's baselines in the same rounds.
+
+        Returns one measurement per entry, the incumbent included (first, unless it is among the entries), then one per
+        baseline that can run here. Those with status ok have `final` of one length, round by round, under one `race`.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        everyone = list(entries)
+        if incumbent is not None and all(e.candidate.id != incumbent.candidate.id for e in everyone):
+            everyone.insert(0, incumbent)
+        operator = self.context.operators[prepared.operator]
+        baselines = [
+            b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
+        ]
+        return Race(self.context, prepared, everyone, baselines).run()
+
+    def _measure(
+        self,
+        prepared: Prepared,
+        path: Path,
+        symbol: str,
+        candidate: CandidateLike,
+        digest: str,
+        requires: Sequence[Expr],
+        best_ns: float | None,
+        tune_checks: bool,
+        *,
+        timed: bool,
+    ) -> Measurement:
+        run = Run(self.context, prepared, candidate.id, digest, Phases())
+        if (refusal := self._refusal(digest)) is not None:
+            return run.ended(refusal.status, refusal.reason)
+        odd = self._odd(prepared, digest, requires) if tune_checks else None
+        load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
+        while True:
+            worker = self._warm_worker(run, odd)
+            run.sure = run.spared or worker.hosted <= {digest}  # else what another one left running may have killed it
+            try:
+                return self._attempt(run, worker, load, odd, best_ns, timed)
+            except DiedError as death:
+                if run.to_blame(death):
+                    return run.ended(death.status, death.reason)
+                run.spared = True
+
+    def _refusal(self, digest: str) -> messages.Failure | None:
+        """What is said of an object that is not run again."""
+        struck = self.context.struck(digest)
+        if struck is None:
+            return None
+        reason = f"{struck.reason}; not run again, it has killed {self.context.policy.strikes} workers"
+        return messages.Failure(kind="struck", status=struck.status, reason=reason)
+
+    def _ask(self, run: Run, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
+        """Ask a worker; its death counts against the object at once, before another device tries what killed it."""
+        try:
+            return self.context.pool.request(worker, request, seconds)
+        except DiedError as death:
+            if run.to_blame(death):
+                self.context.findings.strike(run.digest, death)
+            raise
+
+    def _attempt(
+        self,
+        run: Run,
+        worker: Worker,
+        load: messages.Load,
+        odd: Odd | None,
+        best_ns: float | None,
+        timed: bool,
+    ) -> Measurement:
+        worker.hosted.add(run.digest)
+        if run.digest not in worker.loaded:
+            with run.phases("load"):
+                reply = self._ask(run, worker, load, self.context.policy.deadlines.load)
+            if isinstance(reply, messages.Failure):
+                return run.ended(reply.status, reply.reason)
+            worker.loaded[run.digest] = None
+        measured = self._judge(run, worker, odd, best_ns, timed)
+        with run.phases("unload"):
+            self._unload(run, worker, 0 if self.context.family.on_host else _MOST_LOADED)
+        return measured
+
+    def _unload(self, run: Run, worker: Worker, most: int) -> None:
+        """Unload what was loaded longest ago, until no more than `most` are left."""
+        while len(worker.loaded) > most:
+            handle = next(iter(worker.loaded))
+            del worker.loaded[handle]
+            self._ask(run, worker, messages.Unload(handle=handle), self.context.policy.deadlines.load)
+
+    def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
+        """A worker with the problem's buffers; one that dies of an earlier candidate is replaced, once."""
+        for last in (False, True):
+            worker = self.context.pool.candidates()
+            try:
+                with run.phases("prepare"):
+                    new = run.prepared.key not in worker.known
+                    self.context.introduce(worker, run.prepared, *(odd.problems if odd is not None else ()))
+                    if new:
+                        self.context.make_buffers(worker, run.prepared)
+                return worker
+            except DiedError as death:
+                if last:
+                    raise WorkerError(
+                        f"no worker can hold problem '{run.prepared.problem.id}'",
+                        why=death.reason + (self.context.device.unit and f", on {self.context.device.unit}"),
+                        fix="free memory, or leave the problem out of the workload",
+                    ) from None
+        raise AssertionError
+
+    def _odd(self, prepared: Prepared, digest: str, requires: Sequence[Expr]) -> Odd | None:
+        suite = self.context.findings.suite(prepared.operator_folder, digest, requires)
+        if self.context.findings.verdicts.has(suite):
+            return Odd(suite)
+        problems = self._checks(prepared, requires)
+        return Odd(suite, problems) if problems else None
+
+    def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
+        operator, folder = self.context.operators[prepared.operator], prepared.operator_folder
+        findings, key = self.context.findings, "\n".join((folder, *(r.key() for r in requires)))
+        if (findings, key) not in self._fitted:
+            found = findings.checks.of(
+                Path(folder), operator, requires, self.context.policy, self.context.family.on_host
+            )
+            self._fitted[findings, key] = self._preparation.of_all(findings, Path(folder), operator, found)
+        return self._fitted[findings, key]
+
+    def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:
+        limits, key = self.context.policy.deadlines, run.prepared.key
+        if odd is not None and (failed := self._failed(run, worker, odd)) is not None:
+            return failed
+        seconds = limits.verify
+        if best_ns is not None:
+            seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
+        with run.phases("verify"):
+            reply = self._ask(run, worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
+        if not isinstance(reply, messages.Checked):
+            return run.ended(*failure_of(reply))
+        facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
+        if reply.status != "ok" or not timed:
+            return run.ended(reply.status, reply.reason, **facts)
+        if min(reply.runs) > self.context.policy.long_ns:
+            samples = reply.runs[:2]
+            if len(samples) == 2 and (best_ns is None or min(samples) <= self.context.policy.screen_stop * best_ns):
+                samples = reply.runs
+            return run.timed(messages.Timed(samples=tuple(samples)), facts)
+        with run.phases("settle"):
+            self.context.pool.settle()
+        bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
+        most = self.context.policy.on_gpu.tries
+        for tries in range(1, most + 1):
+            before = self.context.conditions(_JUST_NOW if tries == 1 else 0.0)
+            with run.phases("bench"):
+                timing = self._ask(run, worker, bench, limits.bench)
+            after = self.context.conditions()
+            facts["conditions"] = tuple(s for s in (before, after) if s is not None)
+            why = self.context.monitor.spoiled(after) if tries < most else ""
+            if not why:
+                break
+            self.context.monitor.recover(why)
+        if not isinstance(timing, messages.Timed):
+            return run.ended(*failure_of(timing), **facts)
+        return run.timed(timing, facts)
+
+    def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
+        """The measurement of an object that is not right on its odd problems; None of one that is."""
+        verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems))
+
+        def check() -> messages.Reply:  # unless it killed others' workers while this device waited for what they find
+            return self._refusal(run.digest) or self._ask(run, worker, verify, self.context.policy.deadlines.check)
+
+        with run.phases("check"):
+            reply = self.context.findings.verdicts.get(odd.suite, check)
+        if not isinstance(reply, messages.Checked):
+            return run.ended(*failure_of(reply))
+        return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)

@@ -1,0 +1,111 @@
+"""What the bench, its races and its measurements share: a device, its workers, and what is known of it so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aot_tune.bench.devices.family import Monitor, family
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.host.pool import Pool
+from aot_tune.bench.host.remarks import Remarks
+from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Measurement, Policy, Prepared
+from aot_tune.spec import Operator
+from aot_tune.support.errors import WorkerError
+
+__all__ = ["BenchContext"]
+
+
+class BenchContext:
+    """One device's workers and findings; `operators` are those of the problems that were prepared.
+
+    `unloads` says whether libraries are unloaded once a variant is verified in them. Arguments are those of `Bench`.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        policy: Policy,
+        scratch: Path,
+        threads: int,
+        log: Callable[[str], None],
+        findings: Findings | None = None,
+    ) -> None:
+        self.device, self.policy, self.log = device, policy, log
+        self.findings = findings or Findings(scratch / "references")
+        self.family = family(device.family)
+        self.monitor: Monitor = self.family.monitor(device, policy, log)
+        self.pool = Pool(device, policy, scratch, threads, log, references=self.findings.folder)
+        self.remarks = Remarks(log)
+        self.operators: dict[str, Operator] = {}
+        self.unloads = True
+        self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)
+
+    def measurement(self, prepared: Prepared, candidate: str, digest: str, **fields: object) -> Measurement:
+        """A measurement of this device and policy."""
+        return Measurement(
+            candidate=candidate,
+            code=digest,
+            problem=prepared.problem,
+            device=self.device.digest,
+            policy=self.policy.digest,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def floor_ns(self, prepared: Prepared) -> float:
+        """A time per call below which a measurement cannot be true."""
+        operator = self.operators[prepared.operator]
+        flops = operator.flops.evaluate(operator.facts(prepared.problem))
+        nbytes = operator.compulsory_bytes(prepared.problem)
+        math = operator.dtype(prepared.problem, operator.inputs[0]).name if operator.inputs else "f32"
+        math = prepared.problem.attributes.get("math", math) if math == "f32" else math
+        return self.family.floor_ns(self.device, flops, nbytes, math)
+
+    def conditions(self, age: float = 0.0) -> DeviceState | None:
+        """What the device is like now, or was at most `age` seconds ago: to ask takes milliseconds."""
+        if time.monotonic() - self._conditions[0] > age:
+            state = self.monitor.read([w.pid for w in self.pool.workers()])
+            self._conditions = time.monotonic(), state
+        return self._conditions[1]
+
+    def struck(self, digest: str) -> DiedError | None:
+        """What an object did that has killed as many workers as it may."""
+        return self.findings.struck(digest, self.policy.strikes)
+
+    def introduce(self, worker: Worker, *problems: Prepared) -> None:
+        """Name problems to a worker that does not know them.
+
+        Raises:
+            DiedError: when the worker dies of it.
+        """
+        for prepared in problems:
+            if prepared.key not in worker.known:
+                work = messages.Work(
+                    key=prepared.key,
+                    operator_folder=prepared.operator_folder,
+                    check=prepared.check,
+                    folder=prepared.folder,
+                )
+                _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
+                worker.known.add(prepared.key)
+
+    def make_buffers(self, worker: Worker, prepared: Prepared) -> None:
+        """Have a worker that knows a problem make its buffers.
+
+        Raises:
+            DiedError: when the worker dies of it, or cannot make them: it is not used again.
+        """
+        limit = self.policy.deadlines.prepare
+        reply = self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, limit))
+        if isinstance(reply, messages.Failure):  # no candidate's fault, unless one that was there before leaked
+            worker.kill()
+            raise DiedError(reply.status, reply.reason)
+
+
+def _expect_done(reply: messages.Reply) -> None:
+    if isinstance(reply, messages.Failure):
+        raise WorkerError("a worker cannot set a problem up", why=reply.reason, fix="see the worker's output above")

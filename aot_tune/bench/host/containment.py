@@ -1,0 +1,47 @@
+"""What a bench does so that its workers, and what they leave behind, do no harm: their environment, their orphans."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from aot_tune.support.kernel_features import set_subreaper
+
+__all__ = ["environment", "hold_subreaper", "release_subreaper"]
+
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
+
+
+def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: Path) -> dict[str, str]:
+    """The environment of a worker, made from the bench's: an allow-list, and what is stated here.
+
+    `import_path` is the bench's own `sys.path`: build front ends put build requirements there, while the user's
+    PYTHONPATH, LD_PRELOAD and the like are not handed on.
+    """
+    env = {name: given[name] for name in _KEPT if name in given}
+    env["PYTHONPATH"] = os.pathsep.join(p for p in import_path if p and Path(p).exists())
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+    env |= {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
+    return env
+
+
+_holders: list[bool] = []  # what was set before each of the holders
+_holding = threading.Lock()
+
+
+def hold_subreaper() -> None:
+    """Have orphaned descendants come to this process until every holder has released it, for benches side by side."""
+    with _holding:
+        _holders.append(set_subreaper(True))
+
+
+def release_subreaper() -> None:
+    """Undo one `hold_subreaper`; the last one sets what was set before the first."""
+    with _holding:
+        before = _holders.pop(0)
+        if _holders:
+            _holders[0] = before
+        else:
+            set_subreaper(before)

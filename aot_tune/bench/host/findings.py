@@ -1,0 +1,148 @@
+"""What is found out once for all devices of one model: references, and what objects come to on odd problems."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from aot_tune.bench.host.odd_problems import checks_for
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check, Policy, Prepared, digest_of
+from aot_tune.spec import Expr, Operator
+from aot_tune.support.errors import WorkerError
+
+__all__ = ["Checks", "Findings", "Odd", "Once"]
+
+T = TypeVar("T")
+
+
+def _never() -> bool:
+    return False
+
+
+class Once(Generic[T]):
+    """Values by name, each made by the first thread that asks; the others wait for it.
+
+    Where making it fails, or what comes of it is not to be kept, the next one that asks or waits makes it itself. But
+    once it is `over`, those that wait do not, one after the other, what was ended before.
+    """
+
+    def __init__(self, keep: Callable[[T], bool] = lambda _value: True, over: Callable[[], bool] = _never) -> None:
+        self._lock, self._keep, self._over = threading.Lock(), keep, over
+        self._made: dict[str, T] = {}
+        self._making: dict[str, threading.Event] = {}
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """The value of that name.
+
+        Raises:
+            WorkerError: when it is over, and what was waited for was not made.
+        """
+        other: threading.Event | None = None
+        while True:
+            with self._lock:
+                if name in self._made:
+                    return self._made[name]
+                if other is not None and self._over():
+                    raise WorkerError("what another device had begun was ended", why="the build or its budget ended")
+                other = self._making.get(name)
+                if other is None:
+                    mine = self._making[name] = threading.Event()
+                    break
+            other.wait()
+        try:
+            value = make()
+            if self._keep(value):
+                with self._lock:
+                    self._made[name] = value
+            return value
+        finally:
+            with self._lock:
+                del self._making[name]
+            mine.set()
+
+    def has(self, name: str) -> bool:
+        """Whether it is made."""
+        with self._lock:
+            return name in self._made
+
+    def making(self, name: str) -> bool:
+        """Whether somebody makes it now."""
+        with self._lock:
+            return name in self._making
+
+
+class Checks:
+    """Odd problems by operator and what a kernel requires: to fit them takes a while, and many require the same."""
+
+    def __init__(self) -> None:
+        self._made = Once[list[Check]]()
+
+    def of(
+        self, folder: Path, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool
+    ) -> list[Check]:
+        """As `checks_for` gives them for the operator in a folder."""
+        name = "\n".join((str(folder.resolve()), policy.digest, str(on_host), *(r.key() for r in requires)))
+        return self._made.get(name, lambda: checks_for(operator, requires, policy, on_host=on_host))
+
+
+@dataclass(frozen=True)
+class Odd:
+    """The odd problems of an object; none where it is known already what it comes to on its `suite`."""
+
+    suite: str
+    problems: Sequence[Prepared] = ()
+
+
+class Findings:
+    """What benches on devices of one model, each in a thread of its own, need not find out for themselves.
+
+    Args:
+        folder: where references go; workers of all benches can read it.
+        prefix: of their names, which tell them from those of others in a worker.
+        over: whether what the benches do is being ended.
+        checks: those that are known from before.
+    """
+
+    def __init__(
+        self, folder: Path, prefix: str = "", over: Callable[[], bool] = _never, checks: Checks | None = None
+    ) -> None:
+        self.folder, self.prefix, self.over = folder, prefix, over
+        self.checks = checks or Checks()
+        self.references = Once[Prepared](over=over)
+        self.verdicts = Once[messages.Reply](lambda reply: isinstance(reply, messages.Checked), over)
+        self._lock = threading.Lock()
+        self._strikes: dict[str, tuple[int, DiedError]] = {}
+        self._begun: dict[str, int] = {}
+
+    @staticmethod
+    def suite(operator_folder: str, digest: str, requires: Sequence[Expr]) -> str:
+        """The name of what an object comes to on the odd problems that its guards let through."""
+        return digest_of([operator_folder, digest, [r.key() for r in requires]])
+
+    def choose(self, suites: Iterable[str]) -> int:
+        """Which of an asking thread's objects to try next, by what they come to on odd problems.
+
+        The first for which that is known, or which no other thread has begun; from now on this one has. Else the first.
+        """
+        me = threading.get_ident()
+        with self._lock:
+            for position, suite in enumerate(suites):
+                if self.verdicts.has(suite) or self._begun.setdefault(suite, me) == me:
+                    return position
+        return 0
+
+    def struck(self, digest: str, most: int) -> DiedError | None:
+        """What an object did that has killed as many workers as it may."""
+        with self._lock:
+            count, death = self._strikes.get(digest, (0, DiedError("ok", "")))
+        return death if count >= most else None
+
+    def strike(self, digest: str, death: DiedError) -> None:
+        """Count a worker that an object killed."""
+        with self._lock:
+            self._strikes[digest] = (self._strikes.get(digest, (0, death))[0] + 1, death)

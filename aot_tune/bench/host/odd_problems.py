@@ -1,0 +1,343 @@
+"""Odd problems that every object must be right on: derived from the operator, fitted to what a kernel requires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.spec import Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec.generators import ROWWISE
+
+__all__ = ["checks_for", "derived_checks", "oddest_checks"]
+
+_LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
+_SHORT = (3, 5, 7)
+_PLAIN = (13, 37, 29)
+_LONGEST = 1031
+_LONGEST_PADDED = 1021  # a prime, too; the pitch of rows that are padded by 3 is a multiple of much
+_BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
+_PITCH = 64
+_MOST = 24  # of one object on a device whose every launch and answer takes its time
+_MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
+
+
+def derived_checks(
+    operator: Operator,
+    requires: Sequence[Expr] = (),
+    *,
+    special: bool = True,
+    most_bytes: int = 8 << 20,
+    most: int | None = None,
+) -> list[Check]:
+    """Problems to verify an object on beside the one it is tuned for.
+
+    They vary the dims (multiples of nothing, ones, one long dim), the layouts (permuted, padded, reversed, broadcast
+    and strided axes, the least alignment), the optional tensors and the attributes; where `requires` (a kernel's guards
+    and pinned dims) or what the operator calls legal rules one out, the nearest problem that they allow takes its
+    place, if there is one. One more is on small integers where the operator is exact on them: what its sums run over is
+    longer than most blocks and a multiple of none. Problems of more than `most_bytes` are left out, but never all of
+    them; of more than `most`, every so many.
+    """
+    tensors = {t.name: t for t in operator.tensors}
+    requires = (*operator.legal, *requires)
+    found: dict[str, Check] = {}
+    dtypes = _pinned_dtypes(operator, requires)
+    derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
+    others: tuple[dict[str, float | int], ...] = (
+        {},
+        {s.name: s.another for s in operator.scalars if s.another is not None},
+    )
+    wanted = [
+        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 2]) for i, p in enumerate(derived)
+    ]
+    wanted += [Check(problem=p) for p in operator.checks]
+    if operator.exact is not None:
+        whole = _integer_check(operator, operator.exact, requires, dtypes)
+        wanted += [whole] if whole is not None else []
+    if special and isinstance(operator.inputs[0].values, Generator):  # others are not defined on NaN
+        wanted.append(Check(problem=msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes), special=True))
+    for check in wanted:
+        fitted = _fitted(operator, check.problem, requires, tensors)
+        if fitted is not None:
+            fitting = msgspec.structs.replace(check, problem=fitted)
+            found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
+    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
+    small = [check for key, check in found.items() if sizes[key] <= most_bytes]
+    if small or not found:
+        return _thinned(small, most)
+    plain = [key for key, check in found.items() if not check.integers] or list(found)
+    return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
+
+
+def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
+    """The derived checks that every object of a family of devices must be right on."""
+    most = None if on_host else _MOST
+    return derived_checks(operator, requires, special=policy.special_values, most_bytes=policy.check_bytes, most=most)
+
+
+def oddest_checks(every: Sequence[Check]) -> list[Check]:
+    """Of what `checks_for` gives that with the oddest strides, and one that chooses an attribute, if there are such."""
+    found = [c for c in every if not c.integers and not c.special]
+    if not found:
+        return []
+    layout = max(found, key=_oddness)
+    chosen = max(found, key=lambda c: (*map(len, (c.problem.attributes, c.problem.present)), c.place))
+    return [layout] if chosen == layout or not chosen.problem.attributes else [layout, chosen]
+
+
+def _oddness(check: Check) -> tuple[int, int, int, int, str]:
+    one = check.problem
+    spread = sum(s[-1:] not in ((), (1,)) for s in one.strides.values())
+    return len(one.strides), spread, len(one.order), len(one.present), check.place
+
+
+def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:
+    """The dtypes that the facts `dtype.<variable>` are pinned to, without those that are the defaults anyway."""
+    pinned = dict(p for r in requires for p in r.pinned())
+    found = {v: choices[pinned.get(f"dtype.{v}", 0)] for v, choices in operator.dtypes.items()}
+    return {v: d for v, d in found.items() if d != operator.dtypes[v][0]}
+
+
+def _thinned(checks: list[Check], most: int | None) -> list[Check]:
+    """At most so many, spread over the list.
+
+    The first, that on small integers and the last, which has the special values, are kept.
+    """
+    if most is None or len(checks) <= most:
+        return checks
+    whole = [c for c in checks if c.integers]
+    rest, kept = [c for c in checks if not c.integers], most - len(whole)
+    spread = [rest[i * (len(rest) - 1) // (kept - 1)] for i in range(kept)]
+    return [*spread[:-1], *whole, spread[-1]]
+
+
+def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
+    names = operator.dims
+    return Problem(dims={n: extents[(i + turn) % len(extents)] for i, n in enumerate(names)})
+
+
+def _dims(operator: Operator) -> Iterator[Problem]:
+    names = operator.dims
+    for turn in range(min(len(names), len(_LONG))):
+        yield _problem(operator, _LONG, turn)
+    yield _problem(operator, _SHORT)
+    yield _problem(operator, (1,))
+    for name in names:
+        small = dict(zip(names, (_SHORT * len(names))[: len(names)], strict=True))
+        yield Problem(dims=small | {name: 1})
+        yield Problem(dims=small | {name: _LONGEST})
+
+
+def _integer_check(
+    operator: Operator, exact: IntegerSums, requires: Sequence[Expr], dtypes: Mapping[str, str]
+) -> Check | None:
+    """Small integers in a problem whose sums run over long extents; every optional tensor is passed.
+
+    Where that is allowed, sums run along padded rows, so that what lies behind their last term is a number too.
+    """
+    requires, tensors = (*requires, *exact.requires), {t.name: t for t in operator.tensors}
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    plain = _problem(operator, _PLAIN)
+    summed = [n for n in operator.dims if n in exact.terms.facts()]
+    dense, padded = (
+        msgspec.structs.replace(
+            plain, dims={**plain.dims, **dict.fromkeys(summed, long)}, present=optional, dtypes=dict(dtypes)
+        )
+        for long in (_LONGEST, _LONGEST_PADDED)
+    )
+    orders = {t.name: sorted(range(t.rank), key=lambda a: t.shape[a].facts() <= set(summed)) for t in operator.tensors}
+    strides = {t.name: _padded(operator, padded, t, 3, 1, orders[t.name]) for t in operator.tensors}
+    for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
+        fitted = _fitted(operator, wanted, requires, tensors)
+        if fitted is not None and (wanted is dense or fitted.strides):
+            return Check(problem=fitted, integers=True)
+    return None
+
+
+def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]:
+    base = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dict(dtypes))
+    many = [t for t in operator.tensors if t.rank > 1]
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    base = msgspec.structs.replace(base, present=optional)
+    for tensor in many:
+        yield msgspec.structs.replace(base, order={tensor.name: tuple(reversed(range(tensor.rank)))})
+    yield msgspec.structs.replace(base, order={t.name: tuple(reversed(range(t.rank))) for t in many})
+    yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 3, 1) for t in many})
+    yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 2, 2) for t in operator.tensors})
+    for tensor in operator.inputs:
+        dense = row_major(operator.shape(base, tensor))
+        for axis in range(tensor.rank):
+            one_row = axis == tensor.rank - 1 and isinstance(tensor.values, ROWWISE)
+            for factor in (-1,) if one_row else (-1, 0):
+                strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
+                yield msgspec.structs.replace(base, strides={tensor.name: strides})
+    yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})
+
+
+def _padded(
+    operator: Operator, problem: Problem, tensor: Tensor, pad: int, step: int, order: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Strides of a tensor whose fastest axis has stride `step` and whose rows are `pad` elements longer than needed."""
+    shape = operator.shape(problem, tensor)
+    strides = [0] * len(shape)
+    size, rest = step, pad
+    for axis in reversed(order or range(len(shape))):
+        strides[axis] = size
+        size, rest = size * shape[axis] + rest, 0
+    return tuple(strides)
+
+
+def _options(operator: Operator) -> Iterator[Problem]:
+    base = _problem(operator, _PLAIN, 1)
+    optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
+    for name in optional:
+        yield msgspec.structs.replace(base, present=(name,))
+        if len(optional) > 2:
+            yield msgspec.structs.replace(base, present=tuple(n for n in optional if n != name))
+    yield msgspec.structs.replace(base, present=optional)
+    for attribute in operator.attributes:
+        for choice in attribute.choices:
+            yield msgspec.structs.replace(base, attributes={attribute.name: choice}, present=optional)
+            yield msgspec.structs.replace(base, attributes={attribute.name: choice})
+
+
+def _fitted(
+    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
+) -> Problem | None:
+    """The problem if it is allowed, else the one near it that is: pinned facts set, dims rounded up where they must.
+
+    Where what requires strides came before what changes the dims, once more with the dims first.
+    """
+    if all_of(requires, operator.facts(problem)):
+        return problem
+    names = set(operator.dims)
+    dims_first = tuple(sorted(requires, key=lambda r: not r.facts() <= names))
+    return _nearest(operator, problem, requires, tensors) or _nearest(operator, problem, dims_first, tensors)
+
+
+def _nearest(
+    operator: Operator, problem: Problem, requires: tuple[Expr, ...], tensors: Mapping[str, Tensor]
+) -> Problem | None:
+    """The problem with one requirement after the other met, if all are in the end."""
+    pinned = dict(p for r in requires for p in r.pinned())
+    near = _with_pins(operator, problem, pinned, tensors)
+    facts = operator.facts(near)
+    of_dims = [r for r in requires if r.facts() <= set(operator.dims)]
+    for require in requires:
+        if not require.evaluate(facts):
+            nearer = _rounded(operator, near, facts, require, pinned, of_dims)
+            nearer = nearer or _pitched(operator, near, require, tensors)
+            if nearer is not None:
+                near, facts = nearer, operator.facts(nearer)
+    return near if all_of(requires, facts) else None
+
+
+def _rounded(
+    operator: Operator,
+    problem: Problem,
+    facts: Mapping[str, int],
+    require: Expr,
+    pinned: Mapping[str, int],
+    of_dims: Sequence[Expr],
+) -> Problem | None:
+    """The problem with the dims that a requirement is about rounded up to the least multiple that meets it, or cut.
+
+    Else with extents at its constants, between them and their halves, or beyond them. Where that can be, so that
+    those `of_dims`, which are about dims alone, still hold.
+    """
+    about = require.facts()
+    names = [n for n in operator.dims if n in about and n not in pinned]
+    if not names:
+        return None
+    others = tuple(r for r in of_dims if r.evaluate(facts))
+    close, beyond = _extents({n: problem.dims[n] for n in names}, _constants(require))
+    moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
+    first: Problem | None = None
+    for changed in close:
+        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
+        if require.evaluate(operator.facts(near) if moves else {**facts, **changed}):
+            if all_of(others, {**facts, **changed}):
+                return near
+            first = first or near
+    for changed in beyond if first is None else ():
+        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
+        if all_of((require, *others), operator.facts(near)):
+            return near
+    return first
+
+
+def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """Extents of some dims to try in order: those by rounding, cutting and around constants, and those beyond them."""
+    rounded = [{n: -(-extent // multiple) * multiple for n, extent in now.items()} for multiple in _MULTIPLES]
+    close = [*rounded, *({n: min(extent, most) for n, extent in now.items()} for most in _BOUNDS)]
+    close += [dict.fromkeys(now, extent) for c in constants for extent in (c - 1, c // 2 + 1)]
+    # Rows of 2049 to 4096 that are multiples of 16, say: extents of their own, so that padding is not always empty.
+    close += [
+        {n: c // 2 + extent for n, extent in r.items()} for c in constants for r in rounded if max(r.values()) <= c // 2
+    ]
+    close += [dict.fromkeys(now, c) for c in constants]
+    beyond = [
+        {n: c + extent for n, extent in r.items()} for c in constants if c > max(now.values()) for r in (now, *rounded)
+    ]
+    return close, beyond
+
+
+def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mapping[str, Tensor]) -> Problem | None:
+    """The problem with rows padded to a pitch of much, for the tensors whose strides a requirement is about."""
+    strides = dict(problem.strides)
+    for name in sorted({fact.split(".")[1] for fact in require.facts() if fact.startswith("stride.")}):
+        shape, now = operator.shape(problem, tensors[name]), operator.strides(problem, tensors[name])
+        *slow, fast = sorted(range(len(shape)), key=lambda axis: (-abs(now[axis]), axis))
+        pad = -shape[fast] % _PITCH
+        strides[name] = _padded(operator, problem, tensors[name], pad, 1, (*slow, fast))
+    if strides == problem.strides:
+        return None
+    near = msgspec.structs.replace(problem, strides=strides)
+    return near if require.evaluate(operator.facts(near)) else None
+
+
+def _constants(expr: Expr) -> list[int]:
+    """The constants of an expression that may be extents; of `next_power_of_2(D) == 4096` those around 4096."""
+    own = [int(expr.value)] if expr.kind == "const" and int(expr.value) > 1 else []
+    return [*own, *(c for a in expr.args for c in _constants(a))]
+
+
+def _with_pins(
+    operator: Operator, problem: Problem, pinned: Mapping[str, int], tensors: Mapping[str, Tensor]
+) -> Problem:
+    """The problem with dims, presence, attributes and the fastest axis of tensors as the pinned facts say."""
+    dims, order, dtypes = dict(problem.dims), dict(problem.order), dict(problem.dtypes)
+    present, attributes = set(problem.present), dict(problem.attributes)
+    strides = {} if any(f in dims and dims[f] != v for f, v in pinned.items()) else dict(problem.strides)
+    for fact, value in pinned.items():
+        kind, _, rest = fact.partition(".")
+        if fact in dims:
+            dims[fact] = value
+        elif kind == "present" and tensors[rest].optional:
+            (present.add if value else present.discard)(rest)
+        elif kind == "dtype":
+            dtypes[rest] = operator.dtypes[rest][value]
+            if not value:
+                del dtypes[rest]
+        elif kind == "attribute":
+            attributes[rest] = next(a for a in operator.attributes if a.name == rest).choices[value]
+        elif kind == "stride" and value == 1:
+            name, _, axis = rest.rpartition(".")
+            now = msgspec.structs.replace(problem, order=order, strides=strides)
+            if operator.canonical_strides(now, tensors[name])[int(axis)] != 1:
+                wanted = (*(a for a in range(tensors[name].rank) if a != int(axis)), int(axis))
+                if name in strides:
+                    strides[name] = _padded(operator, problem, tensors[name], 3, 1, wanted)
+                else:
+                    order[name] = wanted
+    return msgspec.structs.replace(
+        problem,
+        dims=dims,
+        order=order,
+        strides=strides,
+        present=tuple(sorted(present)),
+        attributes=attributes,
+        dtypes=dtypes,
+    )

@@ -1,0 +1,95 @@
+"""References of problems and of odd ones, as a bench asks for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from aot_tune.bench.host.findings import Findings
+from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
+from aot_tune.bench.protocol.messages import failure_of
+from aot_tune.spec import Operator
+from aot_tune.support.errors import AotTuneError, WorkerError
+
+__all__ = ["Preparation"]
+
+Refer = Callable[[messages.Reference, float], messages.Reply]
+
+
+class Preparation:
+    """Has references computed that findings lack; `refer` asks the worker for it, within so many seconds.
+
+    `seconds` is what it took so far, to wait for another bench's included.
+    """
+
+    def __init__(self, device: Device, policy: Policy, refer: Refer) -> None:
+        self._device, self._policy, self._refer = device, policy, refer
+        self._sources: dict[str, str] = {}
+        self.seconds = 0.0
+
+    def of(self, findings: Findings, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+        """The reference of one problem, or check.
+
+        Raises:
+            WorkerError, AotTuneError: as `Bench.prepare` does.
+        """
+        key, begin = findings.prefix + self._key(operator_folder, operator, check), time.monotonic()
+        files = findings.folder / key
+        try:
+            return findings.references.get(key, lambda: self._made(key, files, operator_folder, operator, check))
+        finally:
+            self.seconds += time.monotonic() - begin
+
+    def of_all(
+        self, findings: Findings, operator_folder: Path, operator: Operator, checks: Sequence[Check]
+    ) -> list[Prepared]:
+        """Those of several; first what no other bench is at.
+
+        Raises:
+            WorkerError, AotTuneError: as `Bench.prepare` does.
+        """
+        for check in checks:
+            if not findings.references.making(findings.prefix + self._key(operator_folder, operator, check)):
+                self.of(findings, operator_folder, operator, check)
+        return [self.of(findings, operator_folder, operator, check) for check in checks]
+
+    def _key(self, operator_folder: Path, operator: Operator, check: Check) -> str:
+        folder = str(operator_folder)
+        if folder not in self._sources:
+            self._sources[folder] = (operator_folder / "operator.py").read_text("utf-8")
+        return digest_of([operator.name, self._sources[folder], check, self._policy.seed])[:24]
+
+    def _made(self, key: str, files: Path, operator_folder: Path, operator: Operator, check: Check) -> Prepared:
+        request = messages.Reference(operator_folder=str(operator_folder), check=check, folder=str(files))
+        try:
+            reply = self._refer(request, self._policy.deadlines.prepare)
+        except DiedError as death:
+            if death.certain and death.reason.startswith(WORKER_FAULT):
+                unit = self._device.unit
+                raise WorkerError(
+                    f"{self._device.name}{unit and f' ({unit})'} cannot be measured on",
+                    why=death.reason.removeprefix(WORKER_FAULT),
+                    fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what is measured by now is kept",
+                ) from death
+            reply = messages.Failure(kind=death.status, reason=death.reason)
+        if not isinstance(reply, messages.Referred):
+            status, why = failure_of(reply)
+            rest = ", or leave such calls out by `legal`"
+            less = "; have it compute some rows at a time, or leave the problem out of the workload"
+            raise AotTuneError(
+                f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
+                why=f"{why} (out of memory)" if status == "oom" else why,
+                fix=f"mend `reference` in {operator_folder / 'operator.py'}{less if status == 'oom' else rest}",
+            )
+        return Prepared(
+            key=key,
+            operator=operator.name,
+            operator_folder=str(operator_folder),
+            check=check,
+            folder=str(files),
+            digests=reply.digests,
+            seconds=reply.seconds,
+        )

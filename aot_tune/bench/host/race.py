@@ -1,0 +1,394 @@
+"""The final: entries and baselines in interleaved rounds of changing order, judged by paired times."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from aot_tune.bench.host.attempt import told_apart
+from aot_tune.bench.host.bench_context import BenchContext
+from aot_tune.bench.host.runner import Entry, Runner
+from aot_tune.bench.host.worker_process import DiedError, Worker
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, DeviceState, Measurement, Prepared, group_size
+from aot_tune.bench.times import steady_rounds
+from aot_tune.spec import Baseline
+
+__all__ = ["Race"]
+
+
+_SPARED = 3
+"""A worker's death during a runner's turns is put down to others in the worker at most so often."""
+_LINGER = 0.3
+"""Seconds in which what an entry leaves running must kill a worker that it has for itself, to be found out."""
+
+
+class Race:
+    """One race on one problem."""
+
+    def __init__(
+        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entry], baselines: Sequence[Baseline]
+    ) -> None:
+        self._context, self._pool, self._policy = context, context.pool, context.policy
+        self._prepared = prepared
+        self._race = secrets.token_hex(8)
+        self._entries = [Runner(e.candidate.id, e.code, f"race-{i}", e) for i, e in enumerate(entries)]
+        self._baselines = [Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._loaded_in: Worker | None = None
+        self._loaded: set[str] = set()
+        self._recoveries = context.policy.on_gpu.waits
+        self._states: list[DeviceState] = []
+        self._clocks: list[float] = []
+        self._last: Runner | None = None
+
+    def run(self) -> list[Measurement]:
+        """Hold the race; always one measurement per entry."""
+        for runner in self._entries:
+            self._qualify(runner)
+        for runner in self._baselines:
+            self._prepare_baseline(runner)
+        self._baselines = [b for b in self._baselines if b.status != "skipped"]
+        runners = [*self._entries, *self._baselines]
+        self._rounds(runners)
+        for runner in self._entries:
+            if runner.status == "ok":
+                self._verify(runner, "after the race")
+        self._unload()
+        return [self._result(r) for r in runners]
+
+    def _worker(self, runner: Runner) -> Worker:
+        """The runner's worker, in which it is loaded beside those that were asked before it."""
+        if runner.entry is None:
+            worker = self._pool.frameworks()
+            if worker is not runner.home:  # another baseline has taken the last one with it
+                self._prepare_baseline(runner)
+            return worker
+        worker = self._pool.candidates()
+        if self._loaded_in is not None and worker is not self._loaded_in:  # it died between two turns
+            self._try_those_in(self._loaded_in)
+            worker = self._pool.candidates()
+        if worker is not self._loaded_in:
+            self._context.introduce(worker, self._prepared)
+            self._context.make_buffers(worker, self._prepared)
+            self._loaded_in, self._loaded = worker, set()
+        if runner.status == "ok" and runner.handle not in self._loaded:
+            self._load(worker, runner)
+            self._loaded.add(runner.handle)
+        return worker
+
+    def _load(self, worker: Worker, runner: Runner) -> None:
+        assert runner.entry is not None
+        path = str(runner.entry.shared_object.resolve())
+        worker.hosted.add(runner.digest)
+        request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
+        try:
+            reply = self._pool.request(worker, request, self._policy.deadlines.load)
+        except DiedError as death:
+            self._blame(runner, worker, death)
+            raise
+        if isinstance(reply, messages.Failure):
+            runner.out(reply.status, reply.reason)
+
+    def _ask(self, runner: Runner, request: messages.Request, seconds: float) -> messages.Reply | None:
+        """Ask a runner's worker; when it dies, the runner is out and the race goes on without it.
+
+        Where others were in the worker too, what one of them left behind may have killed it. Then those that are in the
+        race are tried, each in a new worker, and the runner is asked again, in one that has held nothing else.
+        """
+        deaths = 0
+        while runner.status == "ok":
+            spared = runner.spared
+            try:
+                worker = self._worker(runner)
+            except DiedError as death:
+                deaths += runner.status == "ok" and runner.spared == spared  # else it died as the runner was loaded
+                if deaths == 2:
+                    for other in self._standing():
+                        other.out("no-result", f"no worker can hold the problem: {death.reason}")
+                continue
+            if runner.status != "ok":
+                break
+            try:
+                reply = self._pool.request(worker, request, seconds)
+            except DiedError as death:
+                self._blame(runner, worker, death)
+                continue
+            if isinstance(reply, messages.Failure):
+                runner.out(reply.status, reply.reason)
+                break
+            return reply
+        return None
+
+    def _blame(self, runner: Runner, worker: Worker, death: DiedError) -> None:
+        """Put a runner out whose worker died, unless something else may have done it; then the others are tried."""
+        if not self._may_be_blameless(runner, worker, death):
+            self._strike(runner, death)
+            return
+        runner.spared += 1
+        self._try_those_in(worker, but=runner)
+
+    def _may_be_blameless(self, runner: Runner, worker: Worker, death: DiedError) -> bool:
+        """Whether something else than a runner may have killed its worker, as far as it is worth another try."""
+        killed = death.status == "timeout" or death.reason.startswith("killed by SIGKILL")  # as a budget's end does
+        return not (killed or death.certain or worker.hosted <= {runner.digest} or runner.spared == _SPARED)
+
+    def _try_those_in(self, died: Worker, but: Runner | None = None) -> None:
+        """See, once for each, whether a worker outlives an entry that it has for itself; which is out, if not."""
+        for runner in self._standing():
+            self._loaded_in = None
+            if runner is but or runner.tried or runner.digest not in died.hosted:
+                continue
+            runner.tried = True
+            request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
+            with contextlib.suppress(DiedError):  # as it is made ready: told when the entry is asked the next time
+                worker = self._worker(runner)
+                try:
+                    self._pool.request(worker, request, self._policy.deadlines.verify)
+                    time.sleep(_LINGER)
+                    self._pool.request(worker, messages.Ping(), self._policy.deadlines.load)
+                    worker.kill()
+                except DiedError as death:
+                    self._strike(runner, death)
+        self._loaded_in = None
+
+    def _standing(self) -> list[Runner]:
+        return [r for r in self._entries if r.status == "ok"]
+
+    def _strike(self, runner: Runner, death: DiedError) -> None:
+        runner.out(death.status, death.reason)
+        self._loaded_in = None
+        if runner.entry is not None:
+            self._context.findings.strike(runner.digest, death)
+
+    def _qualify(self, runner: Runner) -> None:
+        struck = self._context.struck(runner.digest)
+        if struck is not None:
+            runner.out(struck.status, struck.reason)
+            return
+        checked = self._verify(runner, "before the race")
+        if checked is not None and checked.runs:
+            runner.calls = group_size(checked.runs[-1], self._policy.sample_ns)
+
+    def _verify(self, runner: Runner, when: str) -> messages.Checked | None:
+        request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
+        reply = self._ask(runner, request, self._policy.deadlines.verify)
+        if not isinstance(reply, messages.Checked):
+            return None
+        if reply.status != "ok":
+            runner.out(reply.status, f"{reply.reason} {when}")
+        runner.error = max(reply.error, runner.error or 0.0)
+        return reply
+
+    def _prepare_baseline(self, runner: Runner) -> None:
+        try:
+            worker = runner.home = self._pool.frameworks()
+            self._context.introduce(worker, self._prepared)
+            name = runner.name.partition(":")[2]
+            request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
+            reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
+        except DiedError as death:
+            runner.out(death.status, death.reason)
+            return
+        if isinstance(reply, messages.Checked):
+            runner.error, runner.reason = reply.error, reply.reason
+        elif isinstance(reply, messages.Empty):
+            runner.out("skipped", reply.reason)
+            self._context.remarks.log(f"{runner.name} is not run: {reply.reason}")
+        else:
+            # What it raises is its own doing, not the worker's, and would be the same the next time.
+            reason = reply.reason.removeprefix(WORKER_FAULT) if isinstance(reply, messages.Failure) else repr(reply)
+            runner.out("failed", reason)
+            self._context.remarks.log(f"{self._prepared.operator}: {runner.name} fails: {reason}")
+
+    def _rounds(self, runners: Sequence[Runner]) -> None:
+        order = random.Random(f"{self._policy.seed} {self._prepared.key}")
+        for runner in runners:
+            self._size(runner)
+        running = [r for r in runners if r.status == "ok"]
+        turn = sum(map(self._turn_ns, running), 0.0)
+        self._look()
+        rounds = int(self._policy.race_ns / turn) if turn else 0
+        rounds = min(max(rounds, self._policy.race_least), self._policy.race_rounds)
+        for runner in runners:
+            runner.samples.clear()
+        for number in range(rounds):
+            self._round(runners, order, fresh=number == rounds - 1)
+        self._repeat(runners, order)
+
+    def _turn_ns(self, runner: Runner) -> float:
+        """How long a turn takes, roughly: its sample, and the calls before it that do not count."""
+        call, gpu = statistics.median(runner.samples), self._policy.gpu
+        load = gpu.load_before(call) if gpu and runner.warm else 0
+        return call * (runner.calls + runner.warm) + load
+
+    def _round(self, runners: Sequence[Runner], order: random.Random, *, fresh: bool) -> None:
+        """A turn of each that is still in the race, and after the last one the device's clock.
+
+        What the device is like is asked once for all of them, which takes longer than a sample: a round that is taken
+        again for it is so as a whole.
+        """
+        spoiled = True
+        while spoiled:
+            turns = [r for r in runners if r.status == "ok"]
+            order.shuffle(turns)
+            mhz = 0.0
+            for runner in turns:
+                mhz = self._turn(runner, fresh=fresh, clock=self._probes and runner is turns[-1])
+            spoiled = self._spoiled()
+            for runner in turns if spoiled else ():
+                del runner.samples[-1:]
+        self._clocks.append(mhz)
+
+    @property
+    def _probes(self) -> bool:
+        return bool(self._policy.gpu and self._policy.gpu.probe_cycles)
+
+    def _steady(self, least: int) -> list[int]:
+        """Which rounds to keep: all where the power cap was seen, which moves the clock with every kernel.
+
+        The first look at the device tells of what ran before the rounds.
+        """
+        if any(self._context.monitor.capped(state) for state in self._states[1:]):
+            return list(range(len(self._clocks)))
+        return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
+
+    def _repeat(self, runners: Sequence[Runner], order: random.Random) -> None:
+        """Take rounds under a changed clock again, and drop them as far as enough others are there."""
+        if not self._probes:
+            return
+        if not any(self._clocks) and any(r.status == "ok" for r in runners):
+            self._context.remarks.log("the clock of multiprocessors cannot be probed: what NVML tells of it has to do")
+        rounds = len(self._clocks)
+        for _ in range(math.ceil(self._policy.on_gpu.repeats * rounds)):
+            if len(self._steady(0)) >= rounds:
+                break
+            self._round(runners, order, fresh=True)
+        kept = self._steady(self._policy.race_least)
+        if len(kept) < len(self._clocks):
+            what = f"{self._prepared.operator} {self._prepared.problem.id}"
+            self._context.log(f"{what}: {len(self._clocks) - len(kept)} rounds of its race were under a changed clock")
+        for runner in runners:
+            if runner.status == "ok":
+                runner.samples = [runner.samples[i] for i in kept]
+        self._clocks = [self._clocks[i] for i in kept]
+
+    def _size(self, runner: Runner) -> None:
+        """Find how many calls a sample takes; a long call needs no call to warm up."""
+        if runner.status != "ok":
+            return
+        self._turn(runner, fresh=False, clock=False)
+        if runner.samples:
+            call = runner.samples[-1] + runner.overhead
+            runner.calls = group_size(call, 4 * self._policy.sample_ns)
+            runner.warm = 0 if call > self._policy.long_ns else 1
+
+    def _turn(self, runner: Runner, *, fresh: bool, clock: bool) -> float:
+        """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
+        self._hush(runner)
+        last, self._last = self._last, runner
+        request = messages.Turn(
+            handle=runner.handle,
+            key=self._prepared.key,
+            calls=runner.calls,
+            warm=runner.warm,
+            fresh=fresh,
+            clock=clock,
+            resumed=self._others_since(last, runner),
+        )
+        reply = self._ask(runner, request, self._policy.deadlines.bench)
+        if not isinstance(reply, messages.Timed):
+            if runner.status == "ok":
+                runner.out("no-result", "no worker could time it")
+            return 0.0
+        if reply.status != "ok":
+            runner.out(reply.status, reply.reason)
+            return 0.0
+        runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
+        runner.samples.append(reply.samples[0])
+        return reply.mhz
+
+    def _others_since(self, last: Runner | None, runner: Runner) -> bool:
+        """Whether another process may have used the device since the last runner's turn; entries share a worker."""
+        strangers = bool(self._states and self._states[-1].others)
+        return strangers or last is None or (last.entry is None) != (runner.entry is None)
+
+    def _hush(self, runner: Runner) -> None:
+        """Before a turn: wait until nothing else runs on the cores, where that matters."""
+        if not self._context.family.on_host:
+            return
+        for other in self._pool.workers():
+            if (other.role == "framework") == (runner.entry is not None):
+                self._pool.quiet(other)
+        if runner.entry is not None:
+            self._pool.settle()
+
+    def _look(self) -> DeviceState | None:
+        """What the device is like now, which is kept."""
+        state = self._context.conditions()
+        self._states += [state] if state is not None else []
+        return state
+
+    def _spoiled(self) -> bool:
+        """Whether the device slowed down during the last round; waits for it when the round is worth another try."""
+        state = self._look()
+        why = self._context.monitor.spoiled(state) if self._recoveries else ""
+        if not why:
+            return False
+        self._recoveries -= 1
+        self._context.monitor.recover(why)
+        return True
+
+    def _unload(self) -> None:
+        if self._loaded_in is not None and self._loaded_in.state == "READY":
+            for runner in self._entries:
+                try:
+                    unload = messages.Unload(handle=runner.handle)
+                    self._pool.request(self._loaded_in, unload, self._policy.deadlines.load)
+                except DiedError as death:
+                    if not self._may_be_blameless(runner, self._loaded_in, death):
+                        self._strike(runner, death)
+                    break
+        for runner in self._baselines:
+            if runner.home is not None and runner.home.state == "READY":
+                unload = messages.Unload(handle=runner.handle)
+                with contextlib.suppress(DiedError):
+                    self._pool.request(runner.home, unload, self._policy.deadlines.load)
+
+    def _result(self, runner: Runner) -> Measurement:
+        floor = self._context.floor_ns(self._prepared)
+        final = told_apart(self._context, floor, runner.samples, runner.overhead) if runner.status == "ok" else None
+        status, reason = runner.status, runner.reason
+        if final and runner.entry is not None and statistics.median(final) < floor:
+            # Its screen was not below it, or it would not be here: the clock slipped, and the screen's time stands.
+            status, reason = "skipped", f"{statistics.median(final):.1f} ns per call is below the device's floor"
+            final = None
+        elif status == "ok":
+            reason = self._context.remarks.on(self._prepared, reason)
+        return self._context.measurement(
+            self._prepared,
+            runner.name,
+            runner.digest,
+            status=status,
+            reason=reason,
+            final=final or None,
+            race=self._race if final else None,
+            error=runner.error,
+            bitwise=runner.bitwise,
+            overhead=runner.overhead,
+            conditions=self._conditions(),
+            clocks=tuple(round(c) for c in self._clocks) if final and self._probes else (),
+        )
+
+    def _conditions(self) -> tuple[DeviceState, ...]:
+        """The device before and after, and whoever was beside the race on it at any time."""
+        if not self._states:
+            return ()
+        others = max(s.others for s in self._states)
+        return self._states[0], msgspec.structs.replace(self._states[-1], others=others)

@@ -1,0 +1,348 @@
+"""The bench's end of one worker process: starts it, sends requests, notices its death, kills it at a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.host import containment
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.channel import ClosedError, Frames, write_frame
+from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
+from aot_tune.bench.protocol.worker_setup import Setup
+from aot_tune.support import processes
+from aot_tune.support.errors import WorkerError
+
+__all__ = ["DiedError", "Output", "Worker"]
+
+State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
+_HALF = 32 << 10
+
+
+class DiedError(Exception):
+    """A worker died, or was killed, before it answered; or its answer was its last.
+
+    `certain` says that the request did it, and not something that an earlier one left running.
+    """
+
+    def __init__(self, status: Status, reason: str, certain: bool = False) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.certain = status, reason, certain
+
+
+class Output:
+    """What a worker printed: its first 32 KiB, its last 32 KiB, and how much was between them."""
+
+    def __init__(self) -> None:
+        self._head, self._tail, self.total = bytearray(), bytearray(), 0
+
+    def feed(self, data: bytes) -> None:
+        """Add what was read."""
+        self.total += len(data)
+        room = _HALF - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room < len(data) else b""
+        if len(self._tail) > _HALF:
+            del self._tail[: len(self._tail) - _HALF]
+
+    def text(self) -> str:
+        """Everything kept, with a line that says what is left out."""
+        missing = self.total - len(self._head) - len(self._tail)
+        middle = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
+        return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
+
+    def last_lines(self, count: int = 3, width: int = 300) -> str:
+        """The last lines in one line, for a reason."""
+        return " | ".join(self.text().strip().splitlines()[-count:])[-width:]
+
+
+class Worker:
+    """One worker process. States: NEW, STARTING, READY, BUSY, DEAD; `start` is idempotent.
+
+    The thread that starts it must live as long as it: the kernel ties the worker's life to that thread.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        policy: Policy,
+        role: Role,
+        threads: int,
+        folder: Path,
+        token: str,
+        log: Callable[[str], None],
+        shared: Path | None = None,
+        interpreter: tuple[str, ...] = (),
+    ) -> None:
+        self.device, self.policy, self.role, self.threads = device, policy, role, threads
+        self.state: State = "NEW"
+        self.output = Output()
+        self.known: set[str] = set()
+        self.hosted: set[str] = set()  # digests of the objects that it has had loaded
+        self.loaded: dict[str, None] = {}  # handles that are loaded still, oldest first
+        self.hello: messages.Hello | None = None
+        self.steps: list[tuple[float, str]] = []
+        self.pid = 0
+        self.folder, self._token, self._log, self._shared = folder, token, log, shared
+        self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
+        self._frames = Frames()
+        self._place, self._resident = "starting", 0
+
+    def died_idle(self) -> bool:
+        """Whether it died while it had nothing to do, which is found out now; it is DEAD then."""
+        if self.state == "READY" and any(key.data == "death" for key, _ in self._selector.select(0)):
+            self._finish()
+            return True
+        return False
+
+    def start(self) -> None:
+        """Start the process, once; does not wait for it."""
+        if self.state != "NEW":
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        to_read, self._requests = os.pipe()
+        self._replies, to_write = os.pipe()
+        self._printed, printing = os.pipe()
+        setup = Setup(
+            device=self.device,
+            role=self.role,
+            threads=self.threads,
+            policy=self.policy,
+            parent=os.getpid(),
+            requests=to_read,
+            replies=to_write,
+            scratch=str(self.folder),
+            shared=str(self._shared or ""),
+        )
+        env = containment.environment(os.environ, sys.path, self.folder)
+        env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
+        env[processes.TOKEN] = self._token
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, msgspec.json.encode(setup).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=printing,
+                stderr=printing,
+                pass_fds=(to_read, to_write),
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            for descriptor in (self._requests, self._replies, self._printed):
+                os.close(descriptor)
+            self.state = "DEAD"
+            raise WorkerError(f"a worker cannot be started: {error}", fix="check the Python installation") from error
+        finally:
+            for descriptor in (to_read, to_write, printing):
+                os.close(descriptor)
+        self.pid, self.state = self._process.pid, "STARTING"
+        processes.WORKERS.add(self.pid)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._selector = selectors.DefaultSelector()
+        for descriptor, name in ((self._replies, "reply"), (self._printed, "output"), (self._pidfd, "death")):
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
+        for descriptor in (self._replies, self._printed):
+            os.set_blocking(descriptor, False)
+
+    def wait_ready(self) -> None:
+        """Wait for the worker's Hello.
+
+        Raises:
+            WorkerError: when it does not come in time, or from another device or protocol; with what it printed.
+        """
+        self.start()
+        if self.state != "STARTING":
+            return
+        seconds = self.policy.deadlines.handshake
+        try:
+            hello = self._wait(seconds)
+        except DiedError as death:
+            said = self.output.text().strip()[-2000:]
+            fix = "mend what it printed" if said else "free memory and processes, or look into the kernel's log"
+            if death.status == "timeout":
+                fix = "raise the handshake deadline, or run fewer things beside the build"
+            raise WorkerError(
+                f"a worker never answered: {death.reason}", why=said or "it printed nothing", fix=fix
+            ) from death
+        if not isinstance(hello, messages.Hello) or hello.abi != messages.PROTOCOL:
+            self.kill()
+            raise WorkerError(f"a worker answered in another protocol: {hello!r:.200}", fix="reinstall the package")
+        if hello.device != self.device.identity:
+            self.kill()
+            different = sorted(k for k, v in self.device.identity.items() if hello.device.get(k) != v)
+            raise WorkerError(
+                f"a worker is on another device: {', '.join(different)} differ",
+                why=f"wanted {self.device.identity}, got {hello.device}",
+            )
+        self.hello, self.state = hello, "READY"
+
+    def request(self, request: messages.Request, seconds: float) -> messages.Reply:
+        """Send a request and wait for its answer, at most `seconds` after each place that the worker says it is at.
+
+        Raises:
+            DiedError: when the worker dies, ends itself or is killed at the deadline; says by what, where, and what it
+                printed last.
+        """
+        self.wait_ready()
+        if self.state != "READY":
+            raise DiedError("no-result", "the worker is gone")
+        self._resident = 0
+        self.state, self._place, self.output = "BUSY", type(request).__name__.lower(), Output()
+        with contextlib.suppress(ClosedError):  # a dead worker is noticed below
+            write_frame(self._requests, messages.encode(request))
+        reply = self._wait(seconds)
+        if isinstance(reply, messages.Failure) and reply.last:
+            place = self._place
+            self._drain_output()
+            said = self._said()
+            self.kill()
+            raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
+        self.state = "READY"
+        return reply
+
+    def _wait(self, seconds: float) -> messages.Reply:
+        deadline, place = time.monotonic() + seconds, self._place
+        while True:
+            if self._place != place:  # a hang shows as soon; a machine that others keep busy is no hang
+                deadline, place = time.monotonic() + seconds, self._place
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.kill()
+                raise DiedError("timeout", f"no answer within {seconds:g} s in {self._place}{self._said()}")
+            ready = {key.data for key, _ in self._selector.select(left)}
+            if "output" in ready:
+                self._drain_output()
+            if "reply" in ready or "death" in ready:
+                reply = self._next_reply()
+                if reply is not None:
+                    return reply
+            if "death" in ready:
+                raise self._bury()
+
+    def _next_reply(self) -> messages.Reply | None:
+        try:
+            replies = [messages.decode_reply(f) for f in self._frames.feed(self._read_replies())]
+        except (ClosedError, msgspec.MsgspecError) as error:  # whatever wrote that, no answer can be told from it now
+            self._drain_output()
+            self.kill()
+            raise DiedError("no-result", f"no message in {self._place}: {error}{self._said()}") from error
+        for reply in replies:
+            if not isinstance(reply, messages.Progress):
+                return reply
+            self._place, self._resident = reply.place, reply.resident_bytes
+        return None
+
+    def _read_replies(self) -> bytes:
+        try:
+            data = os.read(self._replies, 1 << 16)
+        except BlockingIOError:
+            return b""
+        if not data:  # the end of the pipe; the death itself arrives on the pidfd
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._replies)
+        return data
+
+    def _drain_output(self) -> None:
+        for _ in range(16):  # in turns with the other pipe: a flood must not hide an answer or a deadline
+            try:
+                data = os.read(self._printed, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(self._printed)
+                return
+            self.output.feed(data)
+
+    def _said(self) -> str:
+        said = self.output.last_lines()
+        return f"; it printed: {said}" if said else ""
+
+    def _bury(self) -> DiedError:
+        """Reap a worker that died by itself, with its group, and say what it died of."""
+        code, peak = self._finish()
+        said = self.output.text()
+        place = f" in {self._place}"
+        near_limit = self._resident > 0 and peak - self._resident > self.policy.memory_bytes * 3 // 4
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            if -code == signal.SIGKILL or "bad_alloc" in said or near_limit:
+                return DiedError("oom", f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}")
+            return DiedError("crashed", f"{name}{place}{self._said()}")
+        if "MemoryError" in said or near_limit:
+            return DiedError("oom", f"ended with status {code}{place} at {peak >> 20} MiB resident{self._said()}")
+        return DiedError("no-result", f"ended with status {code}{place} before it answered{self._said()}")
+
+    def kill(self) -> None:
+        """Kill the worker's group by the ladder of the deadlines, reap it, and close its pipes. Idempotent."""
+        if self.state in ("NEW", "DEAD"):
+            self.state = "DEAD"
+            return
+        limits = self.policy.deadlines
+        ladder = ((limits.graceful, 0, "quit"), (limits.terminate, int(signal.SIGTERM), "SIGTERM"))
+        for seconds, number, name in ladder:
+            if seconds <= 0:
+                continue
+            self._step(name)
+            with contextlib.suppress(OSError, ClosedError):
+                if number:
+                    os.killpg(self.pid, number)
+                else:
+                    write_frame(self._requests, messages.encode(messages.Quit()))
+            if self._died_within(seconds):
+                break
+        else:
+            self._step("SIGKILL")
+        self._finish()
+
+    def _step(self, name: str) -> None:
+        self.steps.append((time.monotonic(), name))
+
+    def _died_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {key.data for key, _ in self._selector.select(left)}
+            if "output" in ready:
+                self._drain_output()
+            if "death" in ready:
+                return True
+            if "reply" in ready:
+                self._read_replies()
+        return False
+
+    def _finish(self) -> tuple[int, int]:
+        """Kill what is left of the group, reap the worker; returns its exit code as Popen has it, and peak memory."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+        code, peak = 0, 0
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+            code, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        except ChildProcessError:
+            pass  # somebody else reaped it
+        self._process.returncode = code
+        processes.WORKERS.discard(self.pid)
+        with contextlib.suppress(ChildProcessError):  # those of its group that it left behind
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+        self._drain_output()
+        self._selector.close()
+        for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
+            os.close(descriptor)
+        self.state = "DEAD"
+        # Linux counts what the parent held at the spawn into a child's peak: up to there, it says nothing of the child.
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return code, peak if peak > inherited else self._resident

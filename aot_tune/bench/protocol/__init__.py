@@ -1,0 +1,1 @@
+"""What the bench and its workers both know: messages, the pipe, plain records."""

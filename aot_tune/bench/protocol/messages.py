@@ -1,0 +1,262 @@
+"""The typed messages between the bench and its workers: JSON, told apart by the field `type`, never code."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Status
+
+__all__ = [
+    "PROTOCOL",
+    "Baseline",
+    "Bench",
+    "Checked",
+    "Done",
+    "Empty",
+    "Failure",
+    "Hello",
+    "Load",
+    "Ping",
+    "Pong",
+    "Prepare",
+    "Progress",
+    "Quit",
+    "Reference",
+    "Referred",
+    "Reply",
+    "Request",
+    "Timed",
+    "Turn",
+    "Unload",
+    "Verify",
+    "Work",
+    "decode_reply",
+    "decode_request",
+    "encode",
+    "failure_of",
+]
+
+
+class _Message(msgspec.Struct, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):
+    pass
+
+
+class Quit(_Message):
+    """End the worker."""
+
+
+class Ping(_Message):
+    """Ask for a Pong."""
+
+
+class Work(_Message):
+    """Name a problem to a worker: where its operator and its reference results are. Buffers are made when needed."""
+
+    key: str
+    operator_folder: str
+    check: Check
+    folder: str
+
+
+class Prepare(_Message):
+    """Make buffers and inputs of a named problem now, so that their cost is not a candidate's.
+
+    With `probe`, see whether timed calls will find cold what shall be cold.
+    """
+
+    key: str
+    probe: bool = False
+
+
+class Reference(_Message):
+    """Compute the reference results and tolerances of a problem into `folder`, which does not exist yet."""
+
+    operator_folder: str
+    check: Check
+    folder: str
+
+
+class Load(_Message):
+    """Load a shared object; `handle` names it from now on.
+
+    With a `variant`, it is a whole library and `symbol` an operator's public function; see `objects.Linked`.
+    """
+
+    handle: str
+    path: str
+    symbol: str
+    variant: str = ""
+
+
+class Unload(_Message):
+    """Forget a handle and close its shared object."""
+
+    handle: str
+
+
+class Verify(_Message):
+    """Run a loaded candidate on problems and compare with their references; `quick` leaves out repeats."""
+
+    handle: str
+    keys: tuple[str, ...]
+    quick: bool = False
+
+
+class Bench(_Message):
+    """Screen a verified candidate: few samples, fewer when it is slow."""
+
+    handle: str
+    key: str
+    best_ns: float | None = None
+
+
+class Baseline(_Message):
+    """Import a baseline's module and prepare it on a problem; `handle` names it from now on."""
+
+    handle: str
+    key: str
+    name: str
+
+
+class Turn(_Message):
+    """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first.
+
+    With `clock`, the device's clock is probed after it. `resumed` says that another process may have used the device
+    since this worker's last turn.
+    """
+
+    handle: str
+    key: str
+    calls: int
+    warm: int
+    fresh: bool = False
+    clock: bool = False
+    resumed: bool = True
+
+
+Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Bench | Baseline | Turn
+
+
+class Hello(_Message):
+    """A worker's first message. `abi` is the protocol's version, `sandbox` what holds it, `notes` what could not."""
+
+    pid: int
+    abi: int
+    python: str
+    device: dict[str, str | int]
+    sandbox: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+class Pong(_Message):
+    """The answer to Ping."""
+
+    resident_bytes: int
+
+
+class Progress(_Message):
+    """Where a worker is now, and its memory; what the bench reports when the worker dies before its answer."""
+
+    place: str
+    resident_bytes: int
+
+
+class Done(_Message):
+    """A request without a result was carried out.
+
+    `remark` is to be said of all times that are taken of the problem, `log` is a line that is said once.
+    """
+
+    remark: str = ""
+    log: str = ""
+
+
+class Empty(_Message):
+    """A baseline cannot run here, and why."""
+
+    reason: str
+
+
+class Referred(_Message):
+    """Reference results are on the disk; SHA-256 of each input's bytes."""
+
+    digests: dict[str, str]
+    seconds: float
+
+
+class Checked(_Message):
+    """What a verification came to; `runs` are ns of the single calls of the last problem."""
+
+    status: Status
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+
+
+class Timed(_Message):
+    """Samples in ns per call, the overhead (see `Measurement`), and growth of the process in bytes per call.
+
+    `status` is not ok when the outputs of the timed calls were wrong, or a call failed; `reason` may be a note
+    otherwise. `mhz` is the device's clock, where it was asked for and can be told.
+    """
+
+    samples: tuple[float, ...]
+    overhead: float = 0.0
+    leak: int = 0
+    status: Status = "ok"
+    reason: str = ""
+    mhz: float = 0.0
+
+
+class Failure(_Message):
+    """A request that could not be carried out. `kind` is the class of the error.
+
+    The worker lives on unless this is its `last` word: then what failed has left the device's context unusable.
+    """
+
+    kind: str
+    reason: str
+    status: Status = "failed"
+    last: bool = False
+
+
+Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
+
+PROTOCOL = 4
+"""Version of these messages, sent in Hello."""
+
+_requests = msgspec.json.Decoder(Request)
+_replies = msgspec.json.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """A message as JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """Read a request.
+
+    Raises:
+        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
+    """
+    request: Request = _requests.decode(data)
+    return request
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Read a reply.
+
+    Raises:
+        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
+    """
+    reply: Reply = _replies.decode(data)
+    return reply
+
+
+def failure_of(reply: Reply) -> tuple[Status, str]:
+    """The status and the reason of a reply that is not the one that was asked for."""
+    if isinstance(reply, Failure):
+        return reply.status, reply.reason
+    return "failed", f"{WORKER_FAULT}an answer of the wrong kind: {reply!r:.200}"

@@ -1,0 +1,55 @@
+"""What times say: how far they spread, what is noise, and which of two that were taken in the same rounds is less."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+__all__ = ["median_error", "paired_gain", "spread", "steady_rounds", "without_drift"]
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Interquartile range over the median; 0 for fewer than four samples."""
+    if len(samples) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return (high - low) / middle if middle > 0 else math.inf
+
+
+def median_error(samples: Sequence[float]) -> float:
+    """Relative standard error of the median, for normal noise: about 0.93 interquartile ranges over sqrt(count)."""
+    return 0.93 * spread(samples) / math.sqrt(len(samples)) if samples else 0.0
+
+
+def paired_gain(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
+    """How much faster `new` is than `old` in the same rounds: the median of 1 - new/old, and its standard error."""
+    ratios = [b / a for a, b in zip(old, new, strict=True)]
+    middle = statistics.median(ratios)
+    return 1.0 - middle, middle * median_error(ratios)
+
+
+def without_drift(rounds: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Times of several runners in the same rounds, less what a round did to all of them, as a clock that changes.
+
+    A round's pace is the median of its times, each over its runner's median; every time is divided by that. Medians
+    over rounds of different pace would compare the pace that each runner happened to have in the middle.
+    """
+    middles = [statistics.median(r) for r in rounds]
+    paces = [statistics.median(t / m for t, m in zip(turn, middles, strict=True)) for turn in zip(*rounds, strict=True)]
+    return [tuple(t / p for t, p in zip(r, paces, strict=True)) for r in rounds]
+
+
+def steady_rounds(clocks: Sequence[float], change: float, least: int) -> list[int]:
+    """Which rounds to keep by the device's clock in each; a clock of 0 is not known.
+
+    They are those of an unknown clock and those in which it was within the share `change` of the known ones' median;
+    where these are fewer than `least`, also those that come nearest to it.
+    """
+    known = [c for c in clocks if c]
+    if not known:
+        return list(range(len(clocks)))
+    middle = statistics.median_low(known)
+    off = [abs(c - middle) / middle if c else 0.0 for c in clocks]
+    nearest = sorted(range(len(clocks)), key=lambda i: off[i])
+    return sorted(i for place, i in enumerate(nearest) if off[i] <= change or place < least)

@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: candidates are loaded, verified and timed here."""

@@ -1,0 +1,131 @@
+"""A worker process: `python -m aot_tune.bench.worker SETUP`, where SETUP is JSON. Started by the bench, never forked.
+
+It answers one request after the other until its pipe closes. Standard output belongs to the candidates.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.channel import ClosedError, read_frame, write_frame
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT
+from aot_tune.bench.protocol.worker_setup import Setup
+from aot_tune.bench.worker import sandbox
+from aot_tune.bench.worker.session_protocol import Emit, Session, session_of
+from aot_tune.spec.load_operators import MODULE_PREFIX
+from aot_tune.support import processes
+from aot_tune.support.kernel_features import features, set_subreaper
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """Run until told to quit or until the parent is gone; returns the exit status."""
+    setup = msgspec.json.decode(arguments[0].encode(), type=Setup)
+    sandbox.tie_to_parent(setup.parent)
+    sandbox.set_name(processes.NAME)
+    for descriptor in (setup.requests, setup.replies):
+        os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends
+    scratch = Path.cwd()
+    sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != scratch]
+    kind = family(setup.device.family)
+    notes = _confine(setup, kind.writable())
+    session = session_of(setup.policy, setup.role, setup.device)
+    hello = messages.Hello(
+        pid=os.getpid(),
+        abi=messages.PROTOCOL,
+        python=sys.version.split()[0],
+        device=dict(kind.seen(setup.device, setup.threads)),
+        sandbox=features(),
+        notes=notes,
+    )
+    write_frame(setup.replies, messages.encode(hello))
+    _serve(setup, session)
+    return 0
+
+
+def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
+    set_subreaper(True)
+    frameworks = setup.role == "framework"
+    sandbox.limit(1 << 40 if frameworks else setup.policy.output_bytes)
+    writable = [Path(setup.scratch), Path("/dev/null"), Path("/dev/shm"), *more]  # noqa: S108
+    if setup.shared:
+        writable.append(Path(setup.shared))
+    note = sandbox.restrict(writable)
+    return (note,) if note else ()
+
+
+def _serve(setup: Setup, session: Session) -> None:
+    own = os.getpid()
+
+    def emit(message: messages.Reply) -> None:
+        if os.getpid() != own:  # a candidate forked and both returned: only one of them is to answer
+            os._exit(0)
+        write_frame(setup.replies, messages.encode(message))
+
+    libc, limits = ctypes.CDLL(None), sandbox.limits()
+    # A GPU's driver may set limits of its own, which would be put down to whoever calls it first.
+    watched = setup.role == "candidate" and family(setup.device.family).on_host
+    while True:
+        try:
+            data = read_frame(setup.requests)
+        except ClosedError:
+            return
+        try:
+            request = messages.decode_request(data)
+        except msgspec.MsgspecError as error:
+            emit(messages.Failure(kind="protocol", reason=f"this request is not understood: {error}"))
+            continue
+        if isinstance(request, messages.Quit):
+            return
+        reply = _answer(session, request, emit)
+        lowered = sandbox.lowered(limits) if watched else []
+        if lowered:  # the next candidate would fail for want of what is gone
+            reason = f"it lowers limits of its process: {', '.join(lowered)}"
+            reply = messages.Failure(kind="limits", reason=reason, status="failed", last=True)
+        libc.fflush(None)
+        processes.reap_children()
+        emit(reply)
+        if isinstance(reply, messages.Failure) and reply.last:
+            return
+
+
+def _answer(session: Session, request: messages.Request, emit: Emit) -> messages.Reply:
+    try:
+        return session.handle(request, emit)
+    except MemoryError as error:
+        session.clean()
+        return messages.Failure(kind="MemoryError", reason=str(error) or "out of memory", status="oom")
+    except Exception as error:
+        session.clean()
+        traceback.print_exc()
+        return messages.Failure(
+            kind=type(error).__name__, reason=f"{WORKER_FAULT}{type(error).__name__}: {error}{_place(error)}"
+        )
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of an operator's module that an error passed through, such as ` (operator.py:12)`."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if str(frame.f_globals.get("__name__")).startswith(MODULE_PREFIX):
+            found = f" ({Path(frame.f_code.co_filename).name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # what candidates left registered for the exit is not run

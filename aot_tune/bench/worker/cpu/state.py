@@ -1,0 +1,178 @@
+"""What a CPU worker keeps of a problem between candidates: buffers in each placement, arguments, true values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.inputs import attribute_indices, fill, scalar_values, storage_extent
+from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.bench.worker.reference_results import Truth, read_truth
+from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
+
+__all__ = ["CallSet", "ProblemState"]
+
+_STAGGER = 5 * 64
+_BIG = 64 << 20
+
+
+class CallSet:
+    """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
+
+    `share` gives the regions of tensors that are not made anew.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        check: Check,
+        pristine: dict[str, Region],
+        placement: Placement,
+        share: dict[str, Region] | None = None,
+    ) -> None:
+        self.operator, self.placement, self._pristine = operator, placement, pristine
+        self.regions: dict[str, Region] = {}
+        self.owned: list[Region] = []
+        self.views: dict[str, NDArray[Any]] = {}
+        addresses: dict[str, int] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        strides: dict[str, tuple[int, ...]] = {}
+        for number, tensor in enumerate(operator.tensors):
+            if not operator.is_present(check.problem, tensor):
+                continue
+            name, width = tensor.name, tensor.dtype.itemsize
+            shapes[name] = operator.shape(check.problem, tensor)
+            strides[name] = operator.strides(check.problem, tensor)
+            count, first = storage_extent(shapes[name], strides[name])
+            if share and name in share:
+                region = share[name]
+            else:
+                alignment = check.problem.alignment.get(name, DEFAULT_ALIGNMENT)
+                region = Region(count * width, first * width, alignment, placement, number * _STAGGER)
+                self.owned.append(region)
+                if tensor.output:
+                    region.poison()
+                else:
+                    region.copy_from(pristine[name])
+            self.regions[name] = region
+            self.views[name] = region.view(tensor.dtype.numpy, shapes[name], strides[name], first)
+            addresses[name] = region.address + first * width
+        self.arguments = Arguments(
+            operator, addresses, shapes, strides, scalar_values(operator, check), attribute_indices(operator, check)
+        )
+
+    def outputs(self) -> list[Tensor]:
+        """The outputs that are present."""
+        return [t for t in self.operator.outputs if t.name in self.regions]
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs that are present."""
+        return [t for t in self.operator.inputs if t.name in self.regions]
+
+    def poison(self) -> None:
+        """Fill all outputs with NaN."""
+        for tensor in self.outputs():
+            self.regions[tensor.name].poison()
+
+    def restore(self) -> None:
+        """Write inputs and guard zones again, after a candidate that wrote to them."""
+        for tensor in self.inputs():
+            self.regions[tensor.name].copy_from(self._pristine[tensor.name])
+        for region in self.regions.values():
+            region.heal()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.views.clear()
+        for region in self.owned:
+            region.close()
+
+
+class ProblemState:
+    """One problem in one worker; parts are made when they are first needed."""
+
+    def __init__(self, operator: Operator, check: Check, folder: Path, policy: Policy, last_cache: int) -> None:
+        self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
+        self._folder, self._last_cache = folder, last_cache
+        self._sets: dict[Placement, CallSet] = {}
+        self._rotation: list[CallSet] = []
+        self._truth: dict[str, tuple[Truth, NDArray[Any]]] | None = None
+        self._pristine: dict[str, Region] = {}
+
+    @property
+    def truth(self) -> dict[str, tuple[Truth, NDArray[Any]]]:
+        """True values and bounds by output."""
+        if self._truth is None:
+            self._truth = read_truth(self._folder)
+        return self._truth
+
+    @property
+    def big(self) -> bool:
+        """Whether copies cost so much that one placement is left out."""
+        return self.operator.compulsory_bytes(self.check.problem) > _BIG
+
+    def placements(self) -> tuple[Placement, ...]:
+        """The placements that are verified: all, or without `start` for a big problem."""
+        return PLACEMENTS[:2] if self.big else PLACEMENTS
+
+    def at(self, placement: Placement) -> CallSet:
+        """The tensors in a placement."""
+        if placement not in self._sets:
+            self._sets[placement] = CallSet(self.operator, self.check, self.pristine, placement)
+        return self._sets[placement]
+
+    @property
+    def pristine(self) -> dict[str, Region]:
+        """Inputs that no candidate is given, to copy from and to compare with."""
+        if not self._pristine:
+            problem, flats = self.check.problem, {}
+            for tensor in self.operator.inputs:
+                if self.operator.is_present(problem, tensor):
+                    shape, strides = self.operator.shape(problem, tensor), self.operator.strides(problem, tensor)
+                    region = Region(storage_extent(shape, strides)[0] * tensor.dtype.itemsize)
+                    self._pristine[tensor.name] = region
+                    flats[tensor.name] = region.flat(tensor.dtype.numpy)
+            fill(self.operator, self.check, flats, self.policy.seed)
+        return self._pristine
+
+    def rotation(self) -> list[CallSet]:
+        """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
+
+        There are as many copies as it takes for the cold tensors to be evicted from the last cache before their turn.
+        """
+        if not self._rotation:
+            first = self.at("inside")
+            self._rotation.append(first)
+            cold = [t.name for t in first.inputs() if t.cold]
+            size = sum(first.regions[n].size for n in cold)
+            wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
+            share = {n: r for n, r in first.regions.items() if n not in cold}
+            for _ in range(min(wanted, self.policy.copies) - 1):
+                more = CallSet(self.operator, self.check, self.pristine, "inside", share)
+                self._rotation.append(more)
+        return self._rotation
+
+    def restore(self) -> None:
+        """Write all inputs and guard zones again."""
+        for made in (*self._rotation, *self._sets.values()):
+            made.restore()
+
+    def bytes(self) -> int:
+        """Bytes of all buffers."""
+        sets = {id(s): s for s in (*self._sets.values(), *self._rotation)}
+        owned = [r for s in sets.values() for r in s.owned]
+        return sum(r.size for r in (*owned, *self._pristine.values()))
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for made in (*self._rotation[1:], *self._sets.values()):
+            made.close()
+        for region in self._pristine.values():
+            region.close()
+        self._rotation.clear()
+        self._sets.clear()
+        self._pristine.clear()

@@ -1,0 +1,178 @@
+"""Times of calls on a monotonic clock: grouped when short, rotating through cold tensors, stopped early when slow."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.bench.protocol.measurement_records import MOST_CALLS, Policy, group_size
+
+__all__ = [
+    "Repeater",
+    "ReturnedError",
+    "Sampler",
+    "beside_empty",
+    "measure_empty",
+    "preemptions",
+    "quiet_collector",
+    "resident_bytes",
+    "screen",
+    "undisturbed",
+]
+
+Clock = Callable[[], int]
+_LONG_NS = 4_000_000
+_TRIES = 4
+
+
+class Sampler:
+    """Calls a function with one tuple of arguments after the other and times groups of calls.
+
+    Raises:
+        ReturnedError: out of `sample`, when a call does not return 0.
+    """
+
+    def __init__(self, function: Callable[..., Any], rotation: Sequence[tuple[Any, ...]], clock: Clock) -> None:
+        self._function, self._clock = function, clock
+        self._next: Iterator[tuple[Any, ...]] = itertools.cycle(rotation)
+
+    def sample(self, calls: int) -> float:
+        """Mean ns of `calls` calls, made back to back."""
+        batch = list(itertools.islice(self._next, calls))
+        function = self._function
+        codes = [0] * calls
+        begin = self._clock()
+        for number, arguments in enumerate(batch):
+            codes[number] = function(*arguments)
+        end = self._clock()
+        for code in codes:
+            if code:
+                raise ReturnedError(code)
+        return (end - begin) / calls
+
+
+class Repeater:
+    """Calls functions of no arguments in turn and times groups of calls; what they return is dropped."""
+
+    def __init__(self, functions: Sequence[Callable[[], object]], clock: Clock) -> None:
+        self._clock = clock
+        self._next = itertools.cycle(functions)
+
+    def sample(self, calls: int) -> float:
+        """Mean ns of `calls` calls, made back to back."""
+        batch = list(itertools.islice(self._next, calls))
+        begin = self._clock()
+        for function in batch:
+            function()
+        return (self._clock() - begin) / calls
+
+
+class ReturnedError(Exception):
+    """A timed call returned an error."""
+
+
+def screen(
+    sample: Callable[[int], float],
+    policy: Policy,
+    best_ns: float | None,
+    have: Sequence[float] = (),
+    overhead: float = 0.0,
+) -> list[float]:
+    """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
+
+    `have` are samples that exist already (calls so long that they were timed while they were verified). What an empty
+    call costs is in samples, but not in `best_ns`.
+    """
+    samples, calls = list(have[:2]), 1
+    if len(samples) < 2:
+        calls, warm = _warm_up(sample, policy)
+        samples += warm[: 2 - len(samples)]
+        samples += [sample(calls) for _ in range(2 - len(samples))]
+    if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
+        return samples
+    spent = sum(samples) * calls
+    while spent < policy.screen_ns and len(samples) < policy.screen_samples:
+        samples.append(sample(calls))
+        spent += samples[-1] * calls
+    return samples
+
+
+def _warm_up(sample: Callable[[int], float], policy: Policy) -> tuple[int, list[float]]:
+    """Calls of a sample, and the samples that count already: one of calls so long that each is a sample.
+
+    The first call pays for what later ones find ready, and an idle core takes a while to wake. Whatever else runs makes
+    calls seem longer, never shorter: the least time says how many there must be, or a disturbance of a moment would
+    have few calls stand for many in the whole screen.
+    """
+    least = sample(1)
+    if group_size(least, policy.sample_ns) == 1:
+        again = sample(1)
+        if group_size(again, policy.sample_ns) == 1:
+            return 1, [again]
+        least = again
+    for most in (8, MOST_CALLS):
+        calls = min(group_size(least, policy.sample_ns), most)
+        least = min(least, sample(calls))
+    return group_size(least, policy.sample_ns), []
+
+
+def preemptions() -> int:
+    """How often another process took a core from a thread of this one."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], int] = preemptions) -> float:
+    """A sample during which no other process took a core, if there is one among three; else the last.
+
+    Long samples are always disturbed a little and are taken as they are.
+    """
+    for _ in range(2):
+        before = count()
+        found = sample(calls)
+        if count() == before or found * calls > _LONG_NS:
+            return found
+    return sample(calls)
+
+
+def measure_empty(
+    function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns
+) -> float:
+    """ns of calling a function that does nothing with such arguments: the least of some samples.
+
+    What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
+    """
+    sampler = Sampler(function, [arguments], clock)
+    return min(sampler.sample(32) for _ in range(8))
+
+
+def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float]) -> tuple[list[float], float]:
+    """Samples, and the ns of an empty call beside them: the less of those before and after.
+
+    A machine whose speed changes, as that of virtual ones does, makes both slower for a while. Samples no longer than
+    an empty call were taken at another speed than that, and are taken again; what stays so is not the machine's fault.
+    `take` is told what an empty call costs now.
+    """
+    for _ in range(_TRIES):
+        before = empty()
+        samples = take(before)
+        overhead = min(before, empty())
+        if min(samples) > overhead:
+            break
+    return samples, overhead
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def quiet_collector() -> None:
+    """Keep Python's garbage collector out of timed loops."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()

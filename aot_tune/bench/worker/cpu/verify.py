@@ -1,0 +1,260 @@
+"""Correctness of a loaded candidate: right values, nothing else written, nothing read outside, the same bits again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.bench.protocol.measurement_records import Policy, Status
+from aot_tune.bench.worker import floating_point as arithmetic
+from aot_tune.bench.worker.cpu.buffers import Placement, Region
+from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
+from aot_tune.bench.worker.reference_results import Bounds
+from aot_tune.spec import Tensor
+
+__all__ = [
+    "FAR_OFF",
+    "Bits",
+    "Verdict",
+    "WorkspaceError",
+    "compare",
+    "inspect",
+    "same_bits",
+    "unsteady",
+    "verify",
+    "workspace_for",
+]
+
+FAR_OFF = 1e30
+"""The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
+
+_BLOCK = 1 << 16
+_GARBAGE = (0xFF, 0x7F, 0xFF)
+"""Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
+
+
+Bits = dict[str, NDArray[np.uint8]]
+"""Bytes of outputs, by name."""
+
+
+class WorkspaceError(Exception):
+    """A candidate asks for more workspace than it may have."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What one problem came to.
+
+    `runs` are the ns of single calls in the order of the plan; `bits` are the outputs that were right, by name.
+    """
+
+    status: Status = "ok"
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+    bits: Bits = {}
+
+
+def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
+    """Guarded memory as large as the candidate asks for; None when it asks for nothing.
+
+    Raises:
+        WorkspaceError: when it asks for more than the policy allows.
+        LaunchError: when its function returns an error.
+    """
+    size = loaded.workspace_bytes(calls.arguments)
+    if size > policy.workspace_bytes:
+        raise WorkspaceError(f"asks for {size} bytes of workspace, {policy.workspace_bytes} are allowed")
+    return Region(size, placement=calls.placement) if size else None
+
+
+def verify(
+    loaded: Loaded, state: ProblemState, policy: Policy, quick: bool, progress: Callable[[str], None]
+) -> Verdict:
+    """Run a candidate on a problem in every placement and judge each run; the first fault ends it.
+
+    Unless `quick`, the first placement is run twice and the bits are compared; when a call takes long, only if the
+    operator is deterministic, whose bits must be the same.
+    """
+    runs: list[float] = []
+    worst, bitwise = 0.0, None
+    bits: Bits = {}
+    place = state.check.place
+    for placement in _plan(state, quick):
+        again = bool(bits) and placement == "inside"
+        if again and runs[0] > policy.long_ns and not state.operator.deterministic:
+            continue
+        calls = state.at(placement)
+        progress(f"a run of {place}{_BESIDE[placement]}")
+        try:
+            workspace = workspace_for(loaded, calls, policy)
+            try:
+                before = arithmetic.mode()
+                runs.append(_run(loaded, calls, workspace, _GARBAGE[len(runs) % 3]))
+                disturbed = arithmetic.changed_since(before)
+                same = bool(bits) and same_bits(calls, bits)
+                fault, error = inspect(state, calls, workspace, whole=not same)
+                fault = fault or disturbed
+            finally:
+                if workspace is not None:
+                    workspace.close()
+        except LaunchError as failure:
+            calls.restore()
+            return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
+        worst = max(worst, error)
+        if again:
+            bitwise = same
+            fault = fault or unsteady(state, calls, bits)
+        if fault:
+            calls.restore()
+            reason = f"{fault} ({place})"
+            return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
+        bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
+    return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+_BESIDE: Mapping[Placement, str] = MappingProxyType(
+    {
+        "inside": "",
+        "end": ", whose tensors end where memory that may be read ends",
+        "start": ", whose tensors begin where memory that may be read begins",
+    }
+)
+
+
+def _plan(state: ProblemState, quick: bool) -> Sequence[Placement]:
+    """The placements to run in, in order; the first one twice."""
+    placements = state.placements()
+    return placements[:1] if quick else (placements[0], *placements)
+
+
+def _run(loaded: Loaded, calls: CallSet, workspace: Region | None, garbage: int) -> float:
+    calls.poison()
+    if workspace is not None:
+        workspace.scribble(garbage)
+    arguments = calls.arguments.launch(workspace)
+    begin = time.perf_counter_ns()
+    code = loaded.launch(*arguments)
+    end = time.perf_counter_ns()
+    if code != 0:
+        raise LaunchError(loaded.failure("_launch", code))
+    return float(end - begin)
+
+
+def same_bits(calls: CallSet, bits: Bits) -> bool:
+    """Whether all outputs, and what is between their rows, hold these bits."""
+    return all(np.array_equal(calls.regions[n].bytes(), b) for n, b in bits.items())
+
+
+def unsteady(state: ProblemState, calls: CallSet, bits: Bits) -> str:
+    """Where outputs differ from those of an earlier run, if the operator is deterministic; else empty."""
+    for name, before in bits.items() if state.operator.deterministic else ():
+        differing = np.flatnonzero(calls.regions[name].bytes() != before)
+        if differing.size:
+            return (
+                f"not deterministic: {differing.size} bytes of {name!r} differ between two runs, first {differing[0]}"
+            )
+    return ""
+
+
+def inspect(state: ProblemState, calls: CallSet, workspace: Region | None, *, whole: bool = True) -> tuple[str, float]:
+    """Judge what a run left behind: what is wrong (empty when nothing is), and the largest error in tolerances.
+
+    Values are compared only when `whole`; guard zones and inputs always are.
+    """
+    zones = {**calls.regions, **({"workspace": workspace} if workspace is not None else {})}
+    for name, region in zones.items():
+        damage = region.damage()
+        if damage:
+            return f"oob: guard zone of {name!r}: {damage}", 0.0
+    pristine = state.pristine
+    for tensor in calls.inputs():
+        region = calls.regions[tensor.name]
+        if not region.same(pristine[tensor.name]):
+            return f"input {tensor.name!r} was changed, first at {_first_change(region, pristine[tensor.name])}", 0.0
+    worst = 0.0
+    if whole:
+        for tensor in calls.outputs():
+            truth, values = state.truth[tensor.name]
+            if not truth.undefined:
+                fault, error = compare(tensor, calls.views[tensor.name], values, truth.bounds)
+                worst = max(worst, error)
+                if fault:
+                    return fault, worst
+            gap = _written_gap(tensor, calls)
+            if gap:
+                return gap, worst
+    return "", worst
+
+
+def _first_change(region: Region, pristine: Region) -> str:
+    return f"byte {int(np.flatnonzero(region.bytes() != pristine.bytes())[0])}"
+
+
+def _written_gap(tensor: Tensor, calls: CallSet) -> str:
+    """Whether bytes between an output's rows, which belong to nobody, were written to."""
+    region, view = calls.regions[tensor.name], calls.views[tensor.name]
+    if region.size == view.size * view.itemsize:
+        return ""
+    kept = view.copy()
+    view.view(np.dtype(f"u{view.itemsize}"))[...] = np.iinfo(f"u{view.itemsize}").max
+    hit = np.flatnonzero(region.bytes() != 0xFF)
+    view[...] = kept
+    return (
+        f"oob: {hit.size} bytes between the rows of {tensor.name!r} were written, first {int(hit[0])}"
+        if hit.size
+        else ""
+    )
+
+
+def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
+    """Compare an output with the truth, in float64 or int64; NaN and infinities must be where the truth has them.
+
+    Returns what is wrong with the worst element, or an empty text, and the largest error in tolerances.
+    """
+    worst, place = 0.0, -1
+    count = wrong = 0
+    got = got.view(np.uint8) if got.dtype.kind == "b" else got  # of the bytes that are true to numpy, one is right
+    flat = got.reshape(-1) if got.flags.c_contiguous else np.ascontiguousarray(got).reshape(-1)
+    true = want.reshape(-1)
+    limit = float(np.finfo(flat.dtype).max) if flat.dtype.kind == "f" else np.inf
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _BLOCK):
+            exact = np.asarray(true[start : start + _BLOCK])
+            value = flat[start : start + _BLOCK].astype(exact.dtype)
+            if exact.dtype.kind == "i":
+                ratio = np.where(value == exact, 0.0, FAR_OFF)
+            else:
+                ratio = np.abs(value - exact) / (bounds.absolute + bounds.relative * np.abs(exact) + 5e-324)
+                odd = ~np.isfinite(ratio)
+                if odd.any():
+                    ratio[odd] = _odd(value[odd], exact[odd], limit)
+            here = int(np.argmax(ratio))
+            wrong += int(np.count_nonzero(ratio > 1))
+            count += ratio.size
+            if ratio[here] > worst:
+                worst, place = float(ratio[here]), start + here
+    if not wrong:
+        return "", worst
+    index = tuple(int(i) for i in np.unravel_index(place, got.shape))
+    exact_value = true[place].item()
+    got_value = float(flat[place]) if isinstance(exact_value, float) else int(flat[place])
+    allowed = bounds.absolute + bounds.relative * abs(exact_value)
+    return (
+        f"{tensor.name}[{', '.join(map(str, index))}]: got {got_value!r}, want {exact_value!r}, "
+        f"tolerance {allowed:.3g}; {wrong} of {count} elements are wrong"
+    ), worst
+
+
+def _odd(value: NDArray[np.float64], exact: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    """Errors where a value is not finite: 0 where both are NaN, the same infinity or overflow to it, else far off."""
+    overflow = (np.abs(exact) > limit) & np.isinf(value) & (np.sign(exact) == np.sign(value))
+    fine = (np.isnan(value) & np.isnan(exact)) | (value == exact) | overflow
+    return np.where(fine, 0.0, FAR_OFF)

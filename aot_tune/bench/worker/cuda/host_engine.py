@@ -1,0 +1,68 @@
+"""The host as a device of a session: its tensors and its clock."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from aot_tune.bench.worker.cuda.engine import Call, Play, Recorded, one_by_one
+
+__all__ = ["HostEngine"]
+
+
+class HostEngine:
+    """See `Engine`: the host's tensors and clock."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.dlpack = (1, 0)
+        self.stream: int | None = None
+        self.last_busy = -math.inf
+
+    def guard(self) -> Any:
+        """No stream."""
+        return torch.no_grad()
+
+    def check(self) -> None:
+        """Nothing is left to wait for."""
+
+    def forget(self) -> None:
+        """Nothing is left behind."""
+
+    def use_streams(self, count: int) -> None:
+        """The host has none."""
+
+    def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:  # noqa: ARG002
+        """One by one."""
+        return one_by_one(calls)
+
+    def plain(self, calls: Sequence[Call]) -> Recorded:
+        """One by one."""
+        return one_by_one(calls)
+
+    def time(self, play: Play, count: int, warm: bool = True) -> list[float]:
+        """On the monotonic clock."""
+        if warm:
+            play()
+        times = [time.perf_counter_ns()]
+        for _ in range(count):
+            play()
+            times.append(time.perf_counter_ns())
+        return [float(b - a) for a, b in itertools.pairwise(times)]
+
+    def empty(self) -> Call:
+        """A Python function."""
+        return lambda: 0
+
+    def clock_mhz(self, cycles: int) -> float:  # noqa: ARG002
+        """Nothing tells."""
+        return 0.0
+
+    def read_rate(self, storages: Sequence[Any]) -> float:  # noqa: ARG002
+        """Nothing tells."""
+        return 0.0

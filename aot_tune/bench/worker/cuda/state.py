@@ -1,0 +1,240 @@
+"""What a session keeps of a problem between candidates: inputs, call sets in guarded memory, true values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.cuda.compare import Expected
+from aot_tune.bench.worker.cuda.engine import Engine
+from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, layout, read_limits, torch_dtype
+from aot_tune.bench.worker.inputs import attribute_indices, scalar_values
+from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
+
+__all__ = ["CallSet", "ProblemState"]
+
+
+class CallSet:
+    """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
+
+    With `natural`, tensors lie as torch's allocator places them, unless the problem says less; else exactly as the
+    problem says. `share` is a call set whose tensors are used where they are not cold.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        operator: Operator,
+        check: Check,
+        pristine: dict[str, Any],
+        *,
+        natural: bool = False,
+        share: CallSet | None = None,
+    ) -> None:
+        self.operator, self._check, self._pristine = operator, check, pristine
+        present = [t for t in operator.tensors if operator.is_present(check.problem, t)]
+        own = [t for t in present if share is None or t.cold]
+        self.layouts: dict[str, Strided] = {t.name: layout(operator, check, t) for t in present}
+        self.arena = Arena(engine.device, [self._want(t, natural) for t in own])
+        self.storages = {n: p.storage for n, p in self.arena.pieces.items()}
+        self.addresses: dict[str, int] = {n: p.address for n, p in self.arena.pieces.items()}
+        if share is not None:
+            self.storages = {**share.storages, **self.storages}
+            self.addresses = {**share.addresses, **self.addresses}
+        for tensor in own:
+            if tensor.output:
+                self.storages[tensor.name].fill_(0xFF)
+            else:
+                self.storages[tensor.name].copy_(pristine[tensor.name])
+        self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own}
+        firsts = {t.name: self.layouts[t.name].first() * t.dtype.itemsize for t in present}
+        self.arguments = Arguments(
+            operator,
+            {n: a + firsts[n] for n, a in self.addresses.items()},
+            {n: p.shape for n, p in self.layouts.items()},
+            {n: p.strides for n, p in self.layouts.items()},
+            scalar_values(operator, check),
+            attribute_indices(operator, check),
+            engine.dlpack,
+        )
+
+    def _want(self, tensor: Tensor, natural: bool) -> Want:
+        place, width = self.layouts[tensor.name], tensor.dtype.itemsize
+        alignment = self._check.problem.alignment.get(tensor.name, 0 if natural else DEFAULT_ALIGNMENT)
+        return Want(tensor.name, place.extent() * width, place.first() * width, alignment)
+
+    def _gap(self, tensor: Tensor) -> Any | None:
+        """Which bytes of an output's storage belong to no element; None when all do."""
+        place, storage = self.layouts[tensor.name], self.storages[tensor.name]
+        count = 1
+        for extent in place.shape:
+            count *= extent
+        if count * tensor.dtype.itemsize == storage.numel() or place.backward():
+            return None
+        mask = torch.ones(place.extent(), dtype=torch.bool, device=storage.device)
+        mask.as_strided(place.shape, place.strides).fill_(False)
+        return mask.repeat_interleave(tensor.dtype.itemsize)
+
+    def tensor(self, tensor: Tensor) -> Any:
+        """A tensor of the call as torch's."""
+        return self.layouts[tensor.name].of(self.storages[tensor.name], torch_dtype(tensor))
+
+    def outputs(self) -> list[Tensor]:
+        """The outputs that are present."""
+        return [t for t in self.operator.outputs if t.name in self.layouts]
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs that are present."""
+        return [t for t in self.operator.inputs if t.name in self.layouts]
+
+    def cold(self, *, whole: bool = False) -> list[Any]:
+        """Storages of what shall not be in the caches when a call begins; all, where that is the `whole` call."""
+        return [self.storages[t.name] for t in (*self.inputs(), *self.outputs()) if whole or t.cold]
+
+    def poison(self) -> None:
+        """Fill all outputs with NaN."""
+        for tensor in self.outputs():
+            storage = words(self.storages[tensor.name])
+            storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
+
+    def restore(self) -> None:
+        """Write inputs and guard zones again, after a candidate that wrote to them."""
+        for tensor in self.inputs():
+            self.storages[tensor.name].copy_(self._pristine[tensor.name])
+        self.arena.heal()
+
+    def changed(self) -> list[tuple[str, Any]]:
+        """For each thing that no call may write to, whether it was written to, as a tensor; guard zones come first."""
+        flags = [("", self.arena.damaged())]
+        for tensor in self.inputs():
+            flags.append((tensor.name, _unequal(self.storages[tensor.name], self._pristine[tensor.name])))
+        flags += [(n, (self.storages[n][g] != 0xFF).any()) for n, g in self._gaps.items() if g is not None]
+        return flags
+
+    def describe(self, name: str) -> str:
+        """What is wrong with what `changed` names."""
+        if not name:
+            piece, where = self.arena.damage()
+            return f"oob: guard zone of {piece!r}: {where}"
+        gap = self._gaps.get(name)
+        if gap is not None:
+            hit = ((self.storages[name] != 0xFF) & gap).nonzero().flatten().tolist()
+            return f"oob: {len(hit)} bytes between the rows of {name!r} were written, first {hit[0]}"
+        first = (self.storages[name] != self._pristine[name]).nonzero().flatten()[0]
+        return f"input {name!r} was changed, first at byte {int(first)}"
+
+    def bits(self) -> dict[str, Any]:
+        """Copies of the outputs' bytes, by name."""
+        return {t.name: self.storages[t.name].clone() for t in self.outputs()}
+
+    def differs(self, bits: dict[str, Any]) -> Any:
+        """Whether any output's bytes are not these, as a tensor."""
+        return torch.stack([_unequal(self.storages[n], b) for n, b in bits.items()]).any()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the memory that is its own."""
+        return self.arena.bytes
+
+
+def _unequal(one: Any, other: Any) -> Any:
+    """Whether two storages of one size differ, as a tensor."""
+    wide, too = words(one), words(other)
+    return ((wide != too) if wide.dtype == too.dtype else (one != other)).any()
+
+
+_TWICE = 2 << 30
+"""Calls on more bytes than that have one copy alone: what may be left of them in the L2 is a few percent."""
+
+
+class ProblemState:
+    """One problem in one worker; parts are made when they are first needed.
+
+    `last_cache` is the L2's bytes; `bytes` is what all parts take together.
+    """
+
+    def __init__(
+        self, engine: Engine, operator: Operator, check: Check, folder: Path, policy: Policy, last_cache: int
+    ) -> None:
+        self.operator, self.check, self.policy = operator.concrete(check.problem.dtypes), check, policy
+        self._engine, self._folder, self._last_cache = engine, folder, last_cache
+        self._pristine: dict[str, Any] = {}
+        self._exact: CallSet | None = None
+        self._rotation: list[CallSet] = []
+        self._expected: dict[str, Expected] = {}
+        self.bytes = 0
+
+    @property
+    def pristine(self) -> dict[str, Any]:
+        """Bytes of the inputs that no candidate is given, to copy from and to compare with."""
+        if not self._pristine:
+            self._pristine = draw_inputs(self.operator, self.check, self.policy.seed, self._engine.device)
+            self.bytes += sum(int(s.numel()) for s in self._pristine.values())
+        return self._pristine
+
+    @property
+    def expected(self) -> dict[str, Expected]:
+        """True values and what results may be off by, by output."""
+        if not self._expected:
+            limits = read_limits(self._folder)
+            exact = exact_values(self.operator, self.check, self.pristine)
+            for tensor in self.operator.outputs:
+                if tensor.name in exact:
+                    self._expected[tensor.name] = Expected(tensor, exact.pop(tensor.name), limits[tensor.name])
+            self.bytes += sum(e.bytes for e in self._expected.values())
+        return self._expected
+
+    def exact(self) -> CallSet:
+        """The call set to verify with: aligned as the problem says and no more."""
+        if self._exact is None:
+            self._exact = CallSet(self._engine, self.operator, self.check, self.pristine)
+            self.bytes += self._exact.bytes
+        return self._exact
+
+    def rotation(self) -> list[CallSet]:
+        """Call sets to rotate through while timing: cold tensors have a copy in each, all others are shared.
+
+        There are as many copies as it takes for the cold tensors to fill the L2 as often as the policy wants. A call
+        whose tensors are more than the L2 holds finds none of them there: all of them are cold then.
+        """
+        if not self._rotation:
+            first = CallSet(self._engine, self.operator, self.check, self.pristine, natural=True)
+            self._rotation.append(first)
+            whole = self._exceeds_cache(first)
+            size = _size(first.cold(whole=whole))
+            wanted = int(-(-self.policy.cold_factor * self._last_cache // size)) if size else 1
+            if whole and size <= _TWICE:
+                wanted = max(wanted, 2)
+            share = None if whole else first
+            for _ in range(min(wanted, self.policy.copies) - 1):
+                self._rotation.append(
+                    CallSet(self._engine, self.operator, self.check, self.pristine, natural=True, share=share)
+                )
+            self.bytes += sum(s.bytes for s in self._rotation)
+        return self._rotation
+
+    def cold(self) -> list[Any]:
+        """Storages of all copies of what is cold in the rotation."""
+        sets = self.rotation()
+        whole = self._exceeds_cache(sets[0])
+        return [storage for one in sets for storage in one.cold(whole=whole)]
+
+    def _exceeds_cache(self, calls: CallSet) -> bool:
+        return 0 < self._last_cache < _size(calls.cold(whole=True))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._exact, self.bytes = None, 0
+        for kept in (self._pristine, self._expected):
+            kept.clear()
+        self._rotation.clear()
+
+
+def _size(storages: Sequence[Any]) -> int:
+    return sum(int(s.numel()) for s in storages)

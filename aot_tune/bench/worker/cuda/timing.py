@@ -1,0 +1,166 @@
+"""Times of calls on a GPU: a rotation of calls is captured in a graph, and plays of the graph are timed with events."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
+from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
+
+__all__ = ["Clock", "Sampler", "measure_empty"]
+
+Clock = Callable[[], float]
+"""Tells a device's clock in MHz; 0 where nothing does."""
+
+
+_AWAKE = 20
+"""A call that was made before is no short one if it takes so many times as long as those, even alone."""
+
+
+class Sampler:
+    """Times calls that take turns. Every call is made as often as any other, so that each meets the same cold caches.
+
+    `recorded` holds them; `note` says why they are not in a graph, when they are not; `made` is how many calls there
+    were. Short calls are repeated in the graph, and the graph is played until a sample lasts the policy's `sample_ns`.
+    """
+
+    def __init__(
+        self, engine: Engine, calls: Sequence[Call], policy: Policy, clock: Clock, framework: bool = False
+    ) -> None:
+        self._engine, self._calls, self._clock = engine, calls, clock
+        self._rules, self._sample_ns = policy.on_gpu, policy.sample_ns
+        self.note, self.made = "", 0
+        self._framework = framework
+        self._plays = 1
+        self._sized = False
+        self._span = 0.0
+        once = self._once()
+        self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
+        self._recorded = self._record()
+        if self._rules.short_ns <= once < _AWAKE * self._rules.short_ns:
+            self._grow(self._time(1, warm=True)[0])
+
+    @property
+    def idle(self) -> bool:
+        """Whether the calls left nothing in the graph: what they do, if anything, is not in the time."""
+        return self._recorded.nodes == 0
+
+    def _record(self) -> Recorded:
+        batch = [self._calls[i % len(self._calls)] for i in range(self._size)]
+        if self._rules.launch == "stream":
+            return self._engine.plain(batch)
+        try:
+            recorded = self._engine.record(batch, self._framework)
+        except CaptureError as error:
+            self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
+            return self._engine.plain(batch)
+        if recorded.nodes == 0:
+            self.note = "launches nothing on the stream that it is given"
+        return recorded
+
+    def _once(self) -> float:
+        """ns of a single call, roughly."""
+        engine, calls = self._engine, self._calls
+
+        def play() -> None:
+            engine.plain(calls[:1]).play()
+
+        self.made += 1
+        return engine.time(play, 1, warm=False)[0]
+
+    def _time(self, count: int, warm: bool) -> list[float]:
+        play, plays = self._recorded.play, self._plays
+
+        def several() -> None:
+            for _ in range(plays):
+                play()
+
+        found = self._engine.time(several, count, warm)
+        self.made += (count + warm) * plays * self._size
+        self._engine.last_busy = time.monotonic()
+        return [f / (plays * self._size) for f in found]
+
+    def _settle(self) -> float:
+        """Find how many plays make a sample, and how many ns that takes; returns ns per call."""
+        call = self._time(1, warm=True)[0]
+        if not self._sized:
+            self._sized = True
+            played = call * self._size
+            self._plays = min(max(1, math.ceil(self._sample_ns / max(played, 1.0))), self._rules.plays)
+            self._span = played * self._plays
+        return call
+
+    def _grow(self, call_ns: float) -> None:
+        """Record more calls where they are shorter than the one that was made alone, on a device that had to wake up.
+
+        What starts a graph takes its time too: with few calls in it, that is a share of theirs.
+        """
+        size = _graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
+        if size > self._size:
+            self._recorded.close()
+            self._size = size
+            self._recorded = self._record()
+
+    def _heat_up(self) -> None:
+        """Keep a device that was idle busy until its clock is steady, as far as a probe tells."""
+        rules, begin = self._rules, time.monotonic()
+        if begin - self._engine.last_busy < rules.idle_seconds:
+            return
+        clock, steady, half = self._clock(), False, rules.heat_seconds / 2
+        least = begin + rules.heat_seconds
+        while (now := time.monotonic()) < least or (not steady and now < begin + rules.heat_most):
+            while time.monotonic() < now + half:
+                self._time(1, warm=False)
+            before, clock = clock, self._clock()
+            steady = abs(clock - before) <= rules.clock_change * before
+
+    def sample(self, warm: bool = True) -> float:
+        """Mean ns of the calls of one sample."""
+        if self._span < 1e9 * self._rules.heat_seconds:  # a longer one heats the device up itself
+            self._heat_up()
+        if not self._sized:
+            self._settle()
+        return self._time(1 + (self._before() if warm else 0), warm=False)[-1]
+
+    def _before(self) -> int:
+        """Samples that are played but do not count before one that does.
+
+        A device that idles between the turns of a race, as messages come and go, is cooler than one in use, and its
+        power cap acts later: long calls, which can reach it, load it for a while first.
+        """
+        load = self._rules.load_before(self._span / (self._plays * self._size))
+        return max(1, math.ceil(load / self._span))
+
+    def screen(self, policy: Policy, best_ns: float | None) -> list[float]:
+        """Two samples, and more unless both are slow."""
+        self._heat_up()
+        call = self._settle()
+        samples = self._time(2, warm=self._plays > 1)
+        if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
+            return samples
+        one = max(call * self._size * self._plays, 1.0)
+        more = min(int(policy.screen_ns / one), policy.screen_samples) - 2
+        return samples + self._time(more, warm=False) if more > 0 else samples
+
+    def close(self) -> None:
+        """Let the graph go."""
+        self._recorded.close()
+
+
+def _graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
+    """How many calls a graph holds: each copy equally often, enough short ones, a sample's worth of others."""
+    wanted = rules.short_calls if call_ns < rules.short_ns else math.ceil(sample_ns / call_ns)
+    return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies
+
+
+def measure_empty(engine: Engine, rules: GpuTiming) -> float:
+    """ns per node of a graph of kernels that do nothing."""
+    call = engine.empty()
+    call()  # its kernel may have to be loaded, which a capture does not allow
+    recorded = engine.record([call] * rules.empty_calls)
+    try:
+        return min(engine.time(recorded.play, 5)) / rules.empty_calls
+    finally:
+        recorded.close()

@@ -1,0 +1,358 @@
+"""Reference results and tolerances computed by torch, on whatever device the tensors are.
+
+True values come from float64; how far off a result may be, from the errors of the same computation in float32 with
+outputs rounded to their own dtype, as `bench.reference` says: kernels accumulate in float32 whatever they read. (Half
+precision all the way would allow 16 % on a softmax.) For float32 tensors, sums of some elements are made one term after
+the other, since a correct kernel may add in any order; with `math=tf32`, operands of products are rounded to TF32,
+whatever a library would do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.cuda.memory import Strided
+from aot_tune.bench.worker.inputs import call_of, draw
+from aot_tune.bench.worker.reference_results import EXACT, Bounds, by_output, new_partial, publish, refuse_inexact
+from aot_tune.spec import Operator, Tensor
+
+__all__ = [
+    "ArrayApi",
+    "Limits",
+    "draw_inputs",
+    "exact_values",
+    "layout",
+    "read_limits",
+    "torch_dtype",
+    "write_limits",
+    "write_reference",
+]
+
+_SAMPLE, _DRAWS = 4096, 8
+_SEQUENTIAL = 512
+_BLOCK = 1 << 24
+_MANY = 1 << 16
+"""Values that take longer to draw than a thread to start."""
+_PERIOD = 262_147
+"""Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How far off an output may be. `undefined`: the definition does not say where NaN and infinities are."""
+
+    bounds: Bounds
+    undefined: bool = False
+
+
+class ArrayApi:
+    """torch under the array API's names. `near` adds some sums in order; `tf32` rounds operands of products."""
+
+    def __init__(self, near: bool = False, tf32: bool = False) -> None:
+        self._near, self._tf32 = near, tf32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def max(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The largest along axes, or of all elements."""
+        return torch.amax(x, dim=() if axis is None else axis, keepdim=keepdims)
+
+    def min(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The least along axes, or of all elements."""
+        return torch.amin(x, dim=() if axis is None else axis, keepdim=keepdims)
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The sum along axes, or of all elements."""
+        total = torch.sum(x) if axis is None else torch.sum(x, dim=axis, keepdim=keepdims)
+        if self._near and x.dtype == torch.float32 and isinstance(axis, int) and x.shape[axis]:
+            _sum_in_order(x, axis, total if keepdims else total.unsqueeze(axis))
+        return total
+
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        """The mean along axes, or of all elements."""
+        if not isinstance(axis, int):
+            return torch.mean(x) if axis is None else torch.mean(x, dim=axis, keepdim=keepdims)
+        if self._near and x.dtype == torch.float32:
+            return self.sum(x, axis=axis, keepdims=keepdims) / x.shape[axis]
+        return torch.mean(x, dim=axis, keepdim=keepdims)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """The product of matrices."""
+        if self._near and self._tf32 and a.dtype == torch.float32:
+            a, b = _to_tf32(a), _to_tf32(b)
+        product = torch.matmul(a, b)
+        if self._near and not self._tf32 and a.dtype == torch.float32:
+            _multiply_in_order(a, b, product)
+        return product
+
+    def astype(self, x: Any, dtype: Any) -> Any:
+        """Elements of another dtype."""
+        return x.to(dtype)
+
+    def permute_dims(self, x: Any, axes: Any) -> Any:
+        """Axes in another order."""
+        return x.permute(axes)
+
+    def concat(self, arrays: Any, axis: int = 0) -> Any:
+        """Arrays one after the other."""
+        return torch.cat(list(arrays), dim=axis)
+
+
+def _to_tf32(x: Any) -> Any:
+    """The nearest values with ten bits of fraction."""
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+def _sum_in_order(x: Any, axis: int, total: Any) -> None:
+    """Replace some of the sums by sums in order; the reduced axis of `total` has one element."""
+    rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
+    few = np.unique(np.linspace(0, rows.shape[0] - 1, num=min(8, rows.shape[0]), dtype=np.int64))
+    picked = torch.as_tensor(few, device=x.device)
+    found = np.add.accumulate(rows[picked].cpu().numpy(), axis=1)[:, -1].copy()
+    view = total.movedim(axis, -1)
+    flat = view.reshape(-1).clone()
+    flat[picked] = torch.as_tensor(found, device=x.device)
+    view.copy_(flat.reshape(view.shape))
+
+
+def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
+    """Replace some elements of the first product by sums in order."""
+    while a.ndim > 2:
+        a = a[0]
+    while b.ndim > 2:
+        b = b[0]
+    while product.ndim > 2:
+        product = product[0]
+    if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or not a.shape[1]:
+        return
+    rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
+    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+    down, across = (torch.as_tensor(i, device=a.device) for i in (rows, columns))
+    left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
+    found = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
+    product[down[:, None], across[None, :]] = torch.as_tensor(found, device=a.device)
+
+
+def torch_dtype(tensor: Tensor) -> Any:
+    """torch's dtype of a tensor."""
+    return getattr(torch, tensor.dtype.torch)
+
+
+def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
+    """Shape and strides of a tensor on a problem."""
+    return Strided(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
+
+
+def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
+    """The storage of each input that is present, as bytes on the device; the operator is concrete."""
+    found: dict[str, Any] = {}
+    for number, (tensor, values) in enumerate(_drawn(operator, check, seed)):
+        count = layout(operator, check, tensor).extent()
+        drawn = torch.from_numpy(values).to(device).to(torch_dtype(tensor))
+        if count > drawn.numel():
+            drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
+        if number == 0 and check.special and drawn.dtype.is_floating_point and count:
+            for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], _SPECIAL, strict=True):
+                drawn[int(place)] = value
+        empty = torch.empty(0, dtype=torch.uint8, device=device)
+        found[tensor.name] = drawn.view(torch.uint8) if count else empty
+    return found
+
+
+_SPECIAL = (-float("inf"), float("nan"), float("inf"))
+
+
+def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, NDArray[Any]]]:
+    """The values of each input that is present, before they are rounded to a narrow dtype and repeated.
+
+    Many are drawn side by side: that takes milliseconds a tensor, while a GPU has nothing to do.
+    """
+    present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
+    counts = [layout(operator, check, t).extent() for t in present]
+
+    def one(tensor: Tensor, count: int) -> NDArray[Any]:
+        return draw(operator, check, tensor, count, seed, _PERIOD)
+
+    if sum(counts) < _MANY:
+        return [(t, one(t, count)) for t, count in zip(present, counts, strict=True)]
+    with ThreadPoolExecutor(len(present)) as threads:
+        return list(zip(present, threads.map(one, present, counts), strict=True))
+
+
+def _input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
+    """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
+    drawn = _drawn(operator, check, seed)
+    return {t.name: hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() for t, values in drawn}
+
+
+def write_reference(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> dict[str, str]:
+    """Write how far off outputs may be into `folder`; the digests of the inputs, which are made meanwhile."""
+    with ThreadPoolExecutor(1) as beside:
+        digests = beside.submit(_input_digests, operator, check, seed)
+        write_limits(operator, check, folder, seed, device)
+    return digests.result()
+
+
+def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
+    """The reference's outputs in float64; computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
+
+    Integers of 64 bits stay what they are: float64 does not tell large ones apart.
+
+    Raises:
+        KeyError: when the reference leaves an output out; ValueError for one of a wrong shape.
+    """
+    arrays: dict[str, Any] = {}
+    exactly_float = True
+    for tensor in operator.inputs:
+        if tensor.name in storages:
+            dtype = torch_dtype(tensor)
+            value = layout(operator, check, tensor).of(storages[tensor.name], dtype)
+            least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
+            arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
+            exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
+    call = call_of(operator, check, arrays)
+    for scalar in operator.scalars:
+        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
+            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
+    api = ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32")
+    found = by_output(operator.reference(api, call))
+    results: dict[str, Any] = {}
+    for tensor in operator.outputs:
+        if not operator.is_present(check.problem, tensor):
+            continue
+        if tensor.name not in found:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
+        value, wanted = found[tensor.name], operator.shape(check.problem, tensor)
+        if tuple(value.shape) != wanted:
+            shape = tuple(value.shape)
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+        whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
+        kept = torch.int64 if whole else torch.float64
+        results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
+    return results
+
+
+def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
+    """Write how far off outputs may be into `folder`, which appears whole or not at all; the operator is concrete."""
+    if check.integers:
+        _check_sums(operator, check, seed, device)
+        present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
+        _publish(folder, {t.name: Limits(bounds=EXACT) for t in present})
+        return
+    exact, errors = _run_both(operator, check, seed, device)
+    undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
+    values = {n: [v.flatten()] for n, v in exact.items()}
+    wrong = {n: [e.flatten()] for n, e in errors.items()}
+    least = min((v.numel() for v in exact.values()), default=_SAMPLE)
+    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    for extra in range(1, draws):
+        more, again = _run_both(operator, check, seed + extra, device)
+        for name, value in more.items():
+            values[name].append(value.flatten())
+            wrong[name].append(again[name].flatten())
+    index = {}
+    for tensor in operator.outputs:
+        if tensor.name in exact:
+            bounds = _bounds(values[tensor.name], wrong[tensor.name], tensor, operator.tolerance)
+            index[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
+    _publish(folder, index)
+
+
+def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
+    index = {n: msgspec.to_builtins(found) for n, found in limits.items()}
+    partial = new_partial(folder)
+    (partial / "limits.json").write_text(json.dumps(index, sort_keys=True))
+    (partial / "limits.json").chmod(0o444)
+    publish(partial, folder)
+
+
+def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
+    """See to it that a check on small integers is exact, see `refuse_inexact`."""
+    storages = draw_inputs(operator, check, seed, device)
+    exact = exact_values(operator, check, storages)
+    for tensor in operator.inputs:
+        if tensor.name in storages and torch_dtype(tensor).is_signed:
+            storages[tensor.name].view(torch_dtype(tensor)).abs_()
+    sums = exact_values(operator, check, storages)
+    for tensor in operator.outputs:
+        if tensor.name in exact and exact[tensor.name].numel():
+            value, largest = exact[tensor.name], float(sums[tensor.name].abs().max())
+            refuse_inexact(operator, check, tensor, largest, bool((value == value.round()).all()))
+
+
+def read_limits(folder: Path) -> dict[str, Limits]:
+    """The limits of a problem by output."""
+    return msgspec.json.decode((folder / "limits.json").read_bytes(), type=dict[str, Limits])
+
+
+def _run_both(
+    operator: Operator, check: Check, seed: int, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """True values and errors of the own dtype; NaN where only one is NaN or infinite, 0 where both are."""
+    storages = draw_inputs(operator, check, seed, device)
+    exact = exact_values(operator, check, storages)
+    near = exact_values(operator, check, storages, wide=False)
+    errors = {}
+    for name, value in exact.items():
+        other = near.pop(name)
+        odd_value, odd_other = ~torch.isfinite(value), ~torch.isfinite(other)
+        error = (other - value).abs_().to(torch.float64)
+        error[odd_value & odd_other] = 0.0
+        same = (torch.isnan(value) == torch.isnan(other)) & (torch.isinf(value) == torch.isinf(other))
+        error[~same] = torch.nan
+        errors[name] = error
+    return exact, errors
+
+
+def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float) -> Bounds:
+    """See `bench.reference`: `relative` from the larger half of the values, `absolute` from what is left.
+
+    A block at a time: what a reference leaves in memory is large enough.
+    """
+    dtype = torch_dtype(tensor)
+    if not dtype.is_floating_point:
+        return Bounds(absolute=0.0, relative=0.0)
+    info = torch.finfo(dtype)
+    unit, tiny = float(info.eps), float(info.tiny)
+    step = max(1, sum(v.numel() for v in values) >> 16)
+    count, squares, samples = 0, 0.0, []
+    for value, _ in _blocks(values, errors):
+        samples.append(value[-count % step :: step])
+        count, squares = count + value.numel(), squares + float(value.square().sum())
+    if not count:
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+    typical = math.sqrt(squares / count)
+    sample = torch.cat(samples)
+    sample = sample[sample > tiny]
+    middle = float(sample.median()) if sample.numel() else 0.0
+    least = max(middle, tiny)
+    relative = max(unit, *(float(torch.where(v >= least, e / v, 0.0).max()) for v, e in _blocks(values, errors)))
+    rest = max(float((e - relative * v).max()) for v, e in _blocks(values, errors))
+    floor = 0.5 * unit * min(typical, 4 * middle)
+    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+
+
+def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Magnitudes and errors side by side, without those that are not finite; no block is empty."""
+    for value, error in zip(values, errors, strict=True):
+        for begin in range(0, value.numel(), _BLOCK):
+            one, other = value[begin : begin + _BLOCK].abs(), error[begin : begin + _BLOCK]
+            finite = torch.isfinite(one) & torch.isfinite(other)
+            if not bool(finite.all()):
+                one, other = one[finite], other[finite]
+            if one.numel():
+                yield one, other

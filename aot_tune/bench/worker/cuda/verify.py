@@ -1,0 +1,188 @@
+"""Correctness of a loaded candidate: right values, nothing else written, the same bits again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import torch
+
+from aot_tune.bench.protocol.measurement_records import Policy, Status
+from aot_tune.bench.worker.cuda.engine import Engine
+from aot_tune.bench.worker.cuda.memory import Arena, Want
+from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
+
+__all__ = ["Bits", "Runner", "Verdict", "WorkspaceError", "Workspaces", "inspect", "verify"]
+
+Bits = dict[str, Any]
+_GARBAGE = (0xFF, 0x7F)
+"""Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
+
+
+class WorkspaceError(Exception):
+    """A candidate asks for more workspace than it may have."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What one problem came to. `runs` are ns of the single calls; `bits` are the outputs that were right, by name."""
+
+    status: Status = "ok"
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+    bits: Bits = {}
+
+
+class Workspaces:
+    """Guarded workspace, handed to one candidate after the other: made once per size."""
+
+    def __init__(self, engine: Engine, policy: Policy) -> None:
+        self._engine, self._policy = engine, policy
+        self._arena: Arena | None = None
+
+    def get(self, size: int) -> Arena | None:
+        """Workspace of exactly so many bytes behind the name `workspace`; None of none.
+
+        Raises:
+            WorkspaceError: when it is more than the policy allows.
+        """
+        if not size:
+            return None
+        if size > self._policy.workspace_bytes:
+            raise WorkspaceError(f"asks for {size} bytes of workspace, {self._policy.workspace_bytes} are allowed")
+        if self._arena is None or self._arena.pieces["workspace"].size != size:
+            self._arena = None
+            self._arena = Arena(self._engine.device, [Want("workspace", size)])
+        return self._arena
+
+
+class Runner:
+    """A loaded candidate on call sets, with its workspace.
+
+    Raises:
+        WorkspaceError: as `Workspaces.get` does.
+        LaunchError: when the candidate's function returns an error.
+    """
+
+    def __init__(self, engine: Engine, loaded: Loaded, workspaces: Workspaces, sets: list[CallSet]) -> None:
+        self._engine, self.loaded, self.first = engine, loaded, sets[0]
+        self.workspace = workspaces.get(loaded.workspace_bytes(self.first.arguments))
+        memory: Memory | None = self.workspace.pieces["workspace"] if self.workspace is not None else None
+        arguments = [s.arguments.launch(memory, engine.stream) for s in sets]
+        self.calls = [_call(loaded.launch, a) for a in arguments]
+
+    def run(self, garbage: int) -> float:
+        """Poison, make the first call, wait for it; returns its ns.
+
+        Raises:
+            LaunchError: when the call returns an error.
+            FaultError: when it spoils the context.
+        """
+        self.first.poison()
+        if self.workspace is not None:
+            self.workspace.pieces["workspace"].storage.fill_(garbage)
+        self._engine.check()
+        begin = time.perf_counter_ns()
+        code = self.calls[0]()
+        if code:
+            self._engine.forget()
+        self._engine.check()
+        end = time.perf_counter_ns()
+        if code:
+            raise LaunchError(self.loaded.failure("_launch", code))
+        return float(end - begin)
+
+
+def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
+    return lambda: function(*arguments)
+
+
+def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState, *, repeat: bool) -> Verdict:
+    """Run a candidate on a problem and judge it; twice when it shall `repeat`, to compare the bits.
+
+    Raises:
+        FaultError: when it spoils the context.
+        WorkspaceError: when it wants too much.
+    """
+    calls, runs = state.exact(), []
+    place = state.check.place
+    try:
+        runner = Runner(engine, loaded, workspaces, [calls])
+        runs.append(runner.run(_GARBAGE[0]))
+        fault, error = inspect(state, calls, runner.workspace)
+        if fault:
+            _heal(calls, runner.workspace)
+            return Verdict(status="wrong-result", reason=f"{fault} ({place})", error=error, runs=tuple(runs))
+        bits = calls.bits()
+        if not repeat:
+            return Verdict(error=error, runs=tuple(runs), bits=bits)
+        runs.append(runner.run(_GARBAGE[1]))
+        fault, again = inspect(state, calls, runner.workspace, bits)
+        bitwise = not bool(calls.differs(bits)) if bits else True
+        if not bitwise and state.operator.deterministic:
+            fault = fault or "not deterministic: outputs differ between two runs"
+    except LaunchError as failure:
+        calls.restore()
+        return Verdict(status="failed", reason=f"{failure.what} ({place})", runs=tuple(runs))
+    error = max(error, again)
+    if fault:
+        _heal(calls, runner.workspace)
+        reason = f"{fault} ({place})"
+        return Verdict(status="wrong-result", reason=reason, error=error, bitwise=bitwise, runs=tuple(runs))
+    return Verdict(error=error, bitwise=bitwise, runs=tuple(runs), bits=bits)
+
+
+def _heal(calls: CallSet, workspace: Arena | None) -> None:
+    calls.restore()
+    if workspace is not None:
+        workspace.heal()
+
+
+def inspect(
+    state: ProblemState, calls: CallSet, workspace: Arena | None, bits: Bits | None = None
+) -> tuple[str, float]:
+    """Judge what a run left behind: what is wrong (empty when nothing is), and the largest error in tolerances.
+
+    Everything is asked of the device at once; only a fault is looked at more closely. Outputs that hold `bits`, which
+    were right before, are right.
+    """
+    flags = calls.changed()
+    asked = [f for _, f in flags]
+    if workspace is not None:
+        asked.append(workspace.damaged())
+    if bits:
+        asked.append(calls.differs(bits))
+    else:
+        asked += [_far(state, calls, name) for name in state.expected]
+    answers = torch.stack([a.to(torch.float64) for a in asked]).tolist()
+    for (name, _), hit in zip(flags, answers, strict=False):
+        if hit:
+            return calls.describe(name), 0.0
+    rest = answers[len(flags) :]
+    if workspace is not None and rest.pop(0):
+        return f"oob: guard zone of 'workspace': {workspace.damage()[1]}", 0.0
+    if bits and not rest[0]:
+        return "", 0.0
+    if not bits and all(r <= 1.0 for r in rest):
+        return "", max(rest, default=0.0)
+    return _look_closely(state, calls)
+
+
+def _far(state: ProblemState, calls: CallSet, name: str) -> Any:
+    expected = state.expected[name]
+    return expected.worst(calls.tensor(expected.tensor))
+
+
+def _look_closely(state: ProblemState, calls: CallSet) -> tuple[str, float]:
+    worst = 0.0
+    for expected in state.expected.values():
+        if expected.undefined:
+            continue
+        fault, error = expected.judge(calls.tensor(expected.tensor))
+        worst = max(worst, error)
+        if fault:
+            return fault, worst
+    return "", worst

@@ -1,0 +1,221 @@
+"""Values and arguments of a problem: the same seed gives the same bytes in every process and on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.spec import (
+    Call,
+    FromFile,
+    Generator,
+    Integers,
+    Operator,
+    Permutation,
+    SortedOffsets,
+    Sparse,
+    Tensor,
+    Values,
+)
+from aot_tune.spec.generators import ROWWISE, largest_integer
+
+__all__ = ["attribute_indices", "call_of", "draw", "fill", "scalar_values", "storage_extent"]
+
+_PERIOD = 1_000_003
+"""Values are drawn once per so many elements (a prime, so that no row pitch hides a wrong index) and then repeated."""
+
+_LARGEST = 8
+"""Small integers of a check go up to it where the sums leave room."""
+
+_RULE_OUT = "say in the operator's `legal` that there is no such call, or mend the tensor's `values`"
+
+
+def draw(
+    operator: Operator, check: Check, tensor: Tensor, count: int, seed: int, period: int = _PERIOD
+) -> NDArray[Any]:
+    """The values of a tensor's storage of `count` elements, in its dtype; a long storage repeats them.
+
+    They are float32 for a dtype that numpy does not have. Where the tensor's values or the check tell elements apart by
+    their indices, all `count` are drawn.
+
+    Integers are drawn evenly from -8 to 8 (0 or 1 for bool), which are exact in every accumulator, or by `uniform`.
+
+    Raises:
+        ValueError: when what the tensor's values promise cannot be kept on the problem, or their file cannot be used.
+    """
+    text = f"{seed}\n{operator.name}\n{check.problem.id}\n{tensor.name}"
+    words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint64)
+    generator = np.random.Generator(np.random.PCG64([int(w) for w in words]))
+    dtype = np.dtype(operator.dtype(check.problem, tensor).numpy or "float32")
+    if check.integers and isinstance(tensor.values, Generator):
+        return _summands(operator, check, tensor, generator.integers, count).astype(dtype)
+    if isinstance(tensor.values, FromFile):
+        storage = np.zeros(count, dtype)
+        view = _strided(operator, check, tensor, storage)
+        view[...] = np.resize(_read(operator, tensor.values, dtype), view.shape)
+        return storage
+    if isinstance(tensor.values, ROWWISE):
+        return _rows(operator, check, tensor, generator, count, dtype)
+    return _elements(operator, check, tensor, tensor.values, generator, min(count, period), dtype)
+
+
+def _elements(
+    operator: Operator,
+    check: Check,
+    tensor: Tensor,
+    kind: Values,
+    generator: np.random.Generator,
+    drawn: int,
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    """Values that do not depend on each other."""
+    if isinstance(kind, Sparse):
+        kept = generator.random(drawn) < kind.density
+        if dtype.kind == "b":
+            return kept
+        values = _elements(operator, check, tensor, kind.values, generator, drawn, dtype)
+        return np.where(kept, values, np.zeros(1, dtype))
+    if isinstance(kind, Generator) and dtype.kind == "f":
+        if kind.kind == "normal":
+            return (generator.standard_normal(drawn) * kind.high).astype(dtype)
+        return generator.uniform(kind.low, kind.high, drawn).astype(dtype)
+    if isinstance(kind, Generator):
+        low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
+        return generator.integers(*((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
+    if not isinstance(kind, Integers):
+        raise TypeError(f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one")
+    low, high = (bound.evaluate(check.problem.dims) for bound in (kind.low, kind.high))
+    most = largest_integer(operator.dtype(check.problem, tensor))
+    if not low < high or high - 1 > most:
+        name = operator.dtype(check.problem, tensor).name
+        raise ValueError(f"{tensor.name!r}: [{low}, {high}) is empty, or beyond {most}, where {name} ends; {_RULE_OUT}")
+    return generator.integers(low, high, drawn).astype(dtype)
+
+
+def _rows(
+    operator: Operator, check: Check, tensor: Tensor, generator: np.random.Generator, count: int, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """A storage with a row of its own for each place along the other axes; 0 between the rows."""
+    storage = np.zeros(count, dtype)
+    view = _strided(operator, check, tensor, storage)
+    rows, length = view.reshape(-1, view.shape[-1]).shape if view.size else (0, 0)
+    if length < operator.shape(check.problem, tensor)[-1] and view.size:
+        raise ValueError(f"{tensor.name!r}: all elements of a row are one: no {type(tensor.values).__name__}")
+    most = length - 1
+    if isinstance(tensor.values, Permutation):
+        drawn = generator.permuted(np.broadcast_to(np.arange(length), (rows, length)), axis=1)
+    elif isinstance(tensor.values, SortedOffsets):
+        most = tensor.values.total.evaluate(check.problem.dims)
+        if most < 0:
+            raise ValueError(f"{tensor.name!r}: offsets cannot end with {most}, below their begin, 0; {_RULE_OUT}")
+        drawn = np.sort(generator.integers(0, most, (rows, length), endpoint=True), axis=1)
+        drawn[:, -1:], drawn[:, :1] = most, 0
+    else:
+        shares = generator.standard_exponential((rows, length))
+        drawn, most = shares / shares.sum(axis=1, keepdims=True), 0
+    if most > largest_integer(operator.dtype(check.problem, tensor)):
+        raise ValueError(f"{tensor.name!r}: {most} is beyond what its dtype holds; declare a wider one")
+    view[...] = drawn.reshape(view.shape)
+    return storage
+
+
+def _summands(
+    operator: Operator, check: Check, tensor: Tensor, integers: Callable[..., NDArray[Any]], count: int
+) -> NDArray[Any]:
+    """Integers other than 0, with the 0s of the input that is thinned out; see `IntegerSums`.
+
+    Half of what the outputs' dtypes hold is left for what is added to the products.
+    """
+    exact, problem = operator.exact, check.problem
+    if exact is None:
+        raise ValueError(f"operator {operator.name!r} does not say that it is exact on integers")
+    limit = min(largest_integer(operator.dtype(problem, t)) for t in operator.outputs) // 2
+    terms = max(1, exact.terms.evaluate(problem.dims))
+    step = -(-terms // max(1, limit))
+    most = max(1, min(_LARGEST, math.isqrt(limit // -(-terms // step))))
+    storage = integers(1, most + 1, count)
+    if operator.dtype(problem, tensor).code not in (1, 6):
+        storage *= 1 - 2 * integers(0, 2, count)
+    if tensor.name == exact.thinned and step > 1:
+        view = _strided(operator, check, tensor, storage)
+        view[sum(np.ix_(*(np.arange(n - 1, -1, -1) for n in view.shape))) % step != 0] = 0
+    return storage
+
+
+def _strided(operator: Operator, check: Check, tensor: Tensor, storage: NDArray[Any]) -> NDArray[Any]:
+    """A tensor in its storage; an axis of stride 0 has one place, since its elements are one."""
+    shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
+    count, first = storage_extent(shape, strides)
+    if count != storage.size:
+        raise ValueError(f"{tensor.name!r} of shape {shape} spans {count} elements, not {storage.size}")
+    extents = tuple(n if s else min(n, 1) for n, s in zip(shape, strides, strict=True))
+    width = storage.itemsize
+    found: NDArray[Any] = np.ndarray(extents, storage.dtype, storage, first * width, tuple(s * width for s in strides))
+    return found
+
+
+def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[Any]:
+    path = Path(operator.folder) / kind.path
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as values of an input: {error}") from error
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub" or not values.size:
+        raise ValueError(f"{path} holds no numbers to draw from; save an array of them by numpy.save")
+    found: NDArray[Any] = values.reshape(-1).astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(found, values.reshape(-1)):
+        raise ValueError(f"{path} holds values that {dtype} does not; save them as that, or declare a wider dtype")
+    return found
+
+
+def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
+    """Write drawn values, repeated, into the storage of the inputs in `views`, which are flat, by tensor name."""
+    first = next((t.name for t in operator.inputs if operator.is_present(check.problem, t)), "")
+    for tensor in operator.inputs:
+        view = views.get(tensor.name)
+        if view is None:
+            continue
+        values = draw(operator, check, tensor, view.size, seed)
+        for start in range(0, view.size, max(1, values.size)):
+            part = view[start : start + values.size]
+            part[:] = values[: part.size]
+        if tensor.name == first and check.special and view.dtype.kind == "f":
+            places = np.linspace(0, view.size - 1, num=4, dtype=np.int64)[:3]
+            view[places] = (-np.inf, np.nan, np.inf)
+
+
+def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Elements of the storage that a strided tensor spans, and the index of its first element in it."""
+    if 0 in shape:
+        return 0, 0
+    low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    return high - low + 1, -low
+
+
+def scalar_values(operator: Operator, check: Check) -> dict[str, float | int]:
+    """The scalars of a test call."""
+    return {s.name: check.scalars.get(s.name, s.sample) for s in operator.scalars}
+
+
+def attribute_indices(operator: Operator, check: Check) -> dict[str, int]:
+    """Index of each attribute's value among its choices."""
+    facts = operator.facts(check.problem)
+    return {a.name: facts[f"attribute.{a.name}"] for a in operator.attributes}
+
+
+def call_of(
+    operator: Operator, check: Check, arrays: Mapping[str, Any], convert: Callable[[Any], Any] = lambda a: a
+) -> Call:
+    """The arguments as references and baselines take them; absent tensors are None."""
+    indices = attribute_indices(operator, check)
+    attributes = {a.name: a.choices[indices[a.name]] for a in operator.attributes}
+    tensors = {t.name: convert(arrays[t.name]) if t.name in arrays else None for t in operator.tensors}
+    return Call(**tensors, **scalar_values(operator, check), **attributes)

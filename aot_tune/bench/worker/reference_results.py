@@ -1,0 +1,305 @@
+"""Reference results in float64, and the tolerance that the same computation in the tensors' own dtype suggests.
+
+The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy
+with strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two
+numbers per output are taken: `relative`, the largest e / |v| among the larger half of the values that are not 0, and
+`absolute`, the largest e - relative * |v| of all. A result may be off by tolerance * (absolute + relative * |v|), where
+`tolerance` is the operator's. Neither number is less than what rounding alone must cost: one unit in the last place,
+relative, and half of one at the typical value, absolute. Small problems are drawn anew until their errors are a fair
+sample.
+
+Where a check is on small integers (`spec.generators.IntegerSums`), every sum is exact, and a result may not be off.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import call_of, fill, storage_extent
+from aot_tune.spec import Operator, Tensor
+from aot_tune.spec.generators import largest_integer
+
+__all__ = [
+    "EXACT",
+    "Bounds",
+    "SequentialSums",
+    "Truth",
+    "by_output",
+    "logical_inputs",
+    "new_partial",
+    "publish",
+    "read_truth",
+    "refuse_inexact",
+    "write_truth",
+]
+
+_SAMPLE = 4096
+_DRAWS = 24
+_SEQUENTIAL = 512
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Allowed error of one output: `absolute + relative * |v|`, the operator's tolerance included."""
+
+    absolute: float
+    relative: float
+
+
+EXACT = Bounds(absolute=0.0, relative=0.0)
+
+
+class Truth(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an output's true values are, in row-major order, and how far off a result may be.
+
+    They are float64, but int64 for integers of 64 bits, of which float64 does not tell large ones apart.
+    """
+
+    file: str
+    dtype: Literal["float64", "int64"] = "float64"
+    shape: tuple[int, ...]
+    bounds: Bounds
+    undefined: bool = False
+
+
+class SequentialSums:
+    """numpy with sums that add one element after the other; `used` once `sum` or `mean` was called.
+
+    `matmul` is numpy's, with so many of its elements summed one term after the other that the largest error is known.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The sum along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int) or x.shape[axis] == 0:
+            return np.sum(x, axis=axis, keepdims=keepdims)
+        self.used = True
+        total = np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), [-1], axis=axis)
+        return total if keepdims else np.squeeze(total, axis=axis)
+
+    @staticmethod
+    def matmul(a: Any, b: Any) -> Any:
+        """The product of two matrices."""
+        product = np.matmul(a, b)
+        if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
+            return product
+        rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
+        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+        right = np.ascontiguousarray(b.T[columns])
+        for row in rows:
+            product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
+        return product
+
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        """The mean along one axis, or of all elements."""
+        if axis is None or not isinstance(axis, int):
+            return np.mean(x, axis=axis, keepdims=keepdims)
+        return self.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(x.shape[axis])
+
+
+def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
+    """The inputs of a problem with its strides, drawn from the seed."""
+    operator = operator.concrete(check.problem.dtypes)
+    arrays: dict[str, NDArray[Any]] = {}
+    flats: dict[str, NDArray[Any]] = {}
+    for tensor in operator.inputs:
+        if operator.is_present(check.problem, tensor):
+            shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
+            count, first = storage_extent(shape, strides)
+            flat = np.empty(count, dtype=tensor.dtype.numpy)
+            flats[tensor.name] = flat
+            width = flat.itemsize
+            arrays[tensor.name] = np.ndarray(shape, flat.dtype, flat, first * width, tuple(s * width for s in strides))
+    fill(operator, check, flats, seed)
+    return arrays
+
+
+def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: float, whole: bool) -> None:
+    """See to it that a check on small integers is exact in an output's dtype, in any order of summation.
+
+    `largest` is the output's largest value when all inputs are replaced by their absolute values; `whole` says whether
+    all true values are integers.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    most = largest_integer(operator.dtype(check.problem, tensor))
+    if not whole or not largest <= most:
+        raise ValueError(
+            f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
+            + (f"has sums of up to {largest:.0f}, exact are {most}" if whole else "has fractions")
+            + "; mend the terms or the requires of its IntegerSums"
+        )
+
+
+def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
+    """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
+    operator = operator.concrete(check.problem.dtypes)
+    inputs = logical_inputs(operator, check, seed)
+    present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
+    with np.errstate(all="ignore"):
+        exact = _run(operator, check, inputs, present, np, wide=True)
+        near = [] if check.integers else _near(operator, check, inputs, present)
+        errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
+        truths = {t.name: [exact[t.name]] for t in present}
+        if check.integers:
+            _check_sums(operator, check, inputs, exact)
+        for extra in range(1, _extra_draws(exact, check)):
+            drawn = logical_inputs(operator, check, seed + extra)
+            more = _run(operator, check, drawn, present, np, wide=True)
+            again = _near(operator, check, drawn, present)
+            for tensor in present:
+                truths[tensor.name].append(more[tensor.name])
+                found = _errors(more[tensor.name], [a[tensor.name] for a in again])
+                errors[tensor.name] = np.concatenate((errors[tensor.name].ravel(), found.ravel()))
+    partial = new_partial(folder)
+    index: dict[str, Any] = {}
+    for tensor in present:
+        value = exact[tensor.name]
+        bounds = EXACT
+        if near:
+            values = np.concatenate([v.ravel() for v in truths[tensor.name]])
+            bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
+        undefined = check.special and any(_differ(value, n[tensor.name]) for n in near)
+        dtype: Literal["float64", "int64"] = "int64" if value.dtype == np.int64 else "float64"
+        name = f"{tensor.name}.{dtype}"
+        value.tofile(partial / name)
+        truth = Truth(file=name, dtype=dtype, shape=value.shape, bounds=bounds, undefined=undefined)
+        index[tensor.name] = msgspec.to_builtins(truth)
+    (partial / "truth.json").write_text(json.dumps(index, sort_keys=True))
+    for file in partial.iterdir():
+        file.chmod(0o444)
+    publish(partial, folder)
+
+
+def new_partial(folder: Path) -> Path:
+    """An empty folder that is to become `folder`; a worker that was killed may have left one."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def publish(partial: Path, folder: Path) -> None:
+    """Let a folder that is whole appear; a worker that was killed before it could say so may have done that before."""
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(partial)
+
+
+def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:
+    """The truths of a problem by output, their values mapped read-only."""
+    index = msgspec.json.decode((folder / "truth.json").read_bytes(), type=dict[str, Truth])
+    return {n: (t, _values(folder, t)) for n, t in index.items()}
+
+
+def _values(folder: Path, truth: Truth) -> NDArray[Any]:
+    if 0 in truth.shape:  # there is nothing to map
+        return np.empty(truth.shape, truth.dtype)
+    return np.memmap(folder / truth.file, dtype=truth.dtype, mode="r", shape=truth.shape)
+
+
+def _near(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor]
+) -> list[dict[str, NDArray[Any]]]:
+    """Results in the tensors' own dtypes: one, or two when the order of sums matters."""
+    sequential = SequentialSums()
+    found = [_run(operator, check, inputs, outputs, sequential, wide=False)]
+    if sequential.used:
+        found.append(_run(operator, check, inputs, outputs, np, wide=False))
+    return found
+
+
+def by_output(found: object) -> Mapping[str, Any]:
+    """What a reference returned, which has to name its outputs."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
+    return found
+
+
+def _run(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
+) -> dict[str, NDArray[Any]]:
+    """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
+    arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
+    call = call_of(operator, check, arrays)
+    for scalar in operator.scalars:
+        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
+            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
+    found = by_output(operator.reference(xp, call))
+    results: dict[str, NDArray[Any]] = {}
+    for tensor in outputs:
+        if tensor.name not in found:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
+        value = np.asarray(found[tensor.name])
+        if value.shape != operator.shape(check.problem, tensor):
+            wanted = operator.shape(check.problem, tensor)
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {value.shape}, declared is {wanted}")
+        if not wide:
+            value = value.astype(tensor.dtype.numpy)
+        whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
+        results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
+    return results
+
+
+def _check_sums(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
+) -> None:
+    outputs = [t for t in operator.outputs if t.name in exact]
+    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, outputs, np, wide=True)
+    for tensor in outputs:
+        value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
+        refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
+
+
+def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
+    least = min((v.size for v in exact.values()), default=_SAMPLE)
+    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+
+
+def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:
+    worst: NDArray[Any] = np.abs(near[0] - exact)
+    for other in near[1:]:
+        np.fmax(worst, np.abs(other - exact), out=worst)
+    return worst
+
+
+def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
+    if np.dtype(tensor.dtype.numpy).kind != "f":
+        return Bounds(absolute=0.0, relative=0.0)
+    finite = np.isfinite(values) & np.isfinite(errors)
+    values, errors = values[finite], errors[finite]
+    info = np.finfo(tensor.dtype.numpy)
+    unit, tiny = float(info.eps), float(info.tiny)
+    if not values.size:
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+    typical = float(np.sqrt(np.mean(np.square(values))))
+    sample = values[:: max(1, values.size >> 16)]
+    middle = float(np.median(sample[sample > tiny])) if (sample > tiny).any() else 0.0
+    large = values >= max(middle, tiny)
+    relative = max(float(np.max(errors[large] / values[large])) if large.any() else 0.0, unit)
+    rest = float(np.max(errors - relative * values))
+    floor = 0.5 * unit * min(typical, 4 * middle)
+    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+
+
+def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:
+    """Whether two runs disagree on where NaN and infinities are: then the definition does not say."""
+    same = np.array_equal(np.isnan(exact), np.isnan(near)) and np.array_equal(np.isinf(exact), np.isinf(near))
+    return not same

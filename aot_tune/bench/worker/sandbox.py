@@ -1,0 +1,158 @@
+"""Accident containment for workers: Landlock, resource limits, parent-death signal. Not a security boundary.
+
+A worker may read everything and write only its scratch folder, `/dev/null`, `/dev/shm` and what its device family
+names; TCP and signals to processes outside are denied where the kernel can. All of it is inherited by threads and
+children made later, so it is set up before the worker makes any.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from aot_tune.support.kernel_features import landlock_abi
+
+__all__ = [
+    "limit",
+    "limits",
+    "lowered",
+    "memory_limit",
+    "restrict",
+    "set_name",
+    "tie_to_parent",
+]
+
+# Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>; the system calls have these numbers on all
+# architectures that are younger than Linux 5.1's unified table, x86-64 and aarch64 among them.
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULE_PATH_BENEATH = 1
+_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_IOCTL_DEV = 1 << 15
+_CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make of every kind
+_NET_BIND, _NET_CONNECT = 1, 2
+_SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1, 2
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def set_name(name: str) -> None:
+    """Name this process, as /proc shows it."""
+    _libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def tie_to_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; ends it at once when that has happened already."""
+    _libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit(output_bytes: int) -> None:
+    """Cap the size of files and forbid core dumps. Memory has its own limit, set when buffers are known."""
+    _lower(resource.RLIMIT_FSIZE, output_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def memory_limit(allowance: int | None) -> None:
+    """Let this process's data grow by `allowance` bytes from what it is now; None lifts the limit.
+
+    RLIMIT_DATA counts private writable memory; unlike RLIMIT_AS it leaves reservations alone, of which device drivers
+    make very large ones.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = hard
+    if allowance is not None:
+        soft = _data_bytes() + allowance
+        if hard != resource.RLIM_INFINITY:
+            soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+
+
+def _lower(what: int, value: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (value, value))
+
+
+def limits() -> dict[str, tuple[int, int]]:
+    """Soft and hard limits of this process by name."""
+    names = sorted(n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_OFILE")  # which is NOFILE
+    return {n: resource.getrlimit(getattr(resource, n)) for n in names}
+
+
+def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Names of the limits that are lower than they were; memory's soft one comes and goes with `memory_limit`."""
+
+    def size(value: int) -> float:
+        return math.inf if value == resource.RLIM_INFINITY else value
+
+    soft = {n for n, now in limits().items() if n != "RLIMIT_DATA" and size(now[0]) < size(before[n][0])}
+    hard = {n for n, now in limits().items() if size(now[1]) < size(before[n][1])}
+    return sorted(soft | hard)
+
+
+def restrict(writable: Iterable[Path]) -> str:
+    """Deny writing outside `writable` and TCP, for good. Returns why not, or an empty text when it is in force."""
+    abi = landlock_abi()
+    if not abi:
+        return "this kernel has no Landlock: candidates may write wherever the user may"
+    libc = _libc()
+    rights = _WRITE_FILE | _CHANGE_FOLDERS
+    rights |= _REFER if abi >= 2 else 0
+    rights |= _TRUNCATE if abi >= 3 else 0
+    attributes = _Ruleset(rights, 0, 0)
+    size = 8
+    if abi >= 4:
+        attributes.net, size = _NET_BIND | _NET_CONNECT, 16
+    if abi >= 6:
+        attributes.scoped, size = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL, 24
+    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return f"Landlock refuses a ruleset: {os.strerror(ctypes.get_errno())}"
+    try:
+        for path in writable:
+            _allow(libc, ruleset, path, rights)
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)) != 0:
+            return f"Landlock cannot be entered: {os.strerror(ctypes.get_errno())}"
+    finally:
+        os.close(ruleset)
+    return ""
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there needs no permission
+    try:
+        if not path.is_dir():
+            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+        rule = _PathBeneath(rights, descriptor)
+        libc.syscall(
+            _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0)
+        )
+    finally:
+        os.close(descriptor)
