@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from gpu_tasks import Task
 
-from aot_tune.compile.cuda_devices import visible_devices
+from aot_tune.compile.cuda.visible_gpus import visible_devices
 
 __all__ = ["named_gpus", "run_together", "shared_out"]
 

@@ -33,7 +33,7 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.runner import Entry as Entrant
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.bench.worker.session_protocol import session_of
+from aot_tune.bench.worker.session_of_family import session_of
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.session import LoadedOperator, Session

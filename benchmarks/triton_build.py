@@ -17,13 +17,13 @@ from native import compile_library
 
 from aot_tune.compile import Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.toolchain import generic_targets
-from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.render import Candidate, Renderer, candidates_for
-from aot_tune.render.binding import Argument, bind, resolved
-from aot_tune.render.recipe import Recipe, read_recipe
-from aot_tune.render.specialize import known_value
+from aot_tune.render.triton.binding import Argument, bind, resolved
+from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render.triton.specialize import known_value
 from aot_tune.spec import DTYPES, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
 from aot_tune.spec.load_operators import load_operator
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
 
 __all__ = ["EXAMPLE", "Built", "Prober", "build", "read_operator", "source_of"]
 

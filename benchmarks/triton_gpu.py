@@ -29,7 +29,7 @@ from triton_build import EXAMPLE, Built, Prober, build, read_operator
 from aot_tune.compile import native_targets
 from aot_tune.spec import Operator, Problem, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates, operator_folders
-from aot_tune.triton.load import load
+from aot_tune.triton.load_function import load
 
 __all__ = ["PARTS"]
 

@@ -156,8 +156,8 @@ def _processors() -> float:
 def _ours(sources: list[str], target: str, workers: int) -> Spent:
     """Objects, launchers included."""
     from aot_tune.compile import target_by_name
-    from aot_tune.compile.triton import TOOLCHAIN
-    from aot_tune.compile.triton_pool import pool
+    from aot_tune.compile.triton.compile_pool import pool
+    from aot_tune.compile.triton.triton_toolchain import TOOLCHAIN
 
     pool().close()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as threads:
@@ -180,8 +180,8 @@ def _plain(spread: Spread, sources: list[str], target: str, workers: int) -> Spe
     """Images alone, each process with an empty cache."""
     import msgspec
 
-    from aot_tune.render.recipe import read_recipe
-    from aot_tune.triton.devices import device_of
+    from aot_tune.render.triton.recipe import read_recipe
+    from aot_tune.triton.absent_devices import device_of
 
     device = device_of(target)
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,11 +16,11 @@ from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, generic_targets, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.render import Rendered, Renderer, candidates_for, requirements, resolved
 from aot_tune.spec import Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import ToolchainError
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
 
 EXAMPLE = ROOT / "examples" / "triton_package"
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.compile.cuda_devices import DeviceQuery, check_ready, installed_torch, visible_devices
-from aot_tune.compile.cuda_toolkit import find_cutlass
+from aot_tune.compile.cuda.toolkit import find_cutlass
+from aot_tune.compile.cuda.visible_gpus import DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder

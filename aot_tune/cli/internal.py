@@ -80,7 +80,7 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from aot_tune.link.verify import verify, verify_module
+    from aot_tune.link.check.verify_library import verify, verify_module
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Sequence
 
 from aot_tune import __version__
-from aot_tune.cli import attempt, inspect, internal, records
+from aot_tune.cli import internal
+from aot_tune.cli import look_commands as inspect
+from aot_tune.cli import record_commands as records
+from aot_tune.cli import try_command as attempt
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
 

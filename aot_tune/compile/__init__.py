@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aot_tune.compile.build import Batch, Progress, compile_all, compile_batches
-from aot_tune.compile.cache import CacheCounters, ObjectCache
+from aot_tune.compile.batches import Batch, Progress, compile_all, compile_batches
+from aot_tune.compile.cache.evict import usage
+from aot_tune.compile.cache.object_cache import CacheCounters, ObjectCache
 from aot_tune.compile.jobs import Jobs, parallel_compiles
-from aot_tune.compile.prune import usage
-from aot_tune.compile.records import CompileOutcome, Object
+from aot_tune.compile.object_records import CompileOutcome, Object
 from aot_tune.compile.toolchain import (
     Toolchain,
     families_of,

@@ -15,6 +15,7 @@ from pathlib import Path
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.jobs import MEMORY_PER_COMPILE
+from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
     NO_OBJECT,
     QUERY_SECONDS,
@@ -25,7 +26,6 @@ from aot_tune.compile.programs import (
     program_state,
     rule_files,
 )
-from aot_tune.compile.records import CompileOutcome
 from aot_tune.spec import Target
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, compiler_environment, key_environment, run

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from aot_tune.compile.records import CompileOutcome
+from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.spec import Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
 
@@ -119,11 +119,11 @@ class Toolchain(Protocol):
 
 @cache
 def toolchains() -> Mapping[str, Toolchain]:
-    """All backends by name, as found in this folder."""
+    """All backends by name, as found in this folder and those below it."""
     package = importlib.import_module(__package__ or "aot_tune.compile")
     found: dict[str, Toolchain] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-        offered = getattr(importlib.import_module(f"{package.__name__}.{module}"), "TOOLCHAIN", None)
+    for module in sorted(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
+        offered = getattr(importlib.import_module(module), "TOOLCHAIN", None)
         if offered is None:
             continue
         if not isinstance(offered, Toolchain):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from aot_tune.database.begun import Begun, begin, forget
+from aot_tune.database.database_records import CandidateRecord, OperatorDatabase, as_recorded, make_database
+from aot_tune.database.files import database_path, load_database, load_databases, save_database
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
-from aot_tune.database.match import (
+from aot_tune.database.match_records import (
     Match,
     Refused,
     deciding,
@@ -14,10 +16,8 @@ from aot_tune.database.match import (
     missing_problems,
     nearest_databases,
 )
-from aot_tune.database.merge import measured_before, merge, update, without
-from aot_tune.database.records import CandidateRecord, OperatorDatabase, as_recorded, make_database
-from aot_tune.database.store import MeasurementStore, OperatorStore
-from aot_tune.database.text import database_path, load_database, load_databases, save_database
+from aot_tune.database.measurement_store import MeasurementStore, OperatorStore
+from aot_tune.database.merge_records import measured_before, merge, update, without
 
 __all__ = [
     "Begun",

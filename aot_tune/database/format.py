@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
-from aot_tune.compile.records import CompileStatus
-from aot_tune.database.records import (
+from aot_tune.compile.object_records import CompileStatus
+from aot_tune.database.database_records import (
     BASELINE,
     CandidateRecord,
     OperatorDatabase,

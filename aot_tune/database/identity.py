@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aot_tune.database.reference import own_sources, used_elsewhere
+from aot_tune.database.reference_source import own_sources, used_elsewhere
 from aot_tune.spec import Expr, Operator, Problem
 
 __all__ = ["canonical", "digest", "operator_digest", "problem_key"]

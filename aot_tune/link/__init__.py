@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aot_tune.link.generate import Generated, generate
-from aot_tune.link.records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
-from aot_tune.link.verify import verify
+from aot_tune.link.check.verify_library import verify
+from aot_tune.link.emit.generate import Generated, generate
+from aot_tune.link.library_records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 
 __all__ = [
     "DecisionNode",

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from aot_tune.link.records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 
 __all__ = ["SCHEMA", "render_manifest"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
-from aot_tune.compile.entry import file_digest, key_text
+from aot_tune.compile.cache.entry import file_digest, key_text
 from aot_tune.database.identity import digest
-from aot_tune.database.values import plain_value
+from aot_tune.database.plain_values import plain_value
 from aot_tune.pipeline.keep import records_folder
 from aot_tune.pipeline.session import Session, baseline_versions
 from aot_tune.plan.library_plan import Paths

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from aot_tune.compile import Object
-from aot_tune.compile.build import Task
+from aot_tune.compile.batches import Task
 from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.session import LoadedOperator, Session

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.entry import read_checked
-from aot_tune.database.values import UnlistedError
+from aot_tune.compile.cache.entry import read_checked
+from aot_tune.database.plain_values import UnlistedError
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.inputs import (
     build_key,

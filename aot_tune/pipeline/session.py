@@ -30,10 +30,9 @@ from aot_tune.compile import (
     toolchain_for,
 )
 from aot_tune.compile import Progress as CompileProgress
-from aot_tune.compile.build import Task
+from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
-from aot_tune.inspection import with_inspections
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.outlook import Outlook
 from aot_tune.pipeline.transfer import winners_elsewhere
@@ -46,6 +45,7 @@ from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
+from aot_tune.triton.read_declarations import with_inspections
 
 __all__ = ["LoadedOperator", "Session", "baseline_versions"]
 

@@ -28,7 +28,6 @@ from aot_tune.compile import (
     toolchains,
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
-from aot_tune.inspection import Inspections, inspect_functions, with_inspections
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
@@ -38,6 +37,7 @@ from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
+from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
-from aot_tune.compile.cuda_devices import check_ready, visible_devices
+from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.spec import Operator, Target, all_of
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aot_tune.render.binding import Argument, bind, resolved
 from aot_tune.render.candidate import (
     Candidate,
     assumes_less,
@@ -12,8 +11,9 @@ from aot_tune.render.candidate import (
     requirements,
 )
 from aot_tune.render.environment import SourceLine
-from aot_tune.render.recipe import Recipe, read_recipe
 from aot_tune.render.renderer import Rendered, Renderer
+from aot_tune.render.triton.binding import Argument, bind, resolved
+from aot_tune.render.triton.recipe import Recipe, read_recipe
 
 __all__ = [
     "Argument",

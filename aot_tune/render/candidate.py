@@ -8,8 +8,8 @@ from functools import cached_property
 
 import msgspec
 
-from aot_tune.render.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
-from aot_tune.render.triton_limits import grid_limits
+from aot_tune.render.triton.grid_limits import grid_limits
+from aot_tune.render.triton.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
 
 __all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "canonical_digest", "requirements"]

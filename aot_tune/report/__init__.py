@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aot_tune.report.policy import policy_lines
-from aot_tune.report.records import NOT_TRIED, Failure, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.policy_words import policy_lines
+from aot_tune.report.report_records import NOT_TRIED, Failure, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.table import format_report, format_time
 
 __all__ = [

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from aot_tune.report.records import NOT_TRIED, OperatorReport, ProblemRow, Report
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report
 
 __all__ = ["format_report", "format_time"]
 

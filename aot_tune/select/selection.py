@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aot_tune.select.keep import choose_variants
-from aot_tune.select.records import Costs, Node, Selection
+from aot_tune.select.choose_variants import choose_variants
+from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.select.records import Costs, Node
+from aot_tune.select.selection_records import Costs, Node
 from aot_tune.spec import Facts
 
 __all__ = ["learn", "rank"]

@@ -44,13 +44,14 @@ from aot_tune.spec.generators import (
     uniform,
 )
 from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, among, table
-from aot_tune.spec.operator import Baseline, Call, Operator
+from aot_tune.spec.operator import Operator
+from aot_tune.spec.operator_fields import Baseline, Call
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
 from aot_tune.spec.trace import trace
-from aot_tune.spec.triton import (
+from aot_tune.spec.triton_function import (
     AMD_OPTIONS,
     OPTIONS,
     Buffer,

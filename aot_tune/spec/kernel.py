@@ -14,7 +14,7 @@ from types import MappingProxyType
 from aot_tune.spec.expr import Expr, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
-from aot_tune.spec.triton import TritonFunction
+from aot_tune.spec.triton_function import TritonFunction
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
-from aot_tune.spec.checks import check_unique_operators
+from aot_tune.spec.check_operator import check_unique_operators
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import OptionError, SpecError, did_you_mean
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aot_tune.render.recipe import of_data
+from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import DTYPES, Expr, Facts, present
 from aot_tune.support.errors import SpecError
-from aot_tune.triton.messages import Given, TensorFacts
+from aot_tune.triton.triton_messages import Given, TensorFacts
 
 __all__ = ["Arguments", "TensorView", "UnknownValueError"]
 

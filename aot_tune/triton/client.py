@@ -13,7 +13,7 @@ from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.messages import Answer, InspectRequest
+from aot_tune.triton.triton_messages import Answer, InspectRequest
 
 __all__ = ["ADDRESS_SPACE", "ROOTS", "child_environment", "inspect", "template_roots"]
 
@@ -60,7 +60,7 @@ def inspect(
         scratch = Path(name)
         asked, answered = scratch / "request.json", scratch / "answer.json"
         asked.write_bytes(msgspec.json.encode(request))
-        argv = [sys.executable, "-m", "aot_tune.triton.inspect", str(asked), str(answered)]
+        argv = [sys.executable, "-m", "aot_tune.triton.declarations_worker", str(asked), str(answered)]
         child = child_environment(environ, folders, scratch)
         done = run(argv, folder=scratch, environ=child, timeout=timeout, memory=ADDRESS_SPACE)
         if done.timed_out or done.code != 0 or not answered.is_file():

@@ -12,7 +12,7 @@ from aot_tune.spec.expr import as_expr
 from aot_tune.spec.trace import trace
 from aot_tune.support.errors import SpecError
 from aot_tune.triton.arguments import Arguments, UnknownValueError
-from aot_tune.triton.messages import FunctionRequest, Given
+from aot_tune.triton.triton_messages import FunctionRequest, Given
 
 __all__ = ["Decorated", "prune", "trace_heuristics"]
 

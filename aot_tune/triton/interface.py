@@ -29,11 +29,11 @@ from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aot_tune.render.recipe import Recipe, as_data, of_data
+from aot_tune.render.triton.recipe import Recipe, as_data, of_data
 from aot_tune.spec import Expr, KernelParameter, next_power_of_2
 from aot_tune.support.errors import SpecError
-from aot_tune.triton.devices import DeviceFacts
-from aot_tune.triton.digest import Reached, reach
+from aot_tune.triton.absent_devices import DeviceFacts
+from aot_tune.triton.function_digest import Reached, reach
 
 __all__ = [
     "DESCRIPTOR_ROUNDING",

@@ -9,7 +9,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from aot_tune.triton.devices import DeviceFacts
+from aot_tune.triton.absent_devices import DeviceFacts
 
 __all__ = ["stand_in"]
 

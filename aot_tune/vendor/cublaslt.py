@@ -18,9 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from aot_tune.support.errors import AotTuneError, SpecError
+from aot_tune.vendor.cublaslt_library import (
+    ACTIVATIONS,
+    ALIGNMENT,
+    BIAS,
+    COMPUTE,
+    DEFAULT,
+    TYPES,
+    Algorithm,
+    Library,
+    Operands,
+)
+from aot_tune.vendor.cublaslt_library import device_facts as ask_device
 from aot_tune.vendor.estimate import estimate_for
-from aot_tune.vendor.library import ACTIVATIONS, ALIGNMENT, BIAS, COMPUTE, DEFAULT, TYPES, Algorithm, Library, Operands
-from aot_tune.vendor.library import device_facts as ask_device
 from aot_tune.vendor.tiles import CLUSTERS
 
 __all__ = ["WORKSPACE_LIMIT", "Found", "Product", "enumerate_algorithms", "serves"]

@@ -123,8 +123,8 @@ SLOW = """
 import os, sys, time
 import msgspec
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.channel import read_frame, write_frame
-from aot_tune.bench.setup import Setup
+from aot_tune.bench.protocol.channel import read_frame, write_frame
+from aot_tune.bench.protocol.worker_setup import Setup
 
 setup = msgspec.json.decode(sys.argv[1], type=Setup)
 hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, python="", device=setup.device.identity, sandbox={})

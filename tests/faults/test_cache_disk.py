@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile import cache as cache_module
-from aot_tune.compile.prune import prune
+from aot_tune.compile.cache import object_cache as cache_module
+from aot_tune.compile.cache.evict import prune
 from aot_tune.support import storage
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import cache_location

@@ -13,7 +13,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore
-from aot_tune.database.store import SCHEMA, OperatorStore
+from aot_tune.database.measurement_store import SCHEMA, OperatorStore
 from aot_tune.spec import problem
 from aot_tune.support.errors import CacheError
 
@@ -126,7 +126,7 @@ def test_who_else_may_write(kept, monkeypatch) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from aot_tune.bench.records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore
 from aot_tune.spec import problem
 store = MeasurementStore(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
-from aot_tune.compile.entry import load_entry
+from aot_tune.compile.cache.entry import load_entry
 from aot_tune.support.storage import CorruptError
 
 pytestmark = pytest.mark.alone

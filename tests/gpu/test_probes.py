@@ -19,10 +19,10 @@ PROBES = """
 import json, subprocess, sys, time
 import torch
 from aot_tune.bench.protocol.measurement_records import Policy; from aot_tune.bench.devices.family import policy_for
-from aot_tune.bench.cuda.engine import GpuEngine
-from aot_tune.bench.cuda.nvml import open_gpu
-from aot_tune.bench.cuda.probes import Probes
-from aot_tune.bench.cuda.timing import measure_empty
+from aot_tune.bench.worker.cuda.engine import GpuEngine
+from aot_tune.bench.devices.nvml import open_gpu
+from aot_tune.bench.worker.cuda.probes import Probes
+from aot_tune.bench.worker.cuda.timing import measure_empty
 
 OTHER = "import torch; x = torch.rand(2048, 2048, device='cuda'); x @ x; torch.cuda.synchronize()"
 unit, l2 = sys.argv[1], int(sys.argv[2])

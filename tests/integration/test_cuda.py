@@ -21,9 +21,8 @@ from cuda_project import FAKE, TARGETS, TWICE, Made, author_templates, build, re
 from environments import ROOT, environment, run
 
 from aot_tune.compile import generic_targets, target_by_name, toolchain_for
-from aot_tune.compile.triton import TritonToolchain
+from aot_tune.compile.triton.triton_toolchain import TritonToolchain
 from aot_tune.database import OperatorDatabase, load_databases, problem_key
-from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.story import variant_name
@@ -31,6 +30,7 @@ from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.installed import find_triton
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
 
 
 def _why_not() -> str:
@@ -123,8 +123,8 @@ def test_the_c_function_gives_the_code_of_a_driver_that_is_missing(generic: Made
     """What a C caller sees: AOT_TUNE_ERROR_DRIVER, and the same words."""
     code = """
 import ctypes, numpy as np
-from aot_tune.bench.objects import Arguments
-from aot_tune.library import load_operator
+from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.spec.load_operators import load_operator
 from pathlib import Path
 import sys
 library = ctypes.CDLL(sys.argv[1])

@@ -13,7 +13,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.engine import FaultError, Play
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
-from aot_tune.bench.worker.cuda.session import CudaSession
+from aot_tune.bench.worker.cuda.worker_session import CudaSession
 from aot_tune.spec import Problem
 
 OPERATOR = '''

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precompiled import include
 
-from aot_tune.compile.cuda_targets import TARGETS, code_flags
+from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator

@@ -12,7 +12,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Jobs, Object
-from aot_tune.compile.build import Task
+from aot_tune.compile.batches import Task
 from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measure import finalists

@@ -25,7 +25,7 @@ import gpu_tables
 from gpu_second import SecondLibrary
 from gpu_tasks import SECOND, Task, chosen_to_compile, tasks
 
-from aot_tune.compile.cuda_devices import CudaDevice, DeviceQuery
+from aot_tune.compile.cuda.visible_gpus import CudaDevice, DeviceQuery
 from aot_tune.spec import Call, problem
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

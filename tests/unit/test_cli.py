@@ -11,7 +11,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from aot_tune.cli import doctor, inspect
+from aot_tune.cli import doctor
+from aot_tune.cli import look_commands as inspect
 from aot_tune.cli.main import main
 from aot_tune.report import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
@@ -168,11 +169,11 @@ def test_outputs_in_any_encoding(encoding: str) -> None:
     told = "print('half \\u00b1 \\udcff')\nraise AotTuneError('other \\u00b1 \\udcff')"
     code = f"""
 import argparse, sys
-from aot_tune.cli import inspect, main
+from aot_tune.cli import look_commands, main
 from aot_tune.support.errors import AotTuneError
 def tell(_: argparse.Namespace) -> int:
     {told.replace(chr(10), chr(10) + "    ")}
-inspect._options = tell
+look_commands._options = tell
 sys.exit(main.main(["options"]))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for, usage
-from aot_tune.compile.entry import SCHEMA, Stored, file_digest, key_text
-from aot_tune.compile.prune import prune
+from aot_tune.compile.cache.entry import SCHEMA, Stored, file_digest, key_text
+from aot_tune.compile.cache.evict import prune
 from aot_tune.support.errors import CacheError, OptionError, ToolchainError
 from aot_tune.support.storage import cache_location, new_temporary, sweep_temporaries
 

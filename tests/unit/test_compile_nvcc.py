@@ -14,8 +14,8 @@ import pytest
 from nvcc_sources import API, MISSING, compiled, source
 
 from aot_tune.compile import ObjectCache, compile_all, target_by_name
-from aot_tune.compile.cuda_object import device_digest
-from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.cuda.device_objects import device_digest
+from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
 from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

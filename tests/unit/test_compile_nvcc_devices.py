@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from aot_tune.cli import doctor
-from aot_tune.compile import cuda_devices
-from aot_tune.compile.cuda_devices import (
+from aot_tune.compile.cuda import visible_gpus as cuda_devices
+from aot_tune.compile.cuda.nvcc import NvccToolchain
+from aot_tune.compile.cuda.visible_gpus import (
     DeviceQuery,
     check_driver,
     check_torch,
@@ -19,7 +20,6 @@ from aot_tune.compile.cuda_devices import (
     installed_torch,
     visible_devices,
 )
-from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.support.errors import ToolchainError
 
 # A driver. STUB_DEVICES holds a row `name|capability|compute mode|first byte of the UUID` for each GPU; of these it

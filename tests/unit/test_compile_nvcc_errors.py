@@ -10,7 +10,7 @@ import pytest
 from nvcc_sources import API, MISSING, compiled, source
 
 from aot_tune.compile import ObjectCache, target_by_name
-from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
 from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import target_by_name, toolchain_for
-from aot_tune.compile.cuda_targets import BASELINE, TARGETS, best_targets, code_flags, fits
-from aot_tune.compile.cuda_toolkit import find_cutlass, find_nvcc
-from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, code_flags, fits
+from aot_tune.compile.cuda.nvcc import NvccToolchain
+from aot_tune.compile.cuda.toolkit import find_cutlass, find_nvcc
 from aot_tune.support.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

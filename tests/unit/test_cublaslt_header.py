@@ -16,7 +16,7 @@ import pytest
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
-from aot_tune.vendor import library
+from aot_tune.vendor import cublaslt_library as library
 from aot_tune.vendor.tiles import CLUSTERS, tile_sizes
 
 FOLDERS = ("nvidia/cu13/include", "nvidia/cublas/include")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_cuda_row_kernels import HOPPER, KERNELS, OPERATORS, TARGET, render
 
-from aot_tune.compile.cuda_targets import code_flags
+from aot_tune.compile.cuda.gpu_targets import code_flags
 from aot_tune.spec import Kernel, Operator
 
 EARLY = [(op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave")]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_cuda_row_kernels import HOPPER, OPERATORS, build_for_host, check, render
 
-from aot_tune.compile.cuda_targets import code_flags
+from aot_tune.compile.cuda.gpu_targets import code_flags
 from aot_tune.render import Rendered
 from aot_tune.spec import Config
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aot_tune.compile.cuda_targets import TARGETS
+from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Kernel, Operator, Parameter, among, problem, table

@@ -21,7 +21,7 @@ from aot_tune.database import (
     nearest_databases,
     update,
 )
-from aot_tune.database.records import canonical_database
+from aot_tune.database.database_records import canonical_database
 from aot_tune.spec import problem
 from aot_tune.support.errors import DatabaseError
 

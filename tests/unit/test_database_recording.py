@@ -15,7 +15,7 @@ from databases import DEVICE
 from aot_tune.cli.main import main
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, load_databases, without
-from aot_tune.database.records import canonical_database
+from aot_tune.database.database_records import canonical_database
 from aot_tune.pipeline import keep
 from aot_tune.pipeline.recorded import _rendered_again
 from aot_tune.plan.options import resolve

@@ -12,7 +12,7 @@ import pytest
 from environments import ROOT
 
 from aot_tune.database import operator_digest
-from aot_tune.database.reference import used_elsewhere
+from aot_tune.database.reference_source import used_elsewhere
 from aot_tune.spec.load_operators import load_operator
 
 OPERATOR = """

@@ -199,7 +199,7 @@ def test_a_disk_that_another_thread_finds_full_ends_no_thread(tmp_path: Path, mo
         path.mkdir(parents=True)
         monkeypatch.setattr(store, "_root", None)
 
-    monkeypatch.setattr("aot_tune.database.store.private_folder", meanwhile)
+    monkeypatch.setattr("aot_tune.database.measurement_store.private_folder", meanwhile)
     shelf_.put(measured())
     assert shelf_.find("c1", "o1", measured().problem) == measured()
 

@@ -26,8 +26,8 @@ from aot_tune.database import (
     load_databases,
     save_database,
 )
+from aot_tune.database.database_records import canonical_database, half_width, rounded
 from aot_tune.database.format import SCHEMA
-from aot_tune.database.records import canonical_database, half_width, rounded
 from aot_tune.support.errors import DatabaseError
 
 

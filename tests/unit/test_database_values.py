@@ -11,7 +11,7 @@ import pytest
 from project import OPERATOR
 
 from aot_tune.database.identity import digest
-from aot_tune.database.values import UnlistedError, plain_value
+from aot_tune.database.plain_values import UnlistedError, plain_value
 from aot_tune.spec.load_operators import load_operator
 
 ELSEWHERE = """

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from aot_tune.compile import Object
-from aot_tune.compile.cuda_object import device_digest
+from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.database import CandidateRecord
 from aot_tune.database.identity import digest
 from aot_tune.link.archive import Member
+from aot_tune.link.check.verify_library import _other_device_code, _Variant
 from aot_tune.link.elf import device_code_digest
-from aot_tune.link.verify import _other_device_code, _Variant
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.keep import _other_code
 from aot_tune.pipeline.recorded import note_recorded_objects

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from test_cuda_row_kernels import Stored, build_for_host, decode
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.compile.cuda_targets import TARGETS, code_flags
+from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Target, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
-from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.render import candidates_for, requirements, resolved
 from aot_tune.spec import (
     Expr,
@@ -27,6 +26,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.support.errors import ToolchainError
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 

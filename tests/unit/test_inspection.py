@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from aot_tune.compile import generic_targets, target_by_name
-from aot_tune.inspection import inspect_functions, with_inspections
+from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.spec import Descriptor, Inspection, KernelParameter, Operator
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
-from aot_tune.triton.messages import Answer, Fault, InspectRequest
+from aot_tune.triton.read_declarations import FAMILIES, inspect_functions, with_inspections
+from aot_tune.triton.triton_messages import Answer, Fault, InspectRequest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triton_package" / "templates"
 CPU, SM90 = target_by_name("cpu-x86-64"), target_by_name("cuda-sm_90a")
@@ -172,3 +172,7 @@ def test_a_function_that_changes_an_input_is_refused(
     one = replace(operators["rms_norm"], kernels=(described, operators["rms_norm"].kernel("generic")))
     with pytest.raises(BuildError, match="which is passed the input 'x'"):
         inspect_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})
+
+
+def test_the_families_of_triton_are_those_of_its_toolchain() -> None:
+    assert families_of(toolchain_for("triton")) == FAMILIES

@@ -9,7 +9,7 @@ import linked
 import pytest
 
 from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
-from aot_tune.link.checks import check_guard, check_library
+from aot_tune.link.check.check_tables import check_guard, check_library
 from aot_tune.spec import Attribute, Expr, dim, maximum, minimum, next_power_of_2, problem, stride, where
 from aot_tune.support.errors import ManifestError
 

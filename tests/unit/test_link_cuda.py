@@ -102,7 +102,7 @@ def test_dtypes_have_variants_of_their_own(cuda: ModuleType) -> None:
 
 
 def test_a_guard_is_there_for_the_dtype_of_every_variant(cuda_spec: LibrarySpec) -> None:
-    from aot_tune.link.dispatch import render_dispatch
+    from aot_tune.link.emit.dispatch import render_dispatch
 
     text = render_dispatch(cuda_spec, "")
     for index, variant in enumerate(cuda_spec.operators[0].variants):

@@ -14,7 +14,7 @@ import pytest
 from linked_cuda import cuda_runtime, python
 
 from aot_tune.link import LibrarySpec, LinkedVariant, generate, verify
-from aot_tune.link.checks import check_library
+from aot_tune.link.check.check_tables import check_library
 from aot_tune.support.errors import ManifestError
 
 HERE = Path(__file__).resolve().parent

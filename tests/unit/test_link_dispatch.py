@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from aot_tune.link import OperatorTable, TargetTable
-from aot_tune.link.decision import fact_printer
+from aot_tune.link.emit.decision import fact_printer
 from aot_tune.spec import Facts, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 

@@ -21,10 +21,10 @@ from aot_tune.link import (
     binding_folder,
     runtime_folder,
 )
-from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.header import render_header
+from aot_tune.link.emit.dispatch import render_dispatch
+from aot_tune.link.emit.header import render_header
+from aot_tune.link.emit.python_module import render_module, render_stub
 from aot_tune.link.manifest import render_manifest
-from aot_tune.link.module import render_module, render_stub
 from aot_tune.spec import problem, stride
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "link"

@@ -18,8 +18,8 @@ from linked_cuda import N, OnDevice, python
 from linked_hip import GFX942, call
 
 from aot_tune.link import LibrarySpec, generate, runtime_folder, verify
-from aot_tune.link.checks import check_library
-from aot_tune.link.verify import read_manifest
+from aot_tune.link.check.check_tables import check_library
+from aot_tune.link.check.verify_library import read_manifest
 from aot_tune.spec import Kernel, Tensor, problem
 from aot_tune.support.errors import ManifestError, ToolchainError
 from aot_tune.triton.installed import find_triton

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.link import runtime_folder
-from aot_tune.link.strides import canonical_strides, stride_class
+from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
 
 SHIM = """
 #include "check.cpp"

@@ -13,8 +13,8 @@ import linked
 import pytest
 
 from aot_tune.link import generate, verify
+from aot_tune.link.check.verify_library import verify_module
 from aot_tune.link.elf import Image
-from aot_tune.link.verify import verify_module
 from aot_tune.support.errors import ManifestError
 
 

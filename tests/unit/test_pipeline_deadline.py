@@ -16,7 +16,7 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
-from aot_tune.database.records import rounded
+from aot_tune.database.database_records import rounded
 from aot_tune.pipeline import measure, verification
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.deadline import ended_with

@@ -10,7 +10,7 @@ import pytest
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
-from aot_tune.compile.cuda_targets import TARGETS, best_targets
+from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets
 from aot_tune.pipeline import session as sessions
 from aot_tune.plan import library_plan as plan
 from aot_tune.plan.preflight import idle_kernels

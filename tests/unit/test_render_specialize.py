@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requirements, resolved
-from aot_tune.render.recipe import read_recipe
+from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import (
     Descriptor,
     Inspection,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.select import Costs, Node, rank, select
-from aot_tune.select.keep import choose_variants, log_regret
+from aot_tune.select.choose_variants import choose_variants, log_regret
 from aot_tune.select.tree import learn
 
 

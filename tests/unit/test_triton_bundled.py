@@ -36,9 +36,9 @@ from triton_bundled import (
 from triton_problems import odd_problems
 
 import aot_tune
-from aot_tune.link.checks import check_guard
-from aot_tune.render.recipe import read_recipe
-from aot_tune.render.specialize import guards, plain_pins, specialized_pins
+from aot_tune.link.check.check_tables import check_guard
+from aot_tune.render.triton.recipe import read_recipe
+from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import all_of
 
 PACKAGE = Path(aot_tune.__file__).resolve().parent

@@ -18,12 +18,12 @@ from triton_compiled import LAUNCHER_SOURCE, PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, Helper, chain
 
 from aot_tune.compile import ObjectCache, target_by_name
-from aot_tune.compile.triton import HIP_TARGETS, TOOLCHAIN, TritonToolchain
-from aot_tune.compile.triton_object import LAUNCHER, kernel_header
+from aot_tune.compile.triton.launcher_objects import LAUNCHER, kernel_header
+from aot_tune.compile.triton.triton_toolchain import HIP_TARGETS, TOOLCHAIN, TritonToolchain
 from aot_tune.link.elf import initialiser_count, symbols_of
-from aot_tune.render.recipe import with_recipe
+from aot_tune.render.triton.recipe import with_recipe
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.messages import DescriptorMap, Image
+from aot_tune.triton.triton_messages import DescriptorMap, Image
 
 PRODUCT: dict[str, Any] = {
     "signature": {

@@ -14,8 +14,8 @@ from triton_installed import EACH_TRITON, FUNCTIONS, chain
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.records import CompileOutcome
-from aot_tune.render.recipe import Recipe, with_recipe
+from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.render.triton.recipe import Recipe, with_recipe
 
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
 
-from aot_tune.compile.triton_pool import DiedError, Pool, Setup, TimedOutError
-from aot_tune.render.recipe import Recipe
+from aot_tune.compile.triton.compile_pool import DiedError, Pool, Setup, TimedOutError
+from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import kill_running
-from aot_tune.triton.messages import CompileRequest
+from aot_tune.triton.triton_messages import CompileRequest
 
 pytestmark = pytest.mark.alone
 
@@ -64,7 +64,7 @@ def workers(parent: int | None = None) -> list[int]:
             above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
-        if b"aot_tune.triton.worker" in command and (parent is None or above == parent):
+        if b"aot_tune.triton.compile_worker" in command and (parent is None or above == parent):
             found.append(int(entry.name))
     return found
 
@@ -176,8 +176,8 @@ import sys
 sys.path[:0] = {search!r}
 import msgspec
 from pathlib import Path
-from aot_tune.compile.triton_pool import pool, Setup
-from aot_tune.triton.messages import CompileRequest
+from aot_tune.compile.triton.compile_pool import pool, Setup
+from aot_tune.triton.triton_messages import CompileRequest
 request = msgspec.json.decode(Path({str(request_file)!r}).read_bytes(), type=CompileRequest)
 setup = Setup.of({TARGET!r}, [{str(FUNCTIONS.parent)!r}], {search!r}, {{"PATH": {os.environ["PATH"]!r}}})
 pool().compile(setup, request, 50)

@@ -14,11 +14,11 @@ from elftools.elf.elffile import ELFFile
 from triton_compiled import compiled
 from triton_installed import EACH_TRITON, Helper, ask, request
 
-from aot_tune.inspection import _requests, with_inspections
 from aot_tune.render import Renderer, candidates_for, resolved
-from aot_tune.render.recipe import Recipe, read_recipe
+from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.spec import Operator, Problem, TritonFunction, problem
 from aot_tune.support.errors import SpecError
+from aot_tune.triton.read_declarations import _requests, with_inspections
 
 TARGET = tl.SM_90A
 INFINITE, NO_NUMBER = float("-inf"), float("nan")

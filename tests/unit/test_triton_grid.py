@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import triton_launch as tl
 
-from aot_tune.render.triton_grid import print_expr
+from aot_tune.render.triton.grid import print_expr
 from aot_tune.spec import (
     Buffer,
     Descriptor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triton_installed import EACH_TRITON, ask, integer, pointer, request
 
 from aot_tune.spec import Expr, Inspection, TritonFunction, device, dims, parameter
-from aot_tune.triton.messages import FunctionRequest, Given, ProblemFacts
+from aot_tune.triton.triton_messages import FunctionRequest, Given, ProblemFacts
 
 N = dims("N")[0]
 ARGUMENTS = {"x": pointer("x", N), "n": integer(N)}

@@ -12,7 +12,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, pointer, requ
 from aot_tune.spec import Expr, dims, stride
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import inspect
-from aot_tune.triton.messages import Given, InspectRequest, ProblemFacts
+from aot_tune.triton.triton_messages import Given, InspectRequest, ProblemFacts
 
 M, N = dims("M N")
 ARGUMENTS = {

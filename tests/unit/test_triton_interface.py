@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from triton_installed import EACH_TRITON, FUNCTIONS, Helper, ask, integer, pointer, request
 
 from aot_tune.compile import target_by_name
-from aot_tune.inspection import inspect_functions
-from aot_tune.render.specialize import specialized_pins
+from aot_tune.render.triton.specialize import specialized_pins
 from aot_tune.spec import (
     Config,
     Expr,
@@ -33,8 +32,9 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.devices import DEVICES, device_of, target_of
+from aot_tune.triton.absent_devices import DEVICES, device_of, target_of
 from aot_tune.triton.installed import check_version, find_triton
+from aot_tune.triton.read_declarations import inspect_functions
 
 N = dims("N")[0]
 

@@ -35,9 +35,9 @@ def simple(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return tl.compiled(tmp_path_factory.mktemp("simple"), source, (8, 8, 4, 8, 8)), source.symbol
 
 
-def simple_source(function: TritonFunction = SIMPLE) -> Any:
+def simple_source(function: TritonFunction = SIMPLE, warps: int = 4) -> Any:
     op = tl.operator(function, tl.parameters("x_ptr out_ptr n BLOCK!"), kernel=BLOCK)
-    return tl.rendered(op, config={"BLOCK": 16, "num_warps": 4})
+    return tl.rendered(op, config={"BLOCK": 16, "num_warps": warps})
 
 
 def launched(folder: Path, cuda: Path, image: Any, *calls: Mapping[str, Any], **environ: str) -> list[dict[str, Any]]:
@@ -293,8 +293,7 @@ def test_a_workspace_beyond_64_bits_or_of_a_negative_size_is_an_error(tmp_path: 
 
 def test_the_objects_of_launchers_meet_in_one_library(tmp_path: Path, cuda: Path) -> None:
     """Each defines its four functions and nothing else, and runs nothing when it is loaded."""
-    other = TritonFunction("scale.py:scale_kernel", {**SIMPLE.arguments, "n": tl.N}, grid=(tl.M,))
-    sources = [simple_source(), simple_source(other)]
+    sources = [simple_source(), simple_source(warps=8)]
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder, source, name in zip(folders, sources, ("one_kernel", "two_kernel"), strict=True):
         image = IMAGE(tl.IMAGE, name=name)

@@ -21,7 +21,7 @@ from aot_tune.spec import (
     dims,
     parameter,
 )
-from aot_tune.triton.messages import DescriptorMap
+from aot_tune.triton.triton_messages import DescriptorMap
 
 A, B, C = dims("A B C")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import triton_launch as tl
 
-from aot_tune.compile.triton_link import functions_of
-from aot_tune.compile.triton_object import LAUNCHER
+from aot_tune.compile.triton.launcher_functions import functions_of
+from aot_tune.compile.triton.launcher_objects import LAUNCHER
 from aot_tune.support.errors import ToolchainError
 
 CALLS = """\

@@ -12,8 +12,8 @@ import pytest
 import triton_launch as tl
 
 from aot_tune.render import Rendered, requirements
-from aot_tune.render.recipe import Recipe, read_recipe
-from aot_tune.render.specialize import guards, plain_pins, specialized_pins
+from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import (
     Buffer,
     Descriptor,

@@ -25,12 +25,12 @@ from triton_problems import odd_problems
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name
-from aot_tune.compile.cuda_targets import TARGETS
+from aot_tune.compile.cuda.gpu_targets import TARGETS
 from aot_tune.render import Candidate
-from aot_tune.render.binding import bind
-from aot_tune.render.recipe import Recipe, read_recipe
-from aot_tune.render.specialize import plain_pins, specialized_pins
-from aot_tune.render.triton import render_triton
+from aot_tune.render.triton.binding import bind
+from aot_tune.render.triton.kernel_source import render_triton
+from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render.triton.specialize import plain_pins, specialized_pins
 from aot_tune.spec import (
     ConfigValue,
     Expr,

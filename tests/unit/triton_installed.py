@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aot_tune.compile.triton import TritonToolchain
+from aot_tune.compile.triton.triton_toolchain import TritonToolchain
 from aot_tune.spec import Expr, stride
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.client import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
+from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
 __all__ = ["EACH_TRITON", "FUNCTIONS", "Helper", "ask", "chain", "integer", "pointer", "request"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.compile.triton_link import functions_of
-from aot_tune.compile.triton_object import LAUNCHER, host_flags, kernel_header
+from aot_tune.compile.triton.launcher_functions import functions_of
+from aot_tune.compile.triton.launcher_objects import LAUNCHER, host_flags, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
     ConfigValue,
@@ -28,7 +28,7 @@ from aot_tune.spec import (
     dims,
     problem,
 )
-from aot_tune.triton.messages import Image
+from aot_tune.triton.triton_messages import Image
 
 HERE = Path(__file__).resolve().parent
 SM_90A = Target(name="cuda-sm_90a", family="cuda", level=90, last=90, facts={"shared_bytes": 232448})

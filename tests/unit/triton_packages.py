@@ -30,13 +30,13 @@ from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name, toolchain_for
 from aot_tune.compile.toolchain import generic_targets
-from aot_tune.inspection import inspect_functions, with_inspections
 from aot_tune.render import Renderer, candidate_for, candidates_for, requirements
-from aot_tune.render.binding import bind, resolved
+from aot_tune.render.triton.binding import bind, resolved
 from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, all_of, problem
 from aot_tune.spec.load_operators import load_operator, operator_folders
 from aot_tune.triton.client import ROOTS
-from aot_tune.triton.load import load
+from aot_tune.triton.load_function import load
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "examples" / "from_packages" / "templates"
 TARGET = "cuda-sm_90a"

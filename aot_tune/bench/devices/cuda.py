@@ -16,7 +16,7 @@ from aot_tune.bench.devices.nvml import open_gpu
 from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy, Role, digest_of
 
 if TYPE_CHECKING:
-    from aot_tune.compile.cuda_devices import DeviceQuery
+    from aot_tune.compile.cuda.visible_gpus import DeviceQuery
 
 __all__ = ["FAMILY", "Cuda", "device_of"]
 
@@ -118,7 +118,7 @@ FAMILY = Cuda()
 
 def _query() -> DeviceQuery:
     """What the driver tells: the one question that this stage and the compiling one both ask."""
-    from aot_tune.compile.cuda_devices import visible_devices
+    from aot_tune.compile.cuda.visible_gpus import visible_devices
 
     return visible_devices()
 

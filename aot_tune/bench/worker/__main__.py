@@ -20,7 +20,7 @@ from aot_tune.bench.protocol.channel import ClosedError, read_frame, write_frame
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT
 from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.bench.worker import sandbox
-from aot_tune.bench.worker.session_protocol import Emit, Session, session_of
+from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, session_of
 from aot_tune.spec.load_operators import MODULE_PREFIX
 from aot_tune.support import processes
 from aot_tune.support.kernel_features import features, set_subreaper
@@ -65,7 +65,7 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def _serve(setup: Setup, session: Session) -> None:
+def _serve(setup: Setup, session: WorkerSession) -> None:
     own = os.getpid()
 
     def emit(message: messages.Reply) -> None:
@@ -100,7 +100,7 @@ def _serve(setup: Setup, session: Session) -> None:
             return
 
 
-def _answer(session: Session, request: messages.Request, emit: Emit) -> messages.Reply:
+def _answer(session: WorkerSession, request: messages.Request, emit: Emit) -> messages.Reply:
     try:
         return session.handle(request, emit)
     except MemoryError as error:

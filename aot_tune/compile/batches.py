@@ -1,0 +1,182 @@
+"""Compiles many candidates at a time."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import msgspec
+
+from aot_tune.compile.cache.object_cache import ObjectCache
+from aot_tune.compile.jobs import Jobs, Room
+from aot_tune.compile.object_records import Object
+from aot_tune.compile.toolchain import target_by_name
+from aot_tune.render import Rendered
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import kill_running
+
+__all__ = ["Batch", "Progress", "Task", "compile_all", "compile_batches"]
+
+Task = Callable[[], None]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far compiling is: `done` of `total` objects, and the one that just came, with the candidate's id."""
+
+    done: int
+    total: int
+    candidate: str
+    object: Object
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Candidates of one backend, in the order in which they are begun, and how many of its compilers may run."""
+
+    cache: ObjectCache
+    rendereds: Sequence[Rendered]
+    jobs: Jobs
+
+
+def compile_all(
+    cache: ObjectCache,
+    rendereds: Iterable[Rendered],
+    jobs: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Object]:
+    """Objects of rendered candidates of one backend by candidate id; see `compile_batches`.
+
+    Args:
+        jobs: compilers that run at a time.
+    """
+    return compile_batches([Batch(cache, tuple(rendereds), Jobs(count=max(1, jobs), reason=""))], on_progress)
+
+
+def compile_batches(
+    batches: Sequence[Batch],
+    on_progress: Callable[[Progress], None] | None = None,
+    then: Callable[[str, Object], Task | None] = lambda *_: None,
+) -> dict[str, Object]:
+    """Objects of rendered candidates by candidate id.
+
+    The backends share the cores, so that what is quick to compile is ready while a slow one's candidates take long.
+    What a cache holds needs none: it is there at once.
+
+    Args:
+        on_progress: called in this thread after each object.
+        then: says what is still to be done with a candidate's object before that, in the thread of its compiler, or for
+            one of the cache in a thread beside them; None is nothing. It is called in this thread or in a compiler's.
+
+    Raises:
+        ToolchainError: when a compiler cannot be started, or a candidate is of another backend than its cache.
+    """
+    wanted = [(batch, rendered) for batch in batches for rendered in _once(batch)]
+    made: dict[str, Object] = {}
+    with _Compilers(batches, then) as compilers:
+        for done, (candidate, result) in enumerate(_made(wanted, compilers), 1):
+            made[candidate] = result
+            if on_progress is not None:
+                on_progress(Progress(done=done, total=len(wanted), candidate=candidate, object=result))
+    return made
+
+
+class _Compilers:
+    """A pool of threads for each backend, and one for what is left to do with objects of a cache; a context manager.
+
+    They end when it is left, at once and with what they run when that is by an error.
+    """
+
+    def __init__(self, batches: Sequence[Batch], then: Callable[[str, Object], Task | None]) -> None:
+        for batch in batches:
+            batch.cache.toolchain.identity()  # a missing compiler is one error, before anything is compiled
+        self.then = then
+        most = max((b.jobs.count for b in batches), default=1)
+        self._room = Room(most, min((b.jobs.free for b in batches if b.jobs.free is not None), default=None))
+        self._pools = {b.cache.toolchain.name: ThreadPoolExecutor(b.jobs.count) for b in batches}
+        self._beside = ThreadPoolExecutor(most)
+
+    def compile(self, batch: Batch, rendered: Rendered) -> Future[Object]:
+        """Compile in a thread of the backend's, where there is room for one more compiler."""
+        return self._pools[batch.cache.toolchain.name].submit(self._compile, batch, rendered)
+
+    def complete(self, made: Object, task: Task | None) -> Future[Object]:
+        """Do what is left with an object, without waiting for compilers, which may take long."""
+        return self._beside.submit(_complete, made, task)
+
+    def _compile(self, batch: Batch, rendered: Rendered) -> Object:
+        with self._room.of(batch.jobs.memory):
+            made = batch.cache.get(rendered, target_by_name(rendered.candidate.target))
+            return _complete(made, self.then(rendered.candidate.id, made))
+
+    def __enter__(self) -> _Compilers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pools = (*self._pools.values(), self._beside)
+        if kind is not None:
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            kill_running()
+        for pool in pools:
+            pool.shutdown(wait=True)
+
+
+def _made(wanted: Sequence[tuple[Batch, Rendered]], compilers: _Compilers) -> Iterator[tuple[str, Object]]:
+    """Ids of candidates with their objects, as they get done.
+
+    Those of a cache are looked up here: many threads that do no more than this are in each other's way.
+    """
+    done: queue.SimpleQueue[tuple[str, Future[Object]]] = queue.SimpleQueue()
+    makers: dict[tuple[str, str], Mapping[str, object]] = {}
+    running = 0
+    for batch, rendered in wanted:
+        target, name = target_by_name(rendered.candidate.target), rendered.candidate.id
+        at = batch.cache.toolchain.name, target.name
+        if at not in makers:
+            makers[at] = batch.cache.maker(target)
+        found = batch.cache.find(rendered, target, makers[at])
+        task = compilers.then(name, found) if found is not None else None
+        if found is not None and task is None:
+            yield name, found
+        else:
+            begun = compilers.compile(batch, rendered) if found is None else compilers.complete(found, task)
+            begun.add_done_callback(partial(_put, done, name))
+            running += 1
+        while not done.empty():
+            ready, future = done.get()
+            running -= 1
+            yield ready, future.result()
+    for _ in range(running):
+        ready, future = done.get()
+        yield ready, future.result()
+
+
+def _put(done: queue.SimpleQueue[tuple[str, Future[Object]]], candidate: str, future: Future[Object]) -> None:
+    done.put((candidate, future))
+
+
+def _complete(made: Object, task: Task | None) -> Object:
+    if task is not None:
+        task()
+    return made
+
+
+def _once(batch: Batch) -> list[Rendered]:
+    """A batch's candidates, each once."""
+    found: dict[str, Rendered] = {}
+    for rendered in batch.rendereds:
+        candidate = rendered.candidate
+        if candidate.backend != batch.cache.toolchain.name:
+            raise ToolchainError(
+                f"candidate {candidate.label!r} is of backend {candidate.backend!r}",
+                why=f"this cache compiles for {batch.cache.toolchain.name!r}",
+                fix="give each backend a cache of its own on the same root",
+            )
+        found.setdefault(candidate.id, rendered)
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""The object cache: content-addressed, shared by processes, bounded."""

@@ -1,0 +1,141 @@
+"""One entry of the object cache: a folder with the object, its record, and its key in plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.diagnostics import SOURCES
+from aot_tune.compile.object_records import CompileStatus
+from aot_tune.support.storage import CorruptError, check_trust, seal, unseal, write_file
+
+__all__ = [
+    "OBJECT",
+    "RECORD",
+    "SCHEMA",
+    "Stored",
+    "file_digest",
+    "key_text",
+    "load_entry",
+    "read_checked",
+    "write_entry",
+]
+
+SCHEMA = 3
+OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `object.json` holds. `includes` maps the files that were read beside the source to their digests, and those
+    that were looked for in vain to nothing; `timeout` is the limit in seconds that the run had."""
+
+    status: CompileStatus
+    digest: str
+    device: str
+    symbol: str
+    source: str
+    target: str
+    error: str
+    log: str
+    seconds: float
+    timeout: float
+    resources: dict[str, int]
+    includes: dict[str, str]
+
+
+def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
+    """The key of an entry and its plain text; the order of any mapping in `parts` does not matter."""
+    record = {"schema": SCHEMA, **parts}
+    text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=2) + b"\n"
+    return hashlib.sha256(text).hexdigest(), text
+
+
+def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str], str] = str) -> Stored:
+    """Read an entry and check all of it: the key's text, the record's seal, the object's digest, the files included.
+
+    `locate` tells where an included file lies now.
+
+    Raises:
+        FileNotFoundError: when there is no such entry.
+        CorruptError: when it is damaged, or a file that the source includes has changed.
+        OtherSchemaError: when another version wrote it.
+        CacheError: when it is not this user's alone and not `trusted`.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise CorruptError("it is not a folder")
+    if not trusted:
+        check_trust(status, folder)
+    stored = unseal(read_checked(folder / RECORD, trusted), Stored, SCHEMA)
+    if hashlib.sha256(read_checked(folder / KEY, trusted)).hexdigest() != key:
+        raise CorruptError("its key is not its name")
+    if stored.status == "ok" and hashlib.sha256(read_checked(folder / OBJECT, trusted)).hexdigest() != stored.digest:
+        raise CorruptError("its object is not the one that was stored")
+    for name, digest in stored.includes.items():
+        if file_digest(locate(name)) != digest:
+            raise CorruptError(f"{name} has changed since")
+    return stored
+
+
+def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
+    """Complete an entry in a temporary folder that holds the object, and have all of it on the disk."""
+    write_file(folder / RECORD, seal(stored, SCHEMA))
+    write_file(folder / KEY, text)
+    keep = {RECORD, KEY, OBJECT} if stored.status == "ok" else {RECORD, KEY, *SOURCES}
+    for entry in os.scandir(folder):
+        if entry.name in keep:
+            continue
+        if entry.is_dir(follow_symlinks=False):  # of a compiler that was killed
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
+    names = [OBJECT] if stored.status == "ok" else []
+    for name in (*names, "."):
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if name == OBJECT:
+                os.fchmod(descriptor, 0o600)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@cache
+def file_digest(path: str) -> str:
+    """SHA-256 of a file as it is when this process first asks; empty when it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def read_checked(path: Path, trusted: bool) -> bytes:
+    """What a file of an entry holds.
+
+    Raises:
+        CorruptError: when it is no plain file, or cannot be read.
+        CacheError: when it is not this user's alone and not `trusted`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise CorruptError(f"it has no {path.name}") from None
+    except OSError as error:
+        raise CorruptError(f"its {path.name} cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptError(f"its {path.name} is not a file")
+        if not trusted:
+            check_trust(status, path)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)

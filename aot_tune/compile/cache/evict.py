@@ -1,0 +1,75 @@
+"""Bounds the size of the object cache: what was not used for longest goes first."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from aot_tune.compile.cache.entry import RECORD
+from aot_tune.support.storage import new_temporary, private_folder, sweep_temporaries
+
+__all__ = ["LIMIT_BYTES", "prune", "usage"]
+
+LIMIT_BYTES = 1 << 30
+_EVERY_SECONDS = 60.0
+_IN_USE_SECONDS = 24 * 3600.0
+
+
+def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS) -> int:
+    """Remove the entries that were not used for longest until all take less than nine tenths of `limit` bytes.
+
+    Does nothing when it ran less than `every` seconds ago or another process is at it. An entry that was used within a
+    day stays, whatever the size: a running build may need it. Returns the number of entries that went.
+    """
+    stamp = root / "pruned"
+    try:
+        if stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < every:
+            return 0
+        with FileLock(root / "prune.lock", timeout=0, mode=0o600):
+            stamp.touch()
+            sweep_temporaries(root / "tmp")
+            _remove_old_locks(root / "locks")
+            return _remove_entries(root, limit)
+    except (Timeout, OSError, NotImplementedError):  # the last where there are no locks
+        return 0  # the cache is complete without it; the next build tries again
+
+
+def usage(root: Path) -> tuple[int, int]:
+    """How many objects a cache holds, and the bytes that they and their records take."""
+    folders = [f for f in (root / "objects").glob("*/*") if f.is_dir()]
+    return len(folders), sum(f.stat().st_size for folder in folders for f in folder.iterdir())
+
+
+def _remove_entries(root: Path, limit: int) -> int:
+    entries = []
+    for folder in (root / "objects").glob("*/*"):
+        size = sum(f.stat().st_size for f in folder.iterdir()) if folder.is_dir() else 0
+        record = folder / RECORD
+        used = record.stat().st_mtime if record.is_file() else 0.0
+        entries.append((used, size, folder))
+    total, removed = sum(size for _, size, _ in entries), 0
+    if total <= limit:
+        return 0
+    private_folder(root / "tmp")
+    for used, size, folder in sorted(entries):
+        if total <= limit * 0.9 or time.time() - used < _IN_USE_SECONDS:
+            break
+        doomed = new_temporary(root / "tmp")
+        folder.rename(doomed)  # gone in one step: a reader finds all of it or nothing
+        shutil.rmtree(doomed, ignore_errors=True)
+        total, removed = total - size, removed + 1
+    return removed
+
+
+def _remove_old_locks(folder: Path) -> None:
+    for path in folder.glob("*/*.lock"):
+        if time.time() - path.stat().st_mtime < _IN_USE_SECONDS:
+            continue
+        try:
+            with FileLock(path, timeout=0, mode=0o600):
+                path.unlink(missing_ok=True)  # who waits for it sees the unlinked file and starts over
+        except Timeout:
+            continue

@@ -1,0 +1,365 @@
+"""The object cache: content-addressed, shared by processes, and never in the way."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from aot_tune.compile.cache.entry import OBJECT, RECORD, Stored, file_digest, key_text, load_entry, write_entry
+from aot_tune.compile.cache.evict import prune
+from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.object_records import CompileOutcome, Object
+from aot_tune.compile.toolchain import Toolchain
+from aot_tune.render import Rendered
+from aot_tune.spec import Target
+from aot_tune.support.errors import CacheError
+from aot_tune.support.storage import (
+    DISK_ERRORS,
+    CacheLocation,
+    CacheMode,
+    CorruptError,
+    OtherSchemaError,
+    check_folder,
+    new_temporary,
+    private_folder,
+    scratch_folder,
+    sweep_temporaries,
+)
+
+__all__ = ["CacheCounters", "ObjectCache"]
+
+_log = logging.getLogger("aot_tune.compile")
+_TOUCH_SECONDS = 600.0
+_FULL = ("no space left", "disk quota exceeded")
+
+
+class CacheCounters(msgspec.Struct):
+    """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, objects that are
+    `unkept` and will be made again, entries that were `damaged` and replaced, and compiler seconds that hits saved."""
+
+    hits: int = 0
+    misses: int = 0
+    compiled: int = 0
+    failed: int = 0
+    unkept: int = 0
+    damaged: int = 0
+    seconds_saved: float = 0.0
+
+
+class ObjectCache:
+    """Compiles candidates once per machine: `get` takes an object from the cache or makes it.
+
+    Args:
+        root: folder of the cache, or None to keep nothing. Objects are below `objects/`.
+        toolchain: the backend's compiler.
+        mode: rw; ro (read only); fresh (old entries are not read, but replaced); off.
+        trusted: accept a folder or entries that belong to, or may be written by, others.
+        required: a root that cannot be used is an error; else it is one warning, and nothing is kept.
+        timeout: seconds that one compiler run may take.
+        scratch: folder for objects that are not kept; by default a temporary one that lives as long as the cache.
+
+    Raises:
+        CacheError: when `required` and the root cannot be used.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        toolchain: Toolchain,
+        *,
+        mode: CacheMode = "rw",
+        trusted: bool = False,
+        required: bool = True,
+        timeout: float = 240.0,
+        scratch: Path | None = None,
+    ) -> None:
+        self.toolchain, self.timeout, self.counters = toolchain, timeout, CacheCounters()
+        self._trusted, self._mode = trusted, mode
+        self._root = None if mode == "off" else root
+        self._count = threading.Lock()
+        self.includes: dict[str, str] = {}
+        """Digests of all files that objects so far were made of, beside their sources."""
+        self._kept: dict[str, Object] = {}
+        self._made: set[str] = set()
+        self._locate = functools.cache(toolchain.locate)  # asked for hundreds of files of every object
+        self._warned: set[str] = set()
+        self._temporary = None if scratch is not None else scratch_folder()
+        self.scratch = scratch if scratch is not None else Path(self._temporary.name if self._temporary else "")
+        if self._root is not None:
+            self._open_root(self._root, required)
+
+    @classmethod
+    def at(cls, location: CacheLocation, toolchain: Toolchain, *, timeout: float = 240.0) -> ObjectCache:
+        """The cache at a place that `cache_location` found; says so once when nothing is kept."""
+        if location.message:
+            _log.warning("%s", location.message)
+        return cls(
+            location.root,
+            toolchain,
+            mode=location.mode,
+            trusted=location.trusted,
+            required=location.required,
+            timeout=timeout,
+        )
+
+    @property
+    def root(self) -> Path | None:
+        """The folder in use; None when nothing is kept (any more)."""
+        return self._root
+
+    def maker(self, target: Target) -> dict[str, object]:
+        """What keys say of the toolchain; to ask takes a millisecond, in which files are looked for."""
+        return {"recipe": self.toolchain.recipe(target), "toolchain": self.toolchain.identity()}
+
+    def key(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> tuple[str, bytes]:
+        """The key of an object, and its plain text: everything that decides what the object holds.
+
+        Args:
+            maker: what `maker` said just before.
+        """
+        return key_text(
+            {
+                "source": hashlib.sha256(rendered.source.encode()).hexdigest(),
+                "symbol": rendered.symbol,
+                "target": target.name,
+                "backend": self.toolchain.name,
+                **(self.maker(target) if maker is None else maker),
+            }
+        )
+
+    def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
+        """The object of a rendered candidate, if it is in the cache; `maker` as for `key`."""
+        found = self._lookup(self.key(rendered, target, maker)[0])
+        return None if found is None else self._hit(found)
+
+    def get(self, rendered: Rendered, target: Target) -> Object:
+        """The object of a rendered candidate; a source that does not compile gives an object with that status.
+
+        Safe to call from several threads and processes: each key is compiled once, others wait for it.
+
+        Raises:
+            ToolchainError: when the compiler cannot be started.
+            CacheError: when there is nowhere to put an object.
+        """
+        key, text = self.key(rendered, target)
+        found = self._lookup(key)
+        if found is not None:
+            return self._hit(found)
+        if self._root is not None and self._mode in ("rw", "fresh"):
+            try:
+                return self._get_locked(self._root, key, text, rendered, target)
+            except Timeout:
+                _log.warning("waited too long for another build to compile %s; it is compiled here as well", key[:16])
+            except OSError as error:
+                if error.errno not in DISK_ERRORS:
+                    raise
+                self._disable(error)
+            except NotImplementedError:  # what some versions of filelock say where the disk has no locks
+                self._disable(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
+        return self._get_unkept(key, rendered, target)
+
+    def close(self) -> None:
+        """Bound the size of the cache and remove what was not kept."""
+        if self._root is not None and self._mode in ("rw", "fresh") and self.counters.compiled:
+            prune(self._root)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _open_root(self, root: Path, required: bool) -> None:
+        writable = self._mode in ("rw", "fresh")
+        try:
+            check_folder(root, trusted=self._trusted, writable=writable)
+        except CacheError as error:
+            if required:
+                raise
+            _log.warning("cache disabled: %s", error)
+            self._root = None
+            return
+        if writable:
+            sweep_temporaries(root / "tmp")
+
+    def _disable(self, error: OSError) -> None:
+        with self._count:
+            root, self._root = self._root, None
+        if root is not None:
+            _log.warning("cache disabled: %s: %s", root, error.strerror)
+
+    def _entry(self, root: Path, key: str) -> Path:
+        return root / "objects" / key[:2] / key
+
+    def _lookup(self, key: str) -> Object | None:
+        root = self._root
+        if key in self._kept or root is None or (self._mode == "fresh" and key not in self._made):
+            return self._kept.get(key)
+        folder = self._entry(root, key)
+        stored = self._load(folder, key)
+        if stored is None or (stored.status == "timeout" and stored.timeout < self.timeout):
+            return None
+        if self._mode != "ro":
+            _touch(folder / RECORD)
+        return _object(stored, key, folder / OBJECT, cached=True)
+
+    def _load(self, folder: Path, key: str) -> Stored | None:
+        try:
+            stored = load_entry(folder, key, trusted=self._trusted, locate=self._locate)
+            self.includes.update(stored.includes)
+            return stored
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OtherSchemaError as error:
+            _log.warning("cache entry %s is ignored: %s", folder, error)
+        except (CorruptError, CacheError) as error:
+            if key not in self._warned:
+                with self._count:
+                    self.counters.damaged += 1
+                _log.warning("cache entry %s is not used: %s", folder, error)
+        self._warned.add(key)
+        return None
+
+    def _hit(self, found: Object) -> Object:
+        with self._count:
+            self.counters.hits += 1
+            self.counters.seconds_saved += found.seconds
+        return found
+
+    def _get_locked(self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target) -> Object:
+        folder = self._entry(root, key)
+        lock = root / "locks" / key[:2] / f"{key}.lock"
+        private_folder(lock.parent)
+        private_folder(folder.parent)
+        with FileLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
+            found = self._lookup(key)  # another process may have made it while we waited
+            if found is not None:
+                return self._hit(found)
+            temporary = new_temporary(root / "tmp")
+            try:
+                temporary.mkdir(mode=0o700)
+                outcome, stored = self._compile(temporary, rendered, target)
+                if not temporary.is_dir():  # somebody removed the cache
+                    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+                if not outcome.lasting:
+                    if any(words in outcome.log.lower() for words in _FULL):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    with self._count:
+                        self.counters.unkept += 1
+                    return _object(stored, key, folder / OBJECT, cached=False)
+                write_entry(temporary, stored, text)
+                _publish(temporary, folder, root / "tmp")
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            self._made.add(key)
+        return _object(stored, key, folder / OBJECT, cached=False)
+
+    def _get_unkept(self, key: str, rendered: Rendered, target: Target) -> Object:
+        folder = self.scratch / key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            outcome, stored = self._compile(folder, rendered, target)
+            with self._count:
+                self.counters.unkept += 1
+        except OSError as error:
+            raise CacheError(
+                f"cannot write an object to {str(folder)!r}: {error.strerror}",
+                fix="free disk space, or set TMPDIR to a folder with at least 100 MiB",
+            ) from error
+        made = _object(stored, key, folder / OBJECT, cached=False)
+        if outcome.lasting:
+            self._kept[key] = msgspec.structs.replace(made, cached=True)
+        return made
+
+    def _compile(self, folder: Path, rendered: Rendered, target: Target) -> tuple[CompileOutcome, Stored]:
+        path, began = folder / OBJECT, time.time_ns()
+        outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
+        if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
+            outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
+        good = outcome.status == "ok"
+        with self._count:
+            self.counters.misses += 1
+            self.counters.compiled += 1
+            self.counters.failed += not good
+        includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
+        self.includes.update(includes)
+        return outcome, Stored(
+            status=outcome.status,
+            digest=hashlib.sha256(path.read_bytes()).hexdigest() if good else "",
+            device=outcome.device if good else "",
+            symbol=rendered.symbol,
+            source=rendered.digest,
+            target=target.name,
+            error="" if good else first_error(outcome.log, rendered.lines),
+            log="" if good else outcome.log,
+            seconds=round(outcome.seconds, 3),
+            timeout=self.timeout,
+            resources=outcome.resources,
+            includes=includes,
+        )
+
+
+def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
+    return Object(
+        key=key,
+        path=str(path) if stored.status == "ok" else "",
+        digest=stored.digest,
+        device=stored.device,
+        symbol=stored.symbol,
+        source=stored.source,
+        target=stored.target,
+        status=stored.status,
+        error=stored.error,
+        log=stored.log,
+        seconds=stored.seconds,
+        resources=stored.resources,
+        cached=cached,
+    )
+
+
+def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
+    """Put a complete entry in its place in one step; what lies there is damaged or old, and goes."""
+    if os.path.lexists(folder):
+        old = new_temporary(temporaries)
+        folder.rename(old)
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink()
+    temporary.rename(folder)
+    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _changed_since(moment: int, paths: Iterable[str]) -> bool:
+    """Whether a file was made or changed since a moment, in ns; none where the files' clock is ahead of this one.
+
+    It may be some ms behind, which is less than a compiler takes to begin to read.
+    """
+    now = time.time_ns()
+    for path in paths:
+        try:
+            if moment < Path(path).stat().st_ctime_ns <= now:
+                return True
+        except OSError:  # one that is not there
+            continue
+    return False
+
+
+def _touch(path: Path) -> None:
+    """Mark an entry as used, at most every ten minutes."""
+    try:
+        if abs(path.stat().st_mtime - time.time()) > _TOUCH_SECONDS:
+            os.utime(path)
+    except OSError:
+        return

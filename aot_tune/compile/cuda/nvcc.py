@@ -1,0 +1,331 @@
+"""The CUDA compiler: targets of NVIDIA GPUs, flags, and objects that hold one kernel source for one target."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.cuda.device_objects import (
+    FUNCTIONS,
+    device_digest,
+    localize,
+    object_bytes,
+    public_functions,
+)
+from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
+from aot_tune.compile.cuda.toolkit import SYSTEM, Toolkit, find_cutlass, find_nvcc, open_toolkit
+from aot_tune.compile.cuda.visible_gpus import visible_devices
+from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
+from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.headers import opened_files, sought
+from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.compile.programs import (
+    NO_OBJECT,
+    QUERY_SECONDS,
+    is_object,
+    program_digest,
+    program_of,
+    program_state,
+    rule_files,
+)
+from aot_tune.spec import Target
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.ptxas_report import kernel_resources
+from aot_tune.support.run_program import OUTPUT, Finished, compiler_environment, key_environment, run
+
+__all__ = ["TOOLCHAIN", "NvccToolchain"]
+
+_HOST = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-frandom-seed=candidate")
+_HOST_X86 = ("-march=x86-64",)
+_RULE = ("-MD", "-MF", "candidate.d")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",  # an assert would put the header's path into the device code
+    "--expt-relaxed-constexpr",
+    "-w",  # thousands of warnings in headers that are not ours hide the errors
+    "-Xptxas=-v",
+    "-Xcudafe=--orig_src_path_name=candidate.cu",  # names of kernels hold a digest of this path
+    *_RULE,
+)
+LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+
+_MEMORY = 8 << 30
+_MEMORY_PER_JOB = int(3.6 * (1 << 30))
+_OUTPUT = 4 << 20
+"""Names of CUTLASS kernels are pages long, and each comes twice in the report of its resources."""
+
+_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
+_CUTLASS = re.compile(r"^\s*#\s*include\s*[<\"](?:cutlass|cute)/", re.MULTILINE)
+
+
+class NvccToolchain:
+    """nvcc of the machine's toolkit, else of the wheels `nvidia-cuda-nvcc` and its family.
+
+    Args:
+        environ: variables that choose the compiler; by default those of this process.
+        system: where the machine's toolkit is when no variable tells.
+        search: folders in which wheels are looked for; by default those that Python imports from.
+    """
+
+    name = "nvcc"
+
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM, search: Sequence[str] | None = None
+    ) -> None:
+        self._environ, self._system, self._search = environ, system, search
+        # Looked for once under a given environment: a cache asks for them at every file that an object included.
+        self._toolkit: Toolkit | None = None
+        self._cutlass: tuple[Path | None] | None = None
+
+    def configured(self, environ: Mapping[str, str]) -> NvccToolchain:
+        """The same toolchain with the compilers that NVCC, CUDACXX, CUDA_HOME and CUDAHOSTCXX of `environ` name."""
+        return NvccToolchain(dict(environ), self._system, self._search)
+
+    def targets(self) -> tuple[Target, ...]:
+        """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, for the devices of one level only."""
+        return TARGETS
+
+    def baselines(self) -> tuple[Target, ...]:
+        """cuda-ptx_80: machine code of sm_80, and PTX that the driver translates for every later device."""
+        return (BASELINE,)
+
+    def native(self) -> tuple[Target, ...]:
+        """The best targets of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; the driver is asked once."""
+        return best_targets(device.capability for device in visible_devices(self._env()).devices)
+
+    def memory_per_job(self) -> int:
+        """A CUTLASS candidate takes 3.6 GB."""
+        return _MEMORY_PER_JOB
+
+    def toolkit(self) -> Toolkit:
+        """The compiler in use.
+
+        Raises:
+            ToolchainError: when there is none, or it is not complete.
+        """
+        if self._toolkit is None or self._environ is None:
+            found = find_nvcc(self._env(), self._system, self._search)
+            self._toolkit = open_toolkit(found, self._host().command()[0], self._env())
+        return self._toolkit
+
+    def cutlass(self) -> Path | None:
+        """The include folder of CUTLASS; None when there is none."""
+        if self._cutlass is None or self._environ is None:
+            self._cutlass = (find_cutlass(self._env(), self._search),)
+        return self._cutlass[0]
+
+    def identity(self) -> dict[str, str]:
+        """nvcc's version, the digests of its parts and of the host compiler's, and that of CUTLASS's version."""
+        toolkit, host = self.toolkit(), self._host()
+        found = {"version": toolkit.version}
+        found |= {name: program_digest(program_state(Path(p))) for name, p in sorted(toolkit.programs.items())}
+        found |= {f"host {name}": text for name, text in host.identity().items()}
+        found |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self._binutils().items()}
+        cutlass = self.cutlass()
+        if cutlass is not None:  # headers that an object was made of are compared one by one beside this
+            found["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
+        return found
+
+    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
+        """All but the host compiler and its tools."""
+        return {name: text for name, text in identity.items() if not name.startswith("host ")}
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        """Flags and the variables that the compiler sees."""
+        toolkit = self.toolkit()
+        check_known(target, toolkit.known, toolkit.version)
+        environment = key_environment(self._env()) | self._nvcc_variables()
+        flags = [*toolkit.command[1:], *self._flags(target)]
+        return {"flags": flags, "host added": self._host().added(), "environment": environment}
+
+    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+        """Compile in the folder of `out` under fixed relative names, so that equal sources give equal objects."""
+        toolkit, folder = self.toolkit(), out.parent
+        check_known(target, toolkit.known, toolkit.version)
+        (folder / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
+        with tempfile.TemporaryDirectory(dir=folder, prefix="nvcc-") as scratch:
+            includes = self._include_flags(source, Path(scratch))
+            if includes is None:
+                return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
+            (Path(scratch) / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
+            argv = [*toolkit.command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
+            argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
+            child = self._child(Path(scratch))
+            done = run(argv, folder=Path(scratch), environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+            failed = _failure(done, timeout)
+            if failed is not None:
+                seen = self._opened(source, target, Path(scratch), includes, done.output) if failed.lasting else ()
+                return msgspec.structs.replace(failed, includes=seen)
+            made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
+            if not is_object(made) or not rule.is_file():
+                log = f"{_cut(done.output)}\n{NO_OBJECT}"
+                return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=False)
+            functions = public_functions(made)
+            if not functions:
+                log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
+                return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds)
+            said = localize(made, Path(scratch, "local.o"), functions, self._binutils(), child)
+            if said:
+                return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
+            Path(scratch, "local.o").replace(out)
+            listed = rule_files(rule, CUDA_SOURCE_NAME)
+            return CompileOutcome(
+                status="ok",
+                log=_cut(done.output),
+                seconds=done.seconds,
+                includes=self._includes(source, listed, Path(scratch)),
+                device=device_digest(out),
+                resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
+            )
+
+    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+        """Link objects into a shared library that uses the shared CUDA runtime, where it lies now."""
+        runtime = self.toolkit().shared_runtime()
+        argv = [*self._host().command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects), str(runtime)]
+        argv.append(f"-Wl,-rpath,{runtime.parent}")
+        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=QUERY_SECONDS)
+        if done.code != 0 or done.timed_out:
+            raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
+
+    def link_arguments(self) -> tuple[str, ...]:
+        """The static CUDA runtime and what it needs; libcuda is not among it, it is loaded when it is first used."""
+        return (str(self.toolkit().static_runtime()), "-ldl", "-lpthread", "-lrt")
+
+    def include_folders(self) -> tuple[str, ...]:
+        """That of the CUDA runtime."""
+        return (self.toolkit().include,)
+
+    def locate(self, include: str) -> str:
+        """Files of the toolkit are named cuda:..., those of CUTLASS cutlass:..., all others by their path."""
+        place, colon, name = include.partition(":")
+        if not colon or place not in ("cuda", "cutlass"):
+            return include
+        try:
+            root = self.toolkit().include if place == "cuda" else self.cutlass()
+        except ToolchainError:
+            root = None
+        return "" if root is None else str(Path(root, name))
+
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
+
+    def _nvcc_variables(self) -> dict[str, str]:
+        return {name: self._env()[name] for name in _VARIABLES if self._env().get(name)}
+
+    def _child(self, scratch: Path) -> dict[str, str]:
+        return compiler_environment(self._env(), scratch) | self._nvcc_variables()
+
+    def _host(self) -> CxxToolchain:
+        """The host compiler: CUDAHOSTCXX, NVCC_CCBIN or CXX without a launcher before it, else g++."""
+        environ = dict(self._env())
+        named = next((environ[n] for n in ("CUDAHOSTCXX", "NVCC_CCBIN", "CXX") if environ.get(n)), "")
+        if shutil.which(named, path=environ.get("PATH")) is None:
+            words = named.split()
+            while len(words) > 1 and Path(words[0]).name in _LAUNCHERS:
+                del words[0]
+            named = words[0] if words else ""
+        return CxxToolchain(environ | {"CXX": named})
+
+    def _binutils(self) -> dict[str, str]:
+        environ = compiler_environment(self._env(), Path("/nowhere"))
+        del environ["TMPDIR"]
+        command = self._host().command()
+        return _binutils(
+            tuple(command), tuple(sorted(environ.items())), program_state(Path(os.path.realpath(command[0])))
+        )
+
+    def _flags(self, target: Target) -> tuple[str, ...]:
+        host = _HOST + (_HOST_X86 if platform.machine() == "x86_64" else ())
+        return (*FLAGS, *(f"-Xcompiler={flag}" for flag in host), *code_flags(target))
+
+    def _include_flags(self, source: str, scratch: Path) -> tuple[str, ...] | None:
+        """Where CUTLASS is, if the source asks for it: through a link, so that no path gets into the object."""
+        if _CUTLASS.search(source) is None:
+            return ()
+        found = self.cutlass()
+        if found is None:
+            return None
+        (scratch / "cutlass-include").symlink_to(found)
+        return ("-I", "cutlass-include")
+
+    def _includes(self, source: str, opened: Sequence[str], scratch: Path, log: str = "") -> tuple[str, ...]:
+        """Names of the files that a source depends on beside itself; those of `opened` may be relative to `scratch`."""
+        paths = {name: str(scratch / name) for name in opened}
+        beside = sought(source, paths.values(), self._host().search_folders(), log)
+        names = [*opened, *(os.path.relpath(p, scratch) if p.startswith(f"{scratch}/") else p for p in beside)]
+        return self._include_names(names, self.toolkit())
+
+    def _opened(self, source: str, target: Target, scratch: Path, includes: Sequence[str], log: str) -> tuple[str, ...]:
+        """What a source includes that does not compile; compilers list it unless a header is at fault."""
+        rule = scratch / "candidate.d"
+        if listed := rule_files(rule, CUDA_SOURCE_NAME) if rule.is_file() else []:
+            return self._includes(source, listed, scratch, log)
+        flags = [flag for flag in self._flags(target) if flag not in _RULE]  # which are not for -E
+        argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *flags, *includes]
+        argv += ["-E", "-Xcompiler=-H", CUDA_SOURCE_NAME, "-o", os.devnull]
+        done = run(argv, folder=scratch, environ=self._child(scratch), timeout=QUERY_SECONDS, keep=_OUTPUT)
+        return self._includes(source, opened_files(done.output), scratch, log)
+
+    def _include_names(self, files: Sequence[str], toolkit: Toolkit) -> tuple[str, ...]:
+        names = set()
+        for file in files:
+            real = os.path.normpath(file)
+            if real.startswith("cutlass-include/"):
+                names.add("cutlass:" + real.removeprefix("cutlass-include/"))
+            elif (real := os.path.realpath(file)).startswith(toolkit.include + "/"):
+                names.add("cuda:" + real.removeprefix(toolkit.include + "/"))
+            else:
+                names.add(real)
+        return tuple(sorted(names))
+
+
+@cache
+def _binutils(
+    command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
+) -> dict[str, str]:
+    """Paths of GNU ld and objcopy, as the host compiler finds them."""
+    found = {}
+    for name, choices in (("ld", ("ld.bfd", "ld")), ("objcopy", ("objcopy",))):
+        paths = (program_of(command, dict(environ), choice) for choice in choices)
+        where = next((p for p in paths if p is not None), None)
+        if where is None:
+            raise ToolchainError(
+                f"no {name} found",
+                why="objects of nvcc are made ready to be linked with it",
+                fix="install GNU binutils",
+            )
+        found[name] = where
+    return found
+
+
+def _failure(done: Finished, timeout: float) -> CompileOutcome | None:
+    """What a run came to that made no object; None when it made one."""
+    log = _cut(done.output)
+    if done.timed_out:
+        log, lasting = f"{log}\nerror: nvcc took longer than {timeout:g} s", done.busy > BUSY_SHARE * timeout
+        return CompileOutcome(status="timeout", log=log, seconds=done.seconds, lasting=lasting)
+    if done.code != 0:
+        log = log if done.code > 0 else f"{log}\nerror: nvcc died of signal {-done.code}"
+        lasting = done.code > 0 and is_lasting(log)
+        return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=lasting)
+    return None
+
+
+def _cut(text: str) -> str:
+    """Head and tail of a long text, as for other compilers."""
+    if len(text) <= OUTPUT:
+        return text
+    return f"{text[: OUTPUT // 2]}\n... {len(text) - OUTPUT} characters left out ...\n{text[-OUTPUT // 2 :]}"
+
+
+TOOLCHAIN = NvccToolchain()

@@ -1,0 +1,102 @@
+"""Calls of cuBLASLt: host code alone, compiled by the C++ compiler, for the targets of CUDA.
+
+The library is not needed to compile or link: an object finds it with dlopen when it is first called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.compile.toolchain import Toolchain, toolchain_for
+from aot_tune.spec import Target
+
+__all__ = ["TOOLCHAIN", "CublasLtToolchain"]
+
+
+_DEVICE = hashlib.sha256(b"cublaslt").hexdigest()
+"""What a GPU runs is the library's. Which of its algorithms that is, the digest of the source says."""
+
+
+class CublasLtToolchain:
+    """The C++ compiler for the baseline CPU, under the targets of the CUDA compiler."""
+
+    name = "cublaslt"
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = environ
+
+    def configured(self, environ: Mapping[str, str]) -> CublasLtToolchain:
+        """The same toolchain with the compiler that CXX of `environ` names."""
+        return CublasLtToolchain(dict(environ))
+
+    def targets(self) -> tuple[Target, ...]:
+        """Those of the CUDA compiler."""
+        return self._cuda().targets()
+
+    def baselines(self) -> tuple[Target, ...]:
+        """None: a vendor variant is never generic."""
+        return ()
+
+    def native(self) -> tuple[Target, ...]:
+        """Those of the CUDA compiler."""
+        return self._cuda().native()
+
+    def identity(self) -> dict[str, str]:
+        """The C++ compiler's; no CUDA compiler is needed."""
+        return self._cxx().identity()
+
+    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
+        """Nothing: the compiler makes only what calls the library."""
+        del identity
+        return {}
+
+    def memory_per_job(self) -> int:
+        """As for C++."""
+        return self._cxx().memory_per_job()
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        """That of the C++ compiler for every x86-64 CPU, whatever the GPU."""
+        del target
+        cxx = self._cxx()
+        return cxx.recipe(cxx.baselines()[0])
+
+    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+        """Compile as C++ for every x86-64 CPU."""
+        del target
+        cxx = self._cxx()
+        made = cxx.compile(source, cxx.baselines()[0], out, timeout)
+        return msgspec.structs.replace(made, device=_DEVICE)
+
+    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+        """Link objects into a shared library for the benchmark."""
+        self._cxx().link_shared([*objects, *(Path(word) for word in self.link_arguments())], out)
+
+    def link_arguments(self) -> tuple[str, ...]:
+        """dlopen and mutexes, which older C libraries keep apart."""
+        return ("-ldl", "-lpthread")
+
+    def include_folders(self) -> tuple[str, ...]:
+        """Nothing beside the compiler's own."""
+        return ()
+
+    def locate(self, include: str) -> str:
+        """Names of included files are their paths."""
+        return self._cxx().locate(include)
+
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
+
+    def _cxx(self) -> Toolchain:
+        return toolchain_for("cxx", self._env())
+
+    def _cuda(self) -> Toolchain:
+        return toolchain_for("nvcc", self._env())
+
+
+TOOLCHAIN = CublasLtToolchain()

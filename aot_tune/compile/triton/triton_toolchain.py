@@ -1,0 +1,231 @@
+"""Triton: functions compiled for GPUs of NVIDIA and AMD without one, and embedded with their launchers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from aot_tune.compile.cuda.device_objects import object_bytes
+from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, fits
+from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
+from aot_tune.compile.diagnostics import is_lasting
+from aot_tune.compile.object_records import CompileOutcome
+from aot_tune.compile.programs import NO_OBJECT, is_object, program_digest, program_state, rule_files
+from aot_tune.compile.toolchain import Toolchain, toolchain_for
+from aot_tune.compile.triton.compile_pool import DiedError, Setup, TimedOutError, pool
+from aot_tune.compile.triton.launcher_functions import functions_of
+from aot_tune.compile.triton.launcher_objects import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
+from aot_tune.render.triton.recipe import read_recipe
+from aot_tune.spec import Target
+from aot_tune.support.run_program import OUTPUT, compiler_environment, key_environment
+from aot_tune.triton.absent_devices import DEVICES, target_of
+from aot_tune.triton.client import template_roots
+from aot_tune.triton.installed import Installed, find_triton
+from aot_tune.triton.triton_messages import CompileRequest, Image
+
+__all__ = ["HIP_TARGETS", "TOOLCHAIN", "TritonToolchain"]
+
+_MEMORY_PER_JOB = 3 << 29
+_PROGRAMS = (
+    "_C/libtriton.so",
+    "backends/nvidia/bin/ptxas",
+    "backends/nvidia/bin/ptxas-blackwell",
+    "backends/nvidia/lib/libdevice.10.bc",
+    "backends/amd/lib/libtriton_amd_codegen.so",
+    "backends/amd/lib/ocml.bc",
+    "backends/amd/lib/ockl.bc",
+)
+_TENSOR_MEMORY = 512
+"""Columns of tensor memory that a multiprocessor of sm_100 has."""
+
+
+def _hip(arch: str) -> Target:
+    # gfx942 is 9, 4, 2 in base 16; a device runs the code of its own architecture alone
+    level = int(arch.removeprefix("gfx"), 16)
+    shared = DEVICES[arch].shared
+    facts = {"capability": 0, "shared_bytes": shared, "wgmma": 0, "arch_specific": 1, "warp_size": 64}
+    return Target(name=f"hip-{arch}", family="hip", level=level, last=level, facts=facts)
+
+
+HIP_TARGETS = tuple(_hip(arch) for arch in DEVICES if arch.startswith("gfx"))
+
+
+def _supported(target: Target) -> bool:
+    return target.name not in ("cuda-sm_100", "cuda-sm_120")
+
+
+class TritonToolchain:
+    """The Triton that this process could import, and the C++ compiler for launchers.
+
+    Args:
+        environ: variables that choose the C++ compiler, and `AOT_TUNE_TEMPLATE_ROOTS`; by default this process's.
+        search: folders to import from; by default those that this process imports from.
+    """
+
+    name = "triton"
+
+    def __init__(self, environ: Mapping[str, str] | None = None, search: Sequence[str] | None = None) -> None:
+        self._environ, self._search = environ, search
+
+    def configured(self, environ: Mapping[str, str]) -> TritonToolchain:
+        """The same toolchain with the C++ compiler that CXX of `environ` names."""
+        return TritonToolchain(dict(environ), self._search)
+
+    def targets(self) -> tuple[Target, ...]:
+        """Those of the CUDA compiler, as far as Triton's code runs on all that they promise, and three of AMD."""
+        return (*(t for t in TARGETS if _supported(t)), *HIP_TARGETS)
+
+    def baselines(self) -> tuple[Target, ...]:
+        """cuda-ptx_80, PTX of sm_80 that the driver translates for every later device, and each target of AMD."""
+        return (BASELINE, *HIP_TARGETS)
+
+    def native(self) -> tuple[Target, ...]:
+        """Those of the CUDA compiler: no AMD device is looked for."""
+        cuda: Toolchain = toolchain_for("nvcc", self._env())
+        return tuple(t for t in cuda.native() if _supported(t))
+
+    def identity(self) -> dict[str, str]:
+        """Triton's version, the digests of its compilers and of its Python, and the C++ compiler's."""
+        found = self._installed()
+        programs = {Path(p).name: found.folder / p for p in _PROGRAMS if (found.folder / p).is_file()}
+        identity = {"version": found.version, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+        identity |= {name: program_digest(program_state(path)) for name, path in sorted(programs.items())}
+        identity["library"] = _library_digest(found.folder)
+        return identity | {f"host {name}": text for name, text in self._cxx().identity().items()}
+
+    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
+        """All but the C++ compiler."""
+        return {name: text for name, text in identity.items() if not name.startswith("host ")}
+
+    def memory_per_job(self) -> int:
+        """A worker with torch loaded holds 0.7 GB, large kernels take as much again."""
+        return _MEMORY_PER_JOB
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        """The architecture, the launcher's flags, and the variables that compilers see."""
+        arch, virtual = target_of(target.name)
+        flags = [*self._cxx().command()[1:], *host_flags()]
+        environment, added = key_environment(self._env()), self._cxx().added()
+        return {"arch": arch, "virtual": virtual, "flags": flags, "added": added, "environment": environment}
+
+    def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
+        """Compile the function that a source names, write `kernel.bin` and `kernel.h` beside it, then the launcher."""
+        began = time.monotonic()
+        try:
+            recipe = read_recipe(source)
+        except ValueError as error:
+            return CompileOutcome(status="compile-failed", log=f"error: {error}")
+        target_of(target.name)
+        request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
+        search = sys.path if self._search is None else self._search
+        setup = Setup.of(target.name, template_roots(self._env()), search, self._env())
+        try:
+            reply, memory = pool().compile(setup, request, timeout)
+        except DiedError as error:
+            return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
+        except TimedOutError as error:
+            log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
+            lasting = error.busy > BUSY_SHARE * timeout
+            return CompileOutcome(status="timeout", log=log, seconds=time.monotonic() - began, lasting=lasting)
+        if reply.image is None:
+            return _failed(
+                f"{reply.error}\n{reply.log}".strip(), began, lasting=reply.lasting and is_lasting(reply.error)
+            )
+        unfit = _unfit(target, reply.image)
+        if unfit:
+            return _failed(f"error: {recipe.function} needs {unfit}", began, lasting=True)
+        left = timeout - (time.monotonic() - began)
+        return self._embed(source, reply.image, out, left, began, memory)
+
+    def link_shared(self, objects: Sequence[Path], out: Path) -> None:
+        """Link objects into a shared library for the benchmark; drivers are found when it runs."""
+        cxx = self._cxx()
+        called = functions_of(objects, cxx.command(), self._env())
+        cxx.link_shared([*objects, *called, *(Path(word) for word in self.link_arguments())], out)
+
+    def link_arguments(self) -> tuple[str, ...]:
+        """dlopen and mutexes, which older C libraries keep apart."""
+        return ("-ldl", "-lpthread")
+
+    def include_folders(self) -> tuple[str, ...]:
+        """Nothing beside the compiler's own."""
+        return ()
+
+    def locate(self, include: str) -> str:
+        """Headers of launchers are named launcher:..., all others by their path."""
+        place, colon, name = include.partition(":")
+        return str(LAUNCHER / name) if colon and place == "launcher" else include
+
+    def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> CompileOutcome:
+        """Compile the launcher, with the image in it."""
+        environ = compiler_environment(self._env(), out.parent)
+        done = compile_launcher(self._cxx().command(), source, image, out, environ, timeout)
+        if done.timed_out:
+            log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
+            return CompileOutcome(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
+        if done.code != 0:
+            log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
+            return _failed(log, began, lasting=done.code > 0 and is_lasting(done.output))
+        if not is_object(out) or not (out.parent / "candidate.d").is_file():
+            return _failed(f"{done.output}\n{NO_OBJECT}", began, lasting=False)
+        resources = {"registers": image.registers, "spill_bytes": image.spill_bytes}
+        resources = {name: count for name, count in resources.items() if count >= 0}
+        text = object_bytes(out) + image.size
+        return CompileOutcome(
+            status="ok",
+            log=done.output,
+            seconds=time.monotonic() - began,
+            includes=_includes(out.parent / "candidate.d"),
+            device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
+            resources=resources | {"shared": image.shared, "text": text, "memory": max(memory, done.memory)},
+        )
+
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
+
+    def _cxx(self) -> CxxToolchain:
+        return CxxToolchain(self._env())
+
+    def _installed(self) -> Installed:
+        return find_triton(self._search)
+
+
+def _failed(log: str, began: float, *, lasting: bool) -> CompileOutcome:
+    cut = log if len(log) <= OUTPUT else f"{log[: OUTPUT // 2]}\n...\n{log[-OUTPUT // 2 :]}"
+    return CompileOutcome(status="compile-failed", log=cut, seconds=time.monotonic() - began, lasting=lasting)
+
+
+def _unfit(target: Target, image: Image) -> str:
+    """What a block needs and a target does not have; empty where it fits."""
+    if image.tensor_memory > _TENSOR_MEMORY:
+        return f"{image.tensor_memory} columns of tensor memory, {target.name} has {_TENSOR_MEMORY}"
+    registers = max(image.registers, 0) if target.family == "cuda" else 0
+    return fits(target, image.shared, image.warps * image.warp_size, registers)
+
+
+def _includes(rule: Path) -> tuple[str, ...]:
+    """Files that a launcher includes, without those that were made for it."""
+    names = set()
+    for file in rule_files(rule, "candidate.cpp"):
+        real = Path(os.path.realpath(rule.parent / file))
+        if real == rule.parent.resolve() / HEADER:
+            continue
+        names.add(f"launcher:{real.relative_to(LAUNCHER)}" if real.is_relative_to(LAUNCHER) else str(real))
+    return tuple(sorted(names))
+
+
+@cache
+def _library_digest(folder: Path) -> str:
+    """Of Triton's Python: its language, its compiler passes' order, and the library that kernels call."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0{program_digest(program_state(path))}\n".encode())
+    return digest.hexdigest()
+
+
+TOOLCHAIN = TritonToolchain()

@@ -1,0 +1,223 @@
+"""A database: everything that was measured for one operator on one device, fit to be committed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
+from aot_tune.compile.object_records import CompileStatus, Object, measured_code
+from aot_tune.database.identity import canonical, problem_key
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import Problem
+from aot_tune.support.errors import DatabaseError
+
+__all__ = [
+    "BASELINE",
+    "CandidateRecord",
+    "OperatorDatabase",
+    "as_recorded",
+    "half_width",
+    "make_database",
+    "rounded",
+]
+
+BASELINE = "baseline:"
+_DIGITS = 5
+V = TypeVar("V")
+
+
+class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate that was tried: how it is made again, and what compiling it came to.
+
+    `source` is the digest of its rendered source, `object` that of a CPU's object file, `device` that of what a GPU
+    runs. The latter two are empty when it did not compile.
+    """
+
+    candidate: Candidate
+    source: str
+    object: str = ""
+    device: str = ""
+    status: CompileStatus
+    error: str = ""
+
+    @property
+    def id(self) -> str:
+        """The candidate's id."""
+        return self.candidate.id
+
+    @property
+    def code(self) -> str:
+        """What its measurements are of; empty when it did not compile."""
+        return measured_code(self.source, self.object, self.device)
+
+
+class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of one operator on one device under one policy, in canonical order.
+
+    Args:
+        contract: digest of the operator's arguments, reference and tolerance.
+        policy: the measurement policy as plain data; `policy_digest` names it.
+        toolchains: identity of each backend's toolchain, by backend.
+        baselines: version of each baseline that took part, by name.
+        candidates: by id; problems: by id; measurements: by problem id, then candidate id.
+    """
+
+    operator: str
+    contract: str
+    device: Device
+    policy: dict[str, object]
+    policy_digest: str
+    toolchains: dict[str, dict[str, str]]
+    baselines: dict[str, str]
+    candidates: tuple[CandidateRecord, ...]
+    problems: tuple[Problem, ...]
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of the targets that have a measured candidate, sorted."""
+        measured = {m.candidate for m in self.measurements if m.status == "ok"}
+        return sorted({c.candidate.target for c in self.candidates if c.id in measured})
+
+    def candidate(self, name: str) -> CandidateRecord | None:
+        """The candidate of that id."""
+        return next((c for c in self.candidates if c.id == name), None)
+
+    def of_problem(self, problem: Problem) -> list[Measurement]:
+        """The measurements of a problem."""
+        key = problem_key(problem)
+        return [m for m in self.measurements if problem_key(m.problem) == key]
+
+
+def make_database(
+    *,
+    operator: str,
+    contract: str,
+    device: Device,
+    policy: Policy,
+    toolchains: Mapping[str, Mapping[str, str]],
+    baselines: Mapping[str, str],
+    compiled: Iterable[tuple[Rendered, Object]],
+    measurements: Iterable[Measurement],
+) -> OperatorDatabase:
+    """Put what a build knows of one operator into a database: sorted, times rounded, wall-clock phases left out.
+
+    Raises:
+        DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
+    """
+    candidates = {
+        r.candidate.id: CandidateRecord(
+            candidate=r.candidate,
+            source=r.digest,
+            object="" if o.device else o.digest,
+            device=o.device,
+            status=o.status,
+            error=o.error,
+        )
+        for r, o in compiled
+    }
+    return canonical_database(
+        OperatorDatabase(
+            operator=operator,
+            contract=contract,
+            device=device,
+            policy=msgspec.json.decode(canonical(policy), type=dict[str, object]),
+            policy_digest=policy.digest,
+            toolchains={name: dict(identity) for name, identity in toolchains.items()},
+            baselines=dict(baselines),
+            candidates=tuple(candidates.values()),
+            problems=(),
+            measurements=tuple(measurements),
+        )
+    )
+
+
+def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
+    """The same data in the order of the text, with the times that the text can hold; checks that it is consistent.
+
+    Raises:
+        DatabaseError: naming the operator and the measurement that does not fit.
+    """
+    problems = {problem_key(m.problem): m.problem for m in database.measurements}
+    problems |= {problem_key(p): p for p in database.problems}
+    known = {c.id: c for c in database.candidates}
+    if len(known) != len(database.candidates):
+        raise DatabaseError(f"database of {database.operator!r}: a candidate is listed twice")
+    found: dict[tuple[str, str], Measurement] = {}
+    for measurement in database.measurements:
+        problem = problems[problem_key(measurement.problem)]
+        at = (problem.id, measurement.candidate)
+        where = f"database of {database.operator!r}: {measurement.candidate} on '{problem.id}'"
+        if at in found:
+            raise DatabaseError(f"{where} is measured twice", fix="keep one of the two")
+        if (measurement.device, measurement.policy) != (database.device.digest, database.policy_digest):
+            raise DatabaseError(f"{where} was measured on another device or under another policy")
+        _check_subject(measurement, known, where)
+        found[at] = _tidy(measurement, problem, where)
+    return msgspec.structs.replace(
+        database,
+        candidates=tuple(sorted(database.candidates, key=lambda c: c.id)),
+        problems=tuple(sorted(problems.values(), key=lambda p: p.id)),
+        measurements=tuple(m for _, m in sorted(found.items(), key=lambda item: item[0])),
+        toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
+        baselines=_sorted(database.baselines),
+    )
+
+
+def half_width(samples: Iterable[float]) -> float:
+    """Half the width between the quartiles, in the unit of the samples; 0 for fewer than two."""
+    values = sorted(samples)
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return rounded((high - low) / 2)
+
+
+def rounded(value: float) -> float:
+    """The value to five significant digits: a hundredth of the smallest difference that matters."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def as_recorded(m: Measurement) -> Measurement:
+    """A measurement with its times in the digits that a record has, so that they decide what they do in a replay."""
+    return msgspec.structs.replace(
+        m,
+        screen=tuple(rounded(t) for t in m.screen),
+        final=None if m.final is None else tuple(rounded(t) for t in m.final),
+        overhead=rounded(m.overhead),
+    )
+
+
+def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord], where: str) -> None:
+    if measurement.candidate.startswith(BASELINE):
+        return
+    record = known.get(measurement.candidate)
+    if record is None:
+        raise DatabaseError(f"{where}: there is no such candidate", fix="list every candidate that was tried")
+    if record.code != measurement.code:
+        raise DatabaseError(
+            f"{where}: it was measured as code {measurement.code[:12] or 'none'}, the candidate's is "
+            f"{record.code[:12] or 'none'}",
+            fix="keep only measurements of the code that the candidates have now",
+        )
+
+
+def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
+    for value in (*m.screen, *(m.final or ()), m.overhead):
+        if not (math.isfinite(value) and value >= 0):
+            raise DatabaseError(f"{where}: {value} is not a time")
+    if m.ns == 0:
+        raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
+    error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None
+    return msgspec.structs.replace(as_recorded(m), problem=problem, error=error, phases={})
+
+
+def _sorted(mapping: Mapping[str, V]) -> dict[str, V]:
+    return dict(sorted(mapping.items()))

@@ -1,0 +1,134 @@
+"""Which recorded measurements may be used as they are, and which only decide where the device is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.database.database_records import BASELINE, OperatorDatabase
+from aot_tune.database.identity import problem_key
+from aot_tune.spec import Problem
+
+__all__ = [
+    "Match",
+    "Refused",
+    "deciding",
+    "is_of",
+    "match_measurements",
+    "missing_problems",
+    "nearest_databases",
+]
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded measurement that may not be used as it is, and why: the first of device, policy, operator, code,
+    baseline that differs."""
+
+    measurement: Measurement
+    reason: str
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """What mode auto may take from a database without measuring again, and what it may not."""
+
+    usable: tuple[Measurement, ...]
+    refused: tuple[Refused, ...]
+
+    def reasons(self) -> dict[str, int]:
+        """How many measurements each reason kept out."""
+        counts: dict[str, int] = {}
+        for refused in self.refused:
+            counts[refused.reason] = counts.get(refused.reason, 0) + 1
+        return counts
+
+
+def match_measurements(
+    database: OperatorDatabase,
+    *,
+    device: str,
+    policy: str,
+    contract: str,
+    codes: Mapping[str, str],
+    baselines: Mapping[str, str],
+) -> Match:
+    """Split a database's measurements into those that hold here as they are and the rest.
+
+    Args:
+        device, policy: digests of this machine's device and of the policy in force.
+        contract: `operator_digest` of the operator as it is now.
+        codes: candidate id to the code that this build has of it; candidates that it has none of are refused.
+        baselines: version of each baseline that is here, by name.
+
+    A race is usable whole or not at all: where one of its entrants is refused, the times of its final are taken off
+    the others, which keep those of their screen; an entrant without a screen is refused.
+    """
+    whole = _whole_refusal(database, device, policy, contract)
+    same = {c.id for c in database.candidates if c.code and c.code == codes.get(c.id)}
+    refused = {id(m): whole or _refusal(m, same, database.baselines, baselines) for m in database.measurements}
+    broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.race and refused[id(m)]}
+    usable: list[Measurement] = []
+    out: list[Refused] = []
+    for m in database.measurements:
+        reason, kept = refused[id(m)], m
+        if not reason and m.race and (m.race, problem_key(m.problem)) in broken:
+            kept = msgspec.structs.replace(m, final=None, race=None)
+            reason = "" if m.screen else "race"
+        if reason:
+            out.append(Refused(measurement=m, reason=reason))
+        else:
+            usable.append(kept)
+    return Match(usable=tuple(usable), refused=tuple(out))
+
+
+def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:
+    """Problems of a workload for which the database has no candidate of `target` that is ok: what replay lacks."""
+    if database is None:
+        return list(problems)
+    of_target = {c.id for c in database.candidates if c.candidate.target == target}
+    known = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
+    return [p for p in problems if problem_key(p) not in known]
+
+
+def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
+    """Databases that may decide: of families of which shell patterns match devices, those of these devices alone."""
+    named = [d for d in databases if any(is_of(d.device, p) for p in patterns)]
+    families = {d.device.family for d in named}
+    return [d for d in databases if d in named or d.device.family not in families]
+
+
+def is_of(device: Device, pattern: str) -> bool:
+    """Whether a shell pattern matches a device's name or slug, in whatever case."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for name in (device.name, device.slug))
+
+
+def nearest_databases(databases: Sequence[OperatorDatabase], operator: str, device: Device) -> list[OperatorDatabase]:
+    """Databases of an operator, the most fitting first: this very device, the same name, the same family; then by slug.
+
+    None of another family is among them.
+    """
+    fitting = [d for d in databases if d.operator == operator and d.device.family == device.family]
+    return sorted(
+        fitting, key=lambda d: (d.device.digest != device.digest, d.device.name != device.name, d.device.slug)
+    )
+
+
+def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contract: str) -> str:
+    if database.device.digest != device:
+        return "device"
+    if database.policy_digest != policy:
+        return "policy"
+    return "operator" if database.contract != contract else ""
+
+
+def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baselines: Mapping[str, str]) -> str:
+    if m.candidate.startswith(BASELINE):
+        name = m.candidate.removeprefix(BASELINE)
+        return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
+    return "" if m.candidate in same else "code"
+
+
+def _counts(m: Measurement) -> bool:
+    return m.ns is not None and not m.candidate.startswith(BASELINE)

@@ -1,0 +1,128 @@
+"""Databases against each other: what both say together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.database.database_records import BASELINE, OperatorDatabase, canonical_database
+from aot_tune.database.identity import problem_key
+from aot_tune.spec import Problem
+from aot_tune.support.errors import DatabaseError
+
+__all__ = ["measured_before", "merge", "update", "without"]
+
+
+def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """All of both; where they differ on a candidate's code or a measurement, `newer` holds.
+
+    Times of one race stay together: where `newer` holds entrants of a race by other measurements, the race loses its
+    final on those that are left.
+
+    Raises:
+        DatabaseError: when they are of different operators, devices or policies, or of different versions of the
+            operator: such measurements cannot be compared.
+    """
+    apart = _difference(older, newer)
+    if apart:
+        raise DatabaseError(
+            f"databases of {older.operator!r} differ in their {apart}",
+            why="their measurements cannot be compared",
+            fix="keep one of the two",
+        )
+    before = {c.id: c for c in older.candidates}
+    candidates = before | {c.id: c for c in newer.candidates}
+    same = {n for n, c in before.items() if c.code == candidates[n].code}
+    fresh = {_at(m): m.race for m in newer.measurements}
+    kept = [m for m in older.measurements if _stands(m, same) and _at(m) not in fresh]
+    left = {id(m) for m in kept}
+    lost = {
+        (m.race or "", problem_key(m.problem))
+        for m in older.measurements
+        if id(m) not in left and fresh.get(_at(m)) != m.race  # else it is of the same race, and that one again
+    }
+    merged = [_without_race(m, lost) for m in kept]
+    return canonical_database(
+        msgspec.structs.replace(
+            newer,
+            toolchains=older.toolchains | newer.toolchains,
+            baselines=older.baselines | newer.baselines,
+            candidates=tuple(candidates.values()),
+            problems=_union(newer.problems, older.problems),
+            measurements=(*newer.measurements, *(m for m in merged if m is not None)),
+        )
+    )
+
+
+def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """What a record becomes when `newer` was measured: both merged where they can be compared, else `newer` alone."""
+    return newer if _difference(older, newer) else merge(older, newer)
+
+
+def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:
+    """The database less the candidates of these ids and what was measured of them.
+
+    The others keep their races, and the problems stay, also where nothing is left that was measured on them.
+    """
+    return msgspec.structs.replace(
+        database,
+        candidates=tuple(c for c in database.candidates if c.id not in gone),
+        measurements=tuple(m for m in database.measurements if m.candidate not in gone),
+    )
+
+
+def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
+    """`older` less what it has of kernels that `newer` measured on any problem, on the problems that it measured.
+
+    For builds that measure again: what such a build chose, a replay of its record must choose too, and what it did not
+    try there took no part. Kernels that it did without stay as they are.
+    """
+    kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in (*older.candidates, *newer.candidates)}
+    again = {kernels[m.candidate] for m in newer.measurements if m.candidate in kernels}
+    problems = {problem_key(m.problem) for m in newer.measurements}
+    kept = tuple(
+        m for m in older.measurements if kernels.get(m.candidate) not in again or problem_key(m.problem) not in problems
+    )
+    empty = {m.candidate for m in older.measurements} - {m.candidate for m in kept}
+    return without(msgspec.structs.replace(older, measurements=kept), empty)
+
+
+def _difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
+    """Why the measurements of two databases cannot be compared; empty when they can."""
+    for what, one, two in (
+        ("operator", older.operator, newer.operator),
+        ("device", older.device.digest, newer.device.digest),
+        ("policy", older.policy_digest, newer.policy_digest),
+        ("version of the operator", older.contract, newer.contract),
+        ("versions of the baselines", *_shared(older.baselines, newer.baselines)),
+    ):
+        if one != two:
+            return f"{what}: {str(one)[:60]} and {str(two)[:60]}"
+    return ""
+
+
+def _at(m: Measurement) -> tuple[str, str]:
+    return problem_key(m.problem), m.candidate
+
+
+def _stands(m: Measurement, same: set[str]) -> bool:
+    return m.candidate.startswith(BASELINE) or m.candidate in same
+
+
+def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:
+    if m.race is None or (m.race, problem_key(m.problem)) not in lost:
+        return m
+    return msgspec.structs.replace(m, final=None, race=None) if m.screen or m.status != "ok" else None
+
+
+def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    names = sorted(one.keys() & two.keys())
+    return {n: one[n] for n in names}, {n: two[n] for n in names}
+
+
+def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem, ...]:
+    found = {problem_key(p): p for p in second}
+    found |= {problem_key(p): p for p in first}
+    return tuple(found.values())

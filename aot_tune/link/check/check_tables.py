@@ -1,0 +1,197 @@
+"""Checks of a library's tables before anything is written: every index has its variant, every operator its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable, family_of
+from aot_tune.spec import Expr, Operator
+from aot_tune.spec.names import check_identifier
+from aot_tune.support.errors import ManifestError, did_you_mean
+
+__all__ = ["MAX_RANK", "check_guard", "check_library", "known_facts"]
+
+MAX_RANK = 8
+"""Axes that a tensor may have (kMaxRank of the runtime)."""
+
+# Arguments that an operator may have, and operators that a library may have (the binding's constants of these names).
+_LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16, "dtypes": 4}
+_MAX_OPERATORS = 256
+_MAX_DEPTH = 64
+
+
+def check_library(spec: LibrarySpec) -> None:
+    """Check the whole library.
+
+    Raises:
+        ManifestError: naming the operator, table and variant that do not fit.
+    """
+    for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.face)):
+        check_identifier(name, what)
+    if not spec.operators:
+        raise ManifestError(f"library {spec.name!r} has no operator", fix="name at least one operator")
+    if len(spec.operators) > _MAX_OPERATORS:
+        count = len(spec.operators)
+        raise ManifestError(f"library {spec.name!r} has {count} operators", fix=f"at most {_MAX_OPERATORS}")
+    _unique((t.operator.name for t in spec.operators), f"library {spec.name!r}: operator")
+    symbols: dict[str, str] = {}
+    for table in spec.operators:
+        _check_operator(table)
+        for variant in table.variants:
+            if symbols.setdefault(variant.symbol, variant.object_digest) != variant.object_digest:
+                raise ManifestError(
+                    f"two objects define the symbol {variant.symbol!r}",
+                    why=f"digests {symbols[variant.symbol]} and {variant.object_digest}",
+                )
+
+
+def _check_operator(table: OperatorTable) -> None:
+    where = f"operator {table.operator.name!r}"
+    for what, limit in _LIMITS.items():
+        count = len(getattr(table.operator, what))
+        if count > limit:
+            raise ManifestError(f"{where} has {count} {what}", fix=f"at most {limit}")
+    for tensor in table.operator.tensors:
+        if tensor.rank > MAX_RANK:
+            raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")
+    _unique((v.name for v in table.variants), f"{where}: variant")
+    families = {family_of(v.target) for v in table.variants} | {family_of(t.target) for t in table.tables}
+    for variant in table.variants:
+        _check_variant(variant, table, where)
+    for family in sorted(families or {"cpu"}):
+        _check_generics(family, table, where)
+    _unique((t.target for t in table.tables), f"{where}: table")
+    _unique(
+        (f"{family_of(t.target)} level {t.level} to {t.last} of rank {t.rank}{t.target[-1]}" for t in table.tables),
+        f"{where}: table",
+    )
+    for target in table.tables:
+        _check_table(target, table, f"{where}: table {target.target!r}")
+
+
+def _check_generics(family: str, table: OperatorTable, where: str) -> None:
+    """One variant must answer every legal call that has some variant's dtypes, on each device of some variant."""
+    there = [v for v in table.variants if family_of(v.target) == family]
+    places = {family: there}
+    if table.bounded(family):
+        places = {t: [v for v in there if v.target == t] for t in table.targets(family)}
+    for place, group in places.items():
+        for dtypes in sorted({table.choices(v) for v in group}) or [()]:
+            generics = [v.name for v in group if v.generic and table.choices(v) == dtypes]
+            if len(generics) != 1:
+                chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
+                text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
+                raise ManifestError(
+                    f"{where} has {len(generics)} generic variants for {place}{text}: {generics}",
+                    why="one variant must answer every legal call",
+                    fix="link exactly one variant with generic=True per dtypes and family of devices, or architecture "
+                    "where code is for one alone",
+                )
+
+
+def _check_variant(variant: LinkedVariant, table: OperatorTable, where: str) -> None:
+    check_identifier(variant.name, f"{where}: variant")
+    check_identifier(variant.symbol, f"{where}: variant {variant.name!r}: symbol")
+    for name, choice in variant.dtypes.items():
+        if choice not in table.operator.dtypes.get(name, ()):
+            raise ManifestError(
+                f"{where}: variant {variant.name!r}: {name}={choice!r} is no dtype of the operator",
+                fix=did_you_mean(choice, table.operator.dtypes.get(name, table.operator.dtypes)),
+            )
+    if variant.generic and any(not f.startswith("dtype.") for g in variant.requires for f in g.facts()):
+        raise ManifestError(f"{where}: generic variant {variant.name!r} has guards", fix="remove them")
+    for guard in variant.requires:
+        check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
+
+
+def check_guard(expr: Expr, operator: Operator, place: str) -> None:
+    """Check that dispatch can evaluate a guard in every call; `place` names it in messages.
+
+    Raises:
+        ManifestError: for a fact that calls do not have, or a divisor that may be 0.
+    """
+    known = known_facts(operator)
+    for fact in sorted(expr.facts()):
+        if fact not in known:
+            raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
+    if expr.kind in ("//", "%"):
+        divisor = expr.args[1]
+        if not _divides(divisor, operator):
+            raise ManifestError(
+                f"{place} divides by {divisor.key()}",
+                why="it may be zero in a call",
+                fix="divide by a positive constant, a dim or next_power_of_2 of one, or by max of one and a positive "
+                "constant",
+            )
+    for arg in expr.args:
+        check_guard(arg, operator, place)
+
+
+def _divides(expr: Expr, operator: Operator) -> bool:
+    """Whether an expression is above zero in every call that comes as far as guards: none has an empty tensor."""
+    if expr.kind == "const":
+        return int(expr.value) > 0
+    if expr.kind == "fact":
+        return str(expr.value) in operator.dims
+    if expr.kind in ("min", "max"):
+        return (all if expr.kind == "min" else any)(_divides(a, operator) for a in expr.args)
+    if expr.kind == "where":
+        return all(_divides(a, operator) for a in expr.args[1:])
+    return expr.kind == "next_power_of_2"
+
+
+def known_facts(op: Operator) -> frozenset[str]:
+    """The names of all facts of an operator's calls."""
+    facts = {*op.dims, *(f"attribute.{a.name}" for a in op.attributes), *(f"dtype.{v}" for v in op.dtypes)}
+    for tensor in op.tensors:
+        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
+        facts |= {f"stride.{tensor.name}.{axis}" for axis in range(tensor.rank)}
+    return frozenset(facts)
+
+
+def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
+    known = known_facts(table.operator)
+    for index, node in enumerate(target.nodes):
+        if node.fact:
+            if node.fact not in known:
+                raise ManifestError(f"{where}: node {index} asks for {node.fact!r}", fix=did_you_mean(node.fact, known))
+            for child in (node.below, node.above):
+                if not 0 <= child < len(target.nodes):
+                    raise ManifestError(f"{where}: node {index} leads to node {child}, which does not exist")
+        for variant in node.leaf:
+            _check_leaf(variant, target, table, f"{where}: node {index}")
+    if target.nodes:
+        _check_depth(target, 0, (), where)
+    for problem in target.tuned:
+        for dim in table.operator.dims:
+            if dim not in problem.dims:
+                raise ManifestError(f"{where}: tuned problem '{problem.id}' does not state {dim!r}")
+
+
+def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: str) -> None:
+    if not 0 <= index < len(table.variants):
+        raise ManifestError(f"{where} names variant {index}, which is not in the library")
+    variant = table.variants[index]
+    runs = variant.level <= target.level and (variant.last == 0 or 0 < target.last <= variant.last)
+    if family_of(variant.target) != family_of(target.target) or not runs:
+        raise ManifestError(
+            f"{where} names variant {variant.name!r} for {variant.target}",
+            why=f"a device of {target.target} may lack its instructions",
+        )
+
+
+def _check_depth(target: TargetTable, index: int, path: tuple[int, ...], where: str) -> None:
+    if index in path or len(path) >= _MAX_DEPTH:
+        raise ManifestError(f"{where}: the path {(*path, index)} does not end", why=f"depth limit {_MAX_DEPTH}")
+    node = target.nodes[index]
+    if node.fact:
+        _check_depth(target, node.below, (*path, index), where)
+        _check_depth(target, node.above, (*path, index), where)
+
+
+def _unique(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ManifestError(f"{what} {name!r} is there twice")
+        seen.add(name)

@@ -1,0 +1,205 @@
+"""Checks of what the linker made against the manifest: nothing is missing, nothing else is there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aot_tune.link.archive import Member, read_archive
+from aot_tune.link.elf import Image, device_code_digest
+from aot_tune.link.library_records import family_of
+from aot_tune.link.manifest import SCHEMA
+from aot_tune.support.errors import ManifestError
+
+__all__ = ["Document", "read_manifest", "verify", "verify_module"]
+
+_SOURCE_PATH = re.compile(
+    rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
+)
+"""An absolute one: debug information of CMake's Debug builds holds relative ones."""
+_PATH = "holds the path"
+_LATE = (
+    *("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
+    *("libamdhip64.", "libc10", "libtorch"),
+)
+"""Libraries that are linked statically, or found at a call."""
+_FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
+
+
+class _Variant(msgspec.Struct, frozen=True):
+    name: str
+    symbol: str
+    target: str
+    level: int
+    object: str
+    generic: bool
+    rebuilt: bool
+    device: str = ""
+    last: int = 0
+    dtypes: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct, frozen=True):
+    fact: str = ""
+    leaf: tuple[str, ...] = ()
+
+
+class _Table(msgspec.Struct, frozen=True):
+    target: str
+    level: int
+    nodes: tuple[_Node, ...]
+    last: int = 0
+
+
+class _Operator(msgspec.Struct, frozen=True):
+    name: str
+    variants: tuple[_Variant, ...]
+    tables: tuple[_Table, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The fields of a manifest that can be checked against the files."""
+
+    schema: int
+    library: str
+    prefix: str
+    module: str
+    operators: tuple[_Operator, ...]
+
+
+def read_manifest(data: bytes) -> Document:
+    """Decode a manifest.
+
+    Raises:
+        ManifestError: when it is no manifest of this schema.
+    """
+    try:
+        document = msgspec.json.decode(data, type=Document)
+    except msgspec.DecodeError as error:
+        raise ManifestError(f"the manifest cannot be read: {error}") from error
+    if document.schema != SCHEMA:
+        raise ManifestError(f"the manifest has schema {document.schema}, wanted {SCHEMA}", fix="build again")
+    return document
+
+
+def verify(
+    library: Path, module: Path | None, manifest: Path, archive: Path, *, forbidden: Sequence[str] = ()
+) -> Document:
+    """Check a linked library, and its Python module if there is one, against the manifest.
+
+    Every variant's object must be in the archive under its digest, and its code and constants in the library, equal but
+    for what the linker fills in. The library must hold the manifest's text, export its functions and nothing else.
+    Neither file may need a library of CUDA or torch, nor name an absolute source path, a text of `forbidden` (build
+    folders) or a search path outside of $ORIGIN.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    text = manifest.read_bytes()
+    document = read_manifest(text)
+    members = {m.name: m for m in read_archive(archive.read_bytes())}
+    image = Image(library.read_bytes())
+    problems = _check_tables(document)
+    problems += _check_variants(document, members, image)
+    if text not in image.data:
+        problems.append(f"{library.name} does not hold this manifest")
+    exports = {f"{document.prefix}_{f}" for f in ("last_error", "manifest", "preload")}
+    exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
+    problems += _check_file(library.name, image, exports, forbidden)
+    if module is not None:
+        problems += _check_module(library, module, document, forbidden)
+    _refuse(library, problems)
+    return document
+
+
+def verify_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
+    """Check the Python module of a library that was checked by itself; see `verify`.
+
+    Raises:
+        ManifestError: listing everything that does not fit.
+    """
+    _refuse(module, _check_module(library, module, read_manifest(manifest.read_bytes()), forbidden))
+
+
+def _refuse(file: Path, problems: Sequence[str]) -> None:
+    if problems:
+        raise ManifestError(
+            f"{file.name} is not what its manifest says: {problems[0]}",
+            why="; ".join(problems[1:]),
+            fix="build again from an empty build folder"
+            + (", without flags that keep paths, such as --coverage" if any(_PATH in p for p in problems) else ""),
+        )
+
+
+def _check_module(library: Path, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
+    face = Image(module.read_bytes())
+    problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
+    if library.name not in face.dynamic("DT_NEEDED"):
+        problems.append(f"{module.name} does not need {library.name}")
+    return problems
+
+
+def _check_tables(document: Document) -> list[str]:
+    problems = []
+    for op in document.operators:
+        known = {v.name: v for v in op.variants}
+        bounded = {family_of(v.target) for v in op.variants if v.generic and v.last}
+        served = {_serves(v, bounded) for v in op.variants if v.generic}
+        wanted = {_serves(v, bounded) for v in op.variants} or {"cpu"}
+        problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
+        for table in op.tables:
+            for name in sorted({n for node in table.nodes for n in node.leaf}):
+                if name not in known:
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
+                elif known[name].level > table.level or 0 < known[name].last < (table.last or 1 << 30):
+                    problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of another level")
+    return problems
+
+
+def _serves(v: _Variant, bounded: Collection[str]) -> str:
+    """Devices and dtypes of a variant; `bounded` are families whose generic variants are for one architecture each."""
+    place = v.target if family_of(v.target) in bounded else family_of(v.target)
+    return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
+
+
+def _check_variants(document: Document, members: dict[str, Member], image: Image) -> list[str]:
+    problems = []
+    for op in document.operators:
+        for v in op.variants:
+            where = f"operator {op.name!r}: variant {v.name!r}"
+            member = members.get(f"{v.symbol}.o")
+            if member is None:
+                problems.append(f"{where}: its object is not in the archive")
+            elif hashlib.sha256(member.data).hexdigest() != v.object:
+                problems.append(f"{where}: its object is not the one that was measured")
+            elif _other_device_code(v, member):
+                problems.append(f"{where}: its device code is not the one that was measured")
+            else:
+                problems += [f"{where}: {s} of its object is not linked" for s in image.missing_pieces(member.data)]
+    return problems
+
+
+def _other_device_code(v: _Variant, member: Member) -> bool:
+    """Whether an object that holds device code holds other code than the manifest says."""
+    found = device_code_digest(member.data)
+    return bool(v.device and found) and found != v.device
+
+
+def _check_file(name: str, image: Image, exports: set[str], forbidden: Sequence[str]) -> list[str]:
+    found = image.exported()
+    problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
+    problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    for needed in image.dynamic("DT_NEEDED"):
+        if needed.startswith(_LATE):
+            problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")
+    for paths in image.dynamic("DT_RPATH", "DT_RUNPATH"):
+        for path in paths.split(":"):
+            if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):
+                problems.append(f"{name} searches libraries in {path!r}, not below $ORIGIN")
+    problems += [f"{name} {_PATH} {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
+    problems += [f"{name} holds the text {text!r}" for text in forbidden if text and text.encode() in image.data]
+    return problems

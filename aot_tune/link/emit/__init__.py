@@ -1,0 +1,1 @@
+"""What is generated of a library: dispatch, header, Python module, archive, manifest."""

@@ -1,0 +1,365 @@
+"""Generated dispatch code: each operator's tables, the checks of its calls, its decisions, its C functions."""
+
+from __future__ import annotations
+
+from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.link.emit.decision import fact_printer, render_choice, render_tuned
+from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.emit.repeated_calls import render_known
+from aot_tune.link.emit.signature import (
+    arguments,
+    c_string,
+    dtype_text,
+    first_tensor,
+    parameters,
+    scalar_type,
+    shape_text,
+)
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
+from aot_tune.spec import Expr, Operator
+from aot_tune.spec.dtypes import dtype
+from aot_tune.support.errors import ManifestError
+
+__all__ = ["bound_dims", "render_dispatch"]
+
+_LOCALS = frozenset(
+    (
+        *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
+        *("entered_", "known_", "calls_", "number_", "options_"),
+    )
+)
+_CHUNK = 96
+
+
+def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
+    """The text of dispatch.cpp; `manifest` is embedded in the library."""
+    families = sorted({f for table in spec.operators for f in table.families})
+    backends = "\n".join(f"extern const Backend backend_{f};" for f in families)
+    symbols = "\n".join(_prototypes(spec))
+    chunks = [manifest[i : i + _CHUNK] for i in range(0, len(manifest), _CHUNK)]
+    text = "\n".join(f"    {c_string(chunk)}" for chunk in chunks) or '    ""'
+    operators = "\n".join(_operator(spec, table) for table in spec.operators)
+    return f"""\
+// Dispatch of lib{spec.library}.so. Written by aot_tune.
+#include "{spec.header}"
+#include "known.h"
+#include "plain.h"
+#include "runtime.h"
+
+#define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
+
+namespace aot_tune {{
+{backends}
+}}  // namespace aot_tune
+
+extern "C" {{
+{symbols}
+}}
+
+namespace {{
+
+using namespace aot_tune;
+
+constexpr char kManifest[] =
+{text};
+
+}}  // namespace
+
+extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_last_error(void) {{ return last_error(); }}
+
+extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kManifest; }}
+{operators}
+{render_preload(spec, families)}"""
+
+
+def bound_dims(op: Operator) -> dict[str, tuple[str, int]]:
+    """For each dim the tensor and axis that a call learns it from: the first required input with that extent."""
+    bound: dict[str, tuple[str, int]] = {}
+    for tensor in op.tensors:
+        if tensor.output or tensor.optional:
+            continue
+        for axis, extent in enumerate(tensor.shape):
+            if extent.kind == "fact":
+                bound.setdefault(str(extent.value), (tensor.name, axis))
+    return {name: bound[name] for name in op.dims}
+
+
+def _prototypes(spec: LibrarySpec) -> list[str]:
+    lines: dict[str, str] = {}
+    for table in spec.operators:
+        declared = ", ".join(parameters(table.operator))
+        for variant in table.variants:
+            symbol = variant.symbol
+            lines[symbol] = (
+                f"int32_t {symbol}_workspace({declared}, size_t* workspace_size);\n"
+                f"int32_t {symbol}_launch({declared}, void* workspace, size_t workspace_size, void* stream);"
+            )
+            if has_preload(variant.target):
+                lines[symbol] += f"\nint32_t {symbol}_preload(void);"
+            if variant.notes:
+                lines[symbol] += f"\nint32_t {symbol}_note({declared}, char* buffer, size_t buffer_size);"
+    return [lines[s] for s in sorted(lines)]
+
+
+def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
+    op = table.operator
+    for name in arguments(op):
+        if name in _LOCALS:
+            raise ManifestError(f"operator {op.name!r}: the argument {name!r} has a reserved name", fix="rename it")
+    return f"""
+// ---- {op.name} ----
+
+namespace {{
+namespace operator_{op.name} {{
+
+{_tables(table)}
+
+{_call(op)}
+
+{_legal(op)}{_read(table)}
+
+{render_choice(table)}
+
+{render_tuned(table)}
+
+{render_serve(table)}
+
+{render_known(table, bound_dims(table.operator))}
+
+{render_explain(table)}
+
+}}  // namespace operator_{op.name}
+}}  // namespace
+{render_functions(spec, table)}"""
+
+
+def _tables(table: OperatorTable) -> str:
+    op = table.operator
+    lines = []
+    variables = list(op.dtypes)
+    for variable, choices in op.dtypes.items():
+        rows = ", ".join(f'{{"{d.name}", {d.code}, {d.bits}}}' for d in map(dtype, choices))
+        lines.append(f"constexpr DTypeInfo kDTypes_{variable}[] = {{{rows}}};")
+    if variables:
+        rows = ", ".join(f'{{"{v}", kDTypes_{v}, {len(c)}}}' for v, c in op.dtypes.items())
+        lines.append(f"constexpr VariableInfo kVariables[] = {{{rows}}};")
+    lines.append("constexpr TensorInfo kTensors[] = {")
+    for tensor in op.tensors:
+        index = variables.index(tensor.dtype_name) if tensor.dtype_name in op.dtypes else -1
+        d = dtype(op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0])
+        flags = f"{str(tensor.output).lower()}, {str(tensor.optional).lower()}, {index}"
+        texts = f"{c_string(shape_text(op, tensor.name))}, {c_string(dtype_text(op, tensor))}"
+        lines.append(f'    {{"{tensor.name}", {texts}, {d.code}, {d.bits}, {tensor.rank}, {flags}}},')
+    variables_text = f"kVariables, {len(variables)}" if variables else "nullptr, 0"
+    operator = f'{{"{op.name}", kTensors, {len(op.tensors)}, {variables_text}}}'
+    lines += ["};", f"constexpr OperatorInfo kOperator = {operator};"]
+    for attribute in op.attributes:
+        names = ", ".join(c_string(c) for c in attribute.choices)
+        lines.append(f"constexpr const char* kChoices_{attribute.name}[] = {{{names}}};")
+        lines.append(
+            f'constexpr AttributeInfo kAttribute_{attribute.name} = {{"{attribute.name}", kChoices_{attribute.name}, '
+            f"{len(attribute.choices)}}};"
+        )
+    backends = ", ".join(f"&backend_{f}" for f in table.families)
+    lines.append(f"const Backend* const kBackends[] = {{{backends}}};")
+    return "\n".join([*lines, "", *_variants(table)])
+
+
+def _variants(table: OperatorTable) -> list[str]:
+    declared = ", ".join(parameters(table.operator))
+    preloads = any(has_preload(v.target) for v in table.variants)
+    notes = any(v.notes for v in table.variants)
+    lines = [
+        "const VariantInfo kInfo[] = {",
+        *(f"    {_info(v)}," for v in table.variants),
+        "};",
+        "",
+        "struct Functions {",
+        f"  int32_t (*workspace)({declared}, size_t*);",
+        f"  int32_t (*launch)({declared}, void*, size_t, void*);",
+        *(["  int32_t (*preload)();"] if preloads else []),
+        *([f"  int32_t (*note)({declared}, char*, size_t);"] if notes else []),
+        "};",
+        "const Functions kFunctions[] = {",
+    ]
+    for v in table.variants:
+        functions = [f"{v.symbol}_workspace", f"{v.symbol}_launch"]
+        if preloads:
+            functions.append(f"{v.symbol}_preload" if has_preload(v.target) else "nullptr")
+        if notes:
+            functions.append(f"{v.symbol}_note" if v.notes else "nullptr")
+        lines.append(f"    {{{', '.join(functions)}}},")
+    lines.append("};")
+    if preloads:
+        lines.append(f"std::atomic<uint64_t> loaded[{len(table.variants)}];  // a bit per device")
+    return lines
+
+
+def _info(v: LinkedVariant) -> str:
+    info = ", ".join(c_string(text) for text in (v.name, v.target, v.kernel, v.object_digest))
+    return f"{{{info}, &backend_{family_of(v.target)}, {v.level}, {v.last}}}"
+
+
+def _call(op: Operator) -> str:
+    return f"""\
+struct Call {{
+  View view[{len(op.tensors)}];
+  const Backend* backend;
+  int32_t level;
+  int generic;  // the variant that answers when no other does
+  bool empty;   // no output has an element
+  bool hollow;  // some output has elements, but not every input
+  bool plain;   // nothing is unusual about tensors and memory
+{_members(op)}
+  const DLDevice& device() const {{ return t_{op.tensors[first_tensor(op)].name}->device; }}
+  static const VariantInfo& info(int variant) {{ return kInfo[variant]; }}
+  // What a variant says of the call, for people.
+  void note(int variant, char* buffer, size_t size) const;
+}};"""
+
+
+def _members(op: Operator) -> str:
+    lines = [f"  const DLTensor* t_{t.name};" for t in op.tensors]
+    lines += [f"  int64_t d_{d};" for d in op.dims]
+    lines += [f"  int32_t y_{v};" for v in op.dtypes]
+    lines += [f"  {scalar_type(s)} v_{s.name};" for s in op.scalars]
+    lines += [f"  int32_t v_{a.name};" for a in op.attributes]
+    return "\n".join(lines)
+
+
+def _read(table: OperatorTable) -> str:
+    op = table.operator
+    index = {t.name: i for i, t in enumerate(op.tensors)}
+    lines = [
+        "int generic_of(const Call& c);",
+        "",
+        "// Checks a call and fills it in; `data_` is false where no memory is touched.",
+        f"int32_t read(Call& c_, bool data_, {', '.join(parameters(op))}) {{",
+        f"  const DLTensor* const given_[] = {{{', '.join(t.name for t in op.tensors)}}};",
+    ]
+    if op.dtypes:
+        lines.append(f"  int32_t dtypes_[{len(op.dtypes)}];")
+    passed = "dtypes_" if op.dtypes else "nullptr"
+    lines += [
+        f"  const bool plain_ = read_plainly<kOperator>(given_, c_.view, {passed});",
+        "  if (!plain_) {",
+        f"    if (int32_t status = read_tensors(kOperator, given_, c_.view, {passed})) return status;",
+        "  }",
+    ]
+    lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
+    bound = bound_dims(op)
+    lines += [f"  c_.d_{dim} = {name}->shape[{axis}];" for dim, (name, axis) in bound.items()]
+    for tensor in op.tensors:
+        for axis, extent in enumerate(tensor.shape):
+            if extent.kind != "fact" or bound[str(extent.value)] != (tensor.name, axis):
+                lines += _extent_check(tensor.name, index[tensor.name], axis, extent, tensor.optional)
+    for attribute in op.attributes:
+        lines += [
+            f"  if ({attribute.name} < 0 || {attribute.name} >= {len(attribute.choices)})",
+            f"    return wrong_attribute(kOperator, kAttribute_{attribute.name}, {attribute.name});",
+        ]
+    outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.output)
+    inputs = " || ".join(_is_empty(t.name, index[t.name], t.optional, "false") for t in op.tensors if not t.output)
+    lines += [
+        f"  c_.empty = {outputs};",
+        f"  c_.hollow = !c_.empty && ({inputs or 'false'});",
+        "  c_.plain = data_ && plain_ && has_plain_memory<kOperator>(given_, c_.view);",
+        "  if (data_ && !c_.empty && !c_.plain) {",
+        "    if (int32_t status = check_memory(kOperator, given_, c_.view)) return status;",
+        "  }",
+    ]
+    for i, tensor in enumerate(op.tensors):
+        view = f"&c_.view[{i}].tensor"
+        lines.append(f"  c_.t_{tensor.name} = {f'{tensor.name} ? {view} : nullptr' if tensor.optional else view};")
+    lines += [f"  c_.v_{s.name} = {s.name};" for s in op.scalars]
+    lines += [f"  c_.v_{a.name} = {a.name};" for a in op.attributes]
+    if op.legal:
+        lines.append("  if (int32_t status = check_legal(c_)) return status;")
+    return "\n".join([*lines, *_read_device(table), "}"])
+
+
+def _legal(op: Operator) -> str:
+    """The function that checks what every call must meet; nothing where there are no such conditions."""
+    if not op.legal:
+        return ""
+    fact = fact_printer(op)
+    lines = ["int32_t check_legal(const Call& c) {"]
+    lines += [] if all(map(is_plain, op.legal)) else ["  bool undefined_;"]
+    for condition in op.legal:
+        code = "LAYOUT" if any("." in f for f in condition.facts()) else "SHAPE"
+        if is_plain(condition):
+            lines.append(f"  if (!{condition.cpp(fact)})")
+        else:
+            lines.append("  undefined_ = false;")
+            lines.append(f"  if (!{checked(condition, fact)} || undefined_)")
+        lines.append(f"    return not_legal(kOperator, AOT_TUNE_ERROR_{code}, {c_string(condition.key())});")
+    return "\n".join([*lines, "  return AOT_TUNE_OK;", "}", "", ""])
+
+
+def _read_device(table: OperatorTable) -> list[str]:
+    """The end of `read`: the call's backend and the variant that answers it in any case."""
+    op = table.operator
+    count = len(table.families)
+    lines = [
+        f"  if (int32_t status = find_backend(kOperator, kBackends, {count}, c_.device(), &c_.backend, &c_.level))",
+        "    return status;",
+        "  c_.generic = generic_of(c_);",
+    ]
+    for family in table.families:
+        if table.bounded(family):
+            lines += _other_architecture(table, family)
+    for family in table.families if op.dtypes else ():
+        every = (
+            " ".join(f"{v}={c[i]}" for (v, c), i in zip(op.dtypes.items(), table.choices(variant), strict=True))
+            for variant in (table.variants[i] for i in table.generics(family))
+        )
+        served = " or ".join(dict.fromkeys(every))
+        here = f" && c_.backend == &backend_{family}" if count > 1 else ""
+        lines.append(f"  if (c_.generic < 0{here})")
+        lines.append(f"    return no_kernels(kOperator, c_.device(), dtypes_, {c_string(served)});")
+    for family in table.families:
+        if not table.bounded(family) and any(table.variants[i].level > 1 for i in table.generics(family)):
+            here = f"c_.backend == &backend_{family} && " if count > 1 else ""
+            targets = c_string(", ".join(table.targets(family)))
+            lines.append(f"  if ({here}c_.level < kInfo[c_.generic].level)")
+            lines.append(f"    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], {targets});")
+    return [*lines, "  return AOT_TUNE_OK;"]
+
+
+def _other_architecture(table: OperatorTable, family: str) -> list[str]:
+    """The error of a device that no generic variant of its family is for, whatever the dtypes."""
+    first = {table.variants[i].level: i for i in reversed(table.generics(family))}
+    runs = " && ".join(f"!runs_on(kInfo[{i}], c_.level)" for i in sorted(first.values()))
+    here = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""
+    targets = c_string(", ".join(table.targets(family)))
+    return [
+        f"  if ({here}{runs})",
+        f"    return too_old(kOperator, c_.device(), c_.level, kInfo[{min(first.values())}], {targets});",
+    ]
+
+
+def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:
+    empty = f"c_.view[{index}].empty"
+    if not optional:
+        return empty
+    return f"({tensor} == nullptr || {empty})" if absent == "true" else f"({tensor} != nullptr && {empty})"
+
+
+def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bool) -> list[str]:
+    wanted = checked(extent, lambda fact: f"c_.d_{fact}")
+    here = f"{tensor} != nullptr && " if optional else ""
+    got = f"{tensor}->shape[{axis}]"
+    if not is_plain(extent):
+        return [
+            f"  if ({tensor} != nullptr) {{" if optional else "  {",
+            "    bool undefined_ = false;",
+            f"    const int64_t wanted_ = {wanted};",
+            f"    if (undefined_) return no_extent(kOperator, {index}, {axis}, {c_string(extent.key())});",
+            f"    if ({got} != wanted_)",
+            f"      return wrong_extent(kOperator, {index}, {axis}, {got}, wanted_, {c_string(extent.key())});",
+            "  }",
+        ]
+    return [
+        f"  if ({here}{got} != {wanted})",
+        f"    return wrong_extent(kOperator, {index}, {axis}, {got}, {wanted}, {c_string(extent.key())});",
+    ]

@@ -1,0 +1,301 @@
+"""Generated code around the choice: which variant serves a call, the C functions of an operator, loading ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot_tune.link.emit.signature import arguments, c_string, parameters, prepared
+from aot_tune.link.library_records import LibrarySpec, OperatorTable, has_preload
+
+__all__ = ["render_explain", "render_functions", "render_preload", "render_serve"]
+
+
+def render_serve(table: OperatorTable) -> str:
+    """`serve`, a variant that can be had here within the workspace, `run` it, and `preload` where kernels load."""
+    op = table.operator
+    loads = any(has_preload(v.target) for v in table.variants)
+    load = (
+        "  int32_t (*ahead)() = kFunctions[variant].preload;\n"
+        "  if (int32_t status = load(kOperator, kInfo[variant], ahead, c.device().device_id, loaded[variant]))\n"
+        "    return status;\n"
+        if loads
+        else ""
+    )
+    given = ", ".join(f"c.t_{t.name}" for t in op.tensors)
+    note = "  (void)variant;\n  (void)buffer;\n  (void)size;"
+    if any(v.notes for v in table.variants):
+        tell = f"kFunctions[variant].note({prepared(op, '(*this)')}, buffer, size)"
+        note = f"  if (kFunctions[variant].note != nullptr) {tell};"
+    text = f"""\
+// Bytes of workspace that a variant needs.
+int32_t need(const Call& c, int variant, size_t* size) {{
+  *size = 0;
+  return kFunctions[variant].workspace({prepared(op, "c")}, size);
+}}
+
+void Call::note(int variant, char* buffer, size_t size) const {{
+{note}
+}}
+
+// The error of a variant's function, with what the variant says of a call that it cannot serve.
+int32_t failed(const Call& c, int variant, const char* function, int32_t status) {{
+  char note[256] = "";
+  if (status == kUnavailable) c.note(variant, note, sizeof note);
+  return kernel_failed(kOperator, kInfo[variant], function, status, note);
+}}
+
+// The variant that AOT_TUNE_FORCE names for the call, or -1.
+int32_t forced(const Call& c, int* variant) {{
+  const auto takes = [&c](int32_t i, FirstRefusal& refusal) {{ return accepts(c, i, refusal); }};
+  return choose_forced(kOperator, kInfo, {len(table.variants)}, *c.backend, c.level, takes, variant);
+}}
+
+// The first ranked variant that can be had here and whose workspace fits, else the generic one.
+template <typename Trace>
+int32_t choose_fitting(const Call& c, Trace& trace, size_t limit, int* variant, size_t* size) {{
+  Fitting<Trace, decltype(&need)> fitting{{trace, &need, limit}};
+  *variant = choose(c, fitting);
+  return need(c, *variant, size);
+}}
+
+// The variant of a call and its workspace; `first` tells whether every such call that has room for it gets it.
+int32_t serve(const Call& c, const aot_tune_exec* exec, int* variant, size_t* size, bool* first) {{
+  *variant = -1;
+  if (is_forced() && !c.hollow) {{
+    if (int32_t status = forced(c, variant)) return status;
+  }}
+  const bool named = *variant >= 0;
+  NoTrace trace;
+  if (!named) *variant = choose(c, trace);
+  int32_t status = need(c, *variant, size);
+  *first = !named && status == 0 && *size <= workspace_limit(exec);
+  if (!named && (status == kUnavailable || *size > workspace_limit(exec)))
+    status = choose_fitting(c, trace, workspace_limit(exec), variant, size);
+  return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
+}}
+
+// Launches a variant that needs `size` bytes of workspace.
+int32_t launch(const Call& c, const aot_tune_exec* exec, int variant, size_t size) {{
+{load}  Workspace workspace;
+  if (int32_t status = take_workspace(kOperator, *c.backend, c.device(), exec, size, &workspace)) return status;
+  if (exec != nullptr && workspace.memory != nullptr && workspace.memory == exec->workspace) {{
+    const DLTensor* const given[] = {{{given}}};
+    if (int32_t status = check_workspace(kOperator, given, c.view, workspace.memory, size)) return status;
+  }}
+  void* stream = exec != nullptr ? exec->stream : nullptr;
+  const int32_t status = kFunctions[variant].launch({prepared(op, "c")}, workspace.memory, size, stream);
+  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
+}}"""
+    return f"{text}\n\n{_preload(table)}" if loads else text
+
+
+def _preload(table: OperatorTable) -> str:
+    count = len(table.variants)
+    lines = [
+        "// Loads the variants that calls on a device may get.",
+        "int32_t preload(const Backend& backend, int32_t level, int32_t device_id) {",
+        f"  bool wanted[{count}];",
+        f"  for (int i = 0; i < {count}; ++i) wanted[i] = false;",
+    ]
+    for family in (f for f in table.families if has_preload(f)):
+        lines += _preload_generics(table, family)
+    lines.append("  switch (table_for(&backend, level)) {")
+    for index, target in enumerate(table.tables):
+        if has_preload(target.target) and target.used:
+            named = "".join(f" wanted[{i}] =" for i in target.used)
+            lines += [f"    case {index}:", f"     {named} true;", "      break;"]
+    lines += [
+        "    default:",
+        "      break;",
+        "  }",
+        f"  for (int i = 0; i < {count}; ++i) {{",
+        "    if (!wanted[i]) continue;",
+        "    int32_t (*ahead)() = kFunctions[i].preload;",
+        "    if (int32_t status = load(kOperator, kInfo[i], ahead, device_id, loaded[i])) return status;",
+        "  }",
+        "  return AOT_TUNE_OK;",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _preload_generics(table: OperatorTable, family: str) -> list[str]:
+    """Marks the generic variants that a device of a family runs, or fails where there are none."""
+    generics = table.generics(family)
+    targets = c_string(", ".join(table.targets(family)))
+    fail = f"      return too_old(kOperator, device, level, kInfo[{generics[0]}], {targets});"
+    if table.bounded(family):
+        marks = [f"    wanted[{i}] = runs_on(kInfo[{i}], level);" for i in generics]
+        body = [*marks, f"    if ({' && '.join(f'!wanted[{i}]' for i in generics)})", fail]
+    else:
+        marks = [f"   {''.join(f' wanted[{i}] =' for i in generics)} true;"]
+        body = [f"    if (level < kInfo[{generics[0]}].level)", fail, *marks]
+    return [
+        f"  if (&backend == &backend_{family}) {{",
+        "    const DLDevice device = {static_cast<DLDeviceType>(backend.device_type), device_id};",
+        *body,
+        "  }",
+    ]
+
+
+def render_explain(table: OperatorTable) -> str:
+    """`explain` of an operator."""
+    op = table.operator
+    lines = [
+        "int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {",
+        '  text.add("operator: %s\\n", kOperator.name);',
+        "  explain_device(text, *c.backend, c.level);"
+        if any(map(table.bounded, table.families))
+        else '  text.add("device: %s level %d\\n", c.backend->family, static_cast<int>(c.level));',
+    ]
+    for d in op.dims:
+        lines.append(f'  text.add("dim: {d}=%lld\\n", static_cast<long long>(c.d_{d}));')
+    for v in op.dtypes:
+        lines.append(f'  text.add("dtype: {v}=%s\\n", kDTypes_{v}[c.y_{v}].name);')
+    tensors = ", ".join(f"c.t_{t.name}" for t in op.tensors)
+    lines += [
+        f"  const DLTensor* const given[] = {{{tensors}}};",
+        "  explain_tensors(text, kOperator, given, c.view);",
+    ]
+    for a in op.attributes:
+        lines.append(f'  text.add("attribute: {a.name}=%s\\n", kChoices_{a.name}[c.v_{a.name}]);')
+    lines += [
+        "  if (c.empty) {",
+        '    text.add("why: no output has elements, so nothing runs\\n");',
+        "    return AOT_TUNE_OK;",
+        "  }",
+        "  const int table = c.hollow ? -1 : table_for(c.backend, c.level);",
+    ]
+    if table.tables:
+        targets = ", ".join(c_string(t.target) for t in table.tables)
+        lines += [
+            f"  constexpr const char* kTargets[] = {{{targets}}};",
+            '  if (table >= 0) text.add("table: %s\\n", kTargets[table]);',
+        ]
+    return "\n".join([*lines, *_explain_choice()])
+
+
+def _explain_choice() -> list[str]:
+    return [
+        '  text.add("tuned: %s\\n", is_tuned(c) ? "yes" : "no");',
+        "  int choice = -1;",
+        "  size_t size = 0;",
+        "  if (is_forced() && !c.hollow) {",
+        "    if (int32_t status = forced(c, &choice)) return status;",
+        "  }",
+        "  const bool named = choice >= 0;",
+        "  TextTrace trace{&text};",
+        "  const int32_t status = named ? need(c, choice, &size)",
+        "                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);",
+        '  if (status != 0) return failed(c, choice, "workspace", status);',
+        '  const char* why = named                 ? "named by AOT_TUNE_FORCE"',
+        '                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"',
+        '                    : c.hollow            ? "generic: an input has no elements"',
+        '                    : table < 0           ? "generic: no tuned variants for this level of the device"',
+        '                                          : "generic: no variant ranked for such calls accepts this one";',
+        '  char note[256] = "";',
+        "  c.note(choice, note, sizeof note);",
+        "  explain_choice(text, kInfo[choice], size, note, why);",
+        "  return AOT_TUNE_OK;",
+        "}",
+    ]
+
+
+def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
+    """The public C functions of an operator."""
+    op = table.operator
+    declared = ", ".join(parameters(op))
+    passed = ", ".join(arguments(op))
+    scope = f"operator_{op.name}"
+    given = ", ".join(t.name for t in op.tensors)
+    options = [s.name for s in op.scalars] + [a.name for a in op.attributes]
+    recalled = [f"&known_->tensors[{i}].tensor" for i in range(len(op.tensors))]
+    tensors = [f"{t.name} ? {r} : nullptr" if t.optional else r for t, r in zip(op.tensors, recalled, strict=True)]
+    again = ", ".join([*tensors, *options])
+    options_text = ", ".join(f"aot_tune::bits_of({name})" for name in options) or "0"
+    head = f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}'
+    switches = any(f != "cpu" for f in table.families)
+    entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
+    entered += ["  if (status_ != AOT_TUNE_OK) return status_;"]
+    enter = "\n".join(entered) + "\n" if switches else ""
+    arrays = f"""\
+  const DLTensor* const given_[] = {{{given}}};
+  const uint64_t options_[] = {{{options_text}}};"""
+    return f"""
+namespace {{
+namespace {scope} {{
+
+// A call that is like none before it.
+__attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec, uint64_t number_) {{
+  Call call_;
+  int32_t status_ = {scope}::read(call_, true, {passed});
+  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+{enter}{arrays}
+  return {scope}::run(call_, exec, given_, options_, number_);
+}}
+
+}}  // namespace {scope}
+}}  // namespace
+
+{head}({declared}, const aot_tune_exec* exec) {{
+  const uint64_t number_ = {scope}::number_of({passed});
+  auto* const calls_ = {scope}::thread_calls();
+  {scope}::Remembered* const known_ = number_ != 0 && calls_ != nullptr ? calls_->find(number_) : nullptr;
+  if (__builtin_expect(known_ != nullptr, 1)) {{
+{arrays.replace("  const", "    const")}
+    if (__builtin_expect(known_->recall(given_, options_), 1)) {{
+      calls_->missed = 0;
+      int32_t status_;
+      if (__builtin_expect(known_->is_ready(), 1)) {{
+        status_ = known_->launch({again}, nullptr, 0, exec != nullptr ? exec->stream : nullptr);
+        if (__builtin_expect(status_ == 0, 1)) return status_;
+        return {scope}::repeat_failed({passed}, *known_, status_);
+      }}
+      if ({scope}::repeat({passed}, exec, *known_, &status_)) return status_;
+    }}
+  }}
+  return {scope}::call_anew({passed}, exec, number_);
+}}
+
+{head}_workspace({declared}, size_t* workspace_size) {{
+  {scope}::Call call_;
+  *workspace_size = 0;
+  int32_t status_ = {scope}::read(call_, false, {passed});
+  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+{enter}  int variant_;
+  bool first_;
+  return {scope}::serve(call_, nullptr, &variant_, workspace_size, &first_);
+}}
+
+{head}_explain({declared}, const aot_tune_exec* exec, char* buffer, size_t size) {{
+  {scope}::Call call_;
+  Text text_(buffer, size);
+  int32_t status_ = {scope}::read(call_, false, {passed});
+  if (status_ != AOT_TUNE_OK) return status_;
+{enter}  return {scope}::explain(call_, exec, text_);
+}}
+
+{head}_is_tuned({declared}, int32_t* tuned) {{
+  {scope}::Call call_;
+  *tuned = 0;
+  int32_t status_ = {scope}::read(call_, false, {passed});
+  if (status_ != AOT_TUNE_OK) return status_;
+  *tuned = {scope}::is_tuned(call_);
+  return AOT_TUNE_OK;
+}}
+"""
+
+
+def render_preload(spec: LibrarySpec, families: Sequence[str]) -> str:
+    """The public function that loads what the library has for a device."""
+    backends = ", ".join(f"&backend_{f}" for f in families)
+    loading = [t.operator.name for t in spec.operators if any(has_preload(v.target) for v in t.variants)]
+    operators = ", ".join(f"operator_{name}::preload" for name in loading)
+    rows = f"  static const Preload operators[] = {{{operators}}};\n" if loading else ""
+    return f"""\
+extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_preload(int32_t device_type, int32_t device_id) {{
+  static const Backend* const backends[] = {{{backends}}};
+{rows}  const DLDevice device = {{static_cast<DLDeviceType>(device_type), device_id}};
+  return preload_all(backends, {len(families)}, device, {"operators" if loading else "nullptr"}, {len(loading)});
+}}
+"""

@@ -1,0 +1,186 @@
+"""Writes everything that the linker and the package need of a library; equal input gives equal bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from elftools.common.exceptions import ELFError
+
+from aot_tune.link.archive import Member, write_archive
+from aot_tune.link.check.check_tables import check_library
+from aot_tune.link.elf import initialiser_count, symbols_of
+from aot_tune.link.emit.dispatch import render_dispatch
+from aot_tune.link.emit.header import public_functions, render_header
+from aot_tune.link.emit.python_module import render_module, render_stub
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, family_of
+from aot_tune.link.manifest import render_manifest
+from aot_tune.support.errors import ManifestError
+
+__all__ = ["Generated", "generate"]
+
+_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
+_LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of what `generate` wrote, all below its folder."""
+
+    header: str
+    dispatch: str
+    module: str
+    stub: str
+    archive: str
+    library_exports: str
+    module_exports: str
+    manifest: str
+    pkg_config: str
+
+
+def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
+    """Write the sources, the archive of objects, the version scripts and the manifest of a library.
+
+    Raises:
+        ManifestError: when tables and variants do not fit, or an object is not the one that was measured.
+        OSError: when the folder cannot be written.
+    """
+    check_library(spec)
+    objects = _objects(spec)
+    spec = _as_objects_tell(spec, objects)
+    header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
+    exports = _version_script(public_functions(spec))
+    module_exports = _version_script([f"PyInit_{spec.face}"])
+    manifest = render_manifest(spec, {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub})
+    files = {
+        spec.header: header,
+        "dispatch.cpp": render_dispatch(spec, manifest),
+        "module.cpp": module,
+        f"{spec.face}.pyi": stub,
+        "exports.map": exports,
+        "module.map": module_exports,
+        "manifest.json": manifest,
+        f"{spec.library}.pc": _pkg_config(spec),
+    }
+    for name, text in files.items():
+        _write(out_dir / name, text.encode())
+    _write(out_dir / "variants.a", write_archive([objects[symbol].member for symbol in sorted(objects)]))
+    return Generated(
+        header=str(out_dir / spec.header),
+        dispatch=str(out_dir / "dispatch.cpp"),
+        module=str(out_dir / "module.cpp"),
+        stub=str(out_dir / f"{spec.face}.pyi"),
+        archive=str(out_dir / "variants.a"),
+        library_exports=str(out_dir / "exports.map"),
+        module_exports=str(out_dir / "module.map"),
+        manifest=str(out_dir / "manifest.json"),
+        pkg_config=str(out_dir / f"{spec.library}.pc"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Object:
+    """A variant's object, with the functions that it defines, and the symbols that it uses of others."""
+
+    member: Member
+    uses: frozenset[str]
+
+
+def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, _Object]) -> LibrarySpec:
+    """The library with `notes` and `settled` of each variant as its object has it."""
+
+    def told(variant: LinkedVariant) -> LinkedVariant:
+        one = objects[variant.symbol]
+        settled = any(name.startswith(_LAUNCHER) and _LOAD in name for name in one.uses)
+        return dataclasses.replace(variant, notes=_note(variant) in one.member.symbols, settled=settled)
+
+    tables = (dataclasses.replace(t, variants=tuple(map(told, t.variants))) for t in spec.operators)
+    return dataclasses.replace(spec, operators=tuple(tables))
+
+
+def _note(variant: LinkedVariant) -> str:
+    return f"{variant.symbol}_note"
+
+
+def _objects(spec: LibrarySpec) -> dict[str, _Object]:
+    """The objects of a library by symbol."""
+    objects: dict[str, _Object] = {}
+    for table in spec.operators:
+        for variant in table.variants:
+            if variant.symbol in objects:
+                continue
+            data = Path(variant.object_path).read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            if digest != variant.object_digest:
+                raise ManifestError(
+                    f"operator {table.operator.name!r}: the object of variant {variant.name!r} has digest {digest}",
+                    why=f"the object that was measured has digest {variant.object_digest}",
+                    fix="build again; the object cache holds a damaged file",
+                )
+            where = f"operator {table.operator.name!r}: variant {variant.name!r}"
+            objects[variant.symbol] = _checked_object(where, variant, data)
+    return objects
+
+
+def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
+    """A variant's object, which defines the functions that it must have, and its note if it has one.
+
+    Objects of several targets meet in one library, so nothing of one may be used, or run, in place of another's. A CUDA
+    object, whose host code is for the baseline, may have an initialiser by which nvcc registers its kernels, and that
+    of <iostream>, which CUTLASS includes: before GCC 13 everybody who includes it has one.
+    """
+    try:
+        symbols = symbols_of(data)
+        allowed = 1 + int(_IOSTREAM in symbols.used) if family_of(variant.target) == "cuda" else 0
+        initialisers = initialiser_count(data)
+    except ELFError as error:
+        raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
+    wanted = dataclasses.replace(variant, notes=_note(variant) in symbols.defined).functions
+    foreign, missing = sorted(symbols.defined - set(wanted)), sorted(set(wanted) - symbols.defined)
+    if missing:
+        raise ManifestError(
+            f"{where}: its object does not define the function {missing[0]!r}",
+            why="the library calls it",
+            fix="write kernel_signature('launch'), 'workspace' and for GPUs 'preload' in the template",
+        )
+    if foreign:
+        raise ManifestError(
+            f"{where}: its object defines the global symbol {foreign[0]!r}",
+            why="the linker would let another target's variant call it, with instructions that a device may lack",
+            fix="put the template's helpers into an unnamed namespace, or make them static",
+        )
+    if initialisers > allowed:
+        raise ManifestError(
+            f"{where}: its object has code that runs when the library is loaded",
+            why="it is compiled for a target that the device may not be",
+            fix="initialise the template's globals with constants",
+        )
+    return _Object(Member(f"{variant.symbol}.o", data, wanted), symbols.used)
+
+
+def _version_script(symbols: list[str]) -> str:
+    return "{\n  global:\n" + "".join(f"    {s};\n" for s in symbols) + "  local:\n    *;\n};\n"
+
+
+def _pkg_config(spec: LibrarySpec) -> str:
+    return f"""\
+prefix=${{pcfiledir}}/../..
+includedir=${{prefix}}/include
+libdir=${{prefix}}/lib
+
+Name: {spec.library}
+Description: Kernels chosen by measurement, with a C interface
+Version: 1
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -l{spec.library}
+"""
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

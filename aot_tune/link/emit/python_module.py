@@ -1,0 +1,283 @@
+"""The Python face of a library: module.cpp, which fills in the binding's tables, and the stub for type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_tune.link.emit.cpp_expressions import checked, is_plain
+from aot_tune.link.emit.dispatch import bound_dims
+from aot_tune.link.emit.signature import c_string, choices_text, scalar_type, shape_text
+from aot_tune.link.library_records import LibrarySpec, OperatorTable
+from aot_tune.spec import Operator, Scalar
+from aot_tune.spec.dtypes import DType, dtype
+
+__all__ = ["python_signature", "render_module", "render_stub"]
+
+_PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
+_CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
+_CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}
+_KINDS = {"f32": ("kF32", "f32"), "f64": ("kF64", "f64"), "i32": ("kI32", "i32"), "i64": ("kI64", "i64")}
+
+
+def python_signature(op: Operator, *, annotate: bool = False) -> str:
+    """The parameters of an operator's Python function: inputs by position, the rest by keyword."""
+
+    def note(kind: str) -> str:
+        return f": {kind}" if annotate else ""
+
+    equals = " = " if annotate else "="
+    required = [f"{t.name}{note('Tensor')}" for t in op.inputs if not t.optional]
+    optional = [f"{t.name}{note('Tensor | None')}{equals}None" for t in op.inputs if t.optional]
+    keyword = [
+        f"{s.name}{note(_scalar_note(s))}" + (f"{equals}{_default(s)}" if s.default is not None else "")
+        for s in op.scalars
+    ]
+    for attribute in op.attributes:
+        choices = ", ".join(f'"{c}"' for c in attribute.choices)
+        quote = '"' if annotate else "'"
+        default = f"{quote}{attribute.choices[0]}{quote}"
+        keyword.append(f"{attribute.name}{note(f'Literal[{choices}]')}{equals}{default}")
+    for output in op.outputs:
+        kind = "Tensor | bool | None" if output.optional else "Tensor | None"
+        keyword.append(f"{output.name}{note(kind)}{equals}None")
+    keyword.append(f"stream{note('Any')}{equals}None")
+    keyword.append(f"workspace{note('Tensor | None')}{equals}None")
+    return ", ".join([*required, *optional, "*", *keyword])
+
+
+def _default(scalar: Scalar, words: Mapping[str, str] = _PYTHON) -> str:
+    """A default as source; `words` are for what has no literal."""
+    value = scalar.default or 0
+    text = repr(float(value)) if scalar.dtype_name in ("f32", "f64") else str(int(value))
+    return words.get(text, text)
+
+
+def _scalar_note(scalar: Scalar) -> str:
+    return "float" if scalar.dtype_name in ("f32", "f64") else "int"
+
+
+def _doc(op: Operator) -> str:
+    lines = [op.documentation.strip() or op.name, ""]
+    for tensor in op.tensors:
+        what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
+        if not tensor.output:
+            lines.append(f"{tensor.name}: {what}" + (", may be left out." if tensor.optional else "."))
+        elif tensor.optional:
+            lines.append(f"{tensor.name}: {what}, written when passed; True makes a new one.")
+        else:
+            lines.append(f"{tensor.name}: {what}, made when not passed.")
+    lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
+    lines += [f"{s.name}: a number{', to be passed' if s.default is None else ''}." for s in op.scalars]
+    lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
+    lines += [
+        "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
+        "workspace: memory of the device for the call, any tensor; the library's own when not passed.",
+    ]
+    several = len(op.outputs) > 1
+    lines += ["", "Returns the output" + ("; a tuple when several are written." if several else ".")]
+    return "\n".join(lines)
+
+
+def render_module(spec: LibrarySpec) -> str:
+    """The text of module.cpp."""
+    parts = [_operator(spec, table) for table in spec.operators]
+    methods = "\n".join(f"    {_method(table.operator)}," for table in spec.operators)
+    operators = "\n".join(f"    kOperator_{table.operator.name}," for table in spec.operators)
+    return f"""\
+// The Python module {spec.face} of lib{spec.library}.so. Written by aot_tune.
+#include "call.h"
+#include "{spec.header}"
+
+namespace aot_tune::python {{
+namespace {{
+{"".join(parts)}
+constexpr Operator kOperators[] = {{
+{operators}
+}};
+
+}}  // namespace
+
+const Library kLibrary = {{"{spec.face}", kOperators, {len(spec.operators)}, {spec.prefix}_last_error,
+                          {spec.prefix}_manifest, {spec.prefix}_preload}};
+
+}}  // namespace aot_tune::python
+
+extern "C" __attribute__((visibility("default"))) PyObject* PyInit_{spec.face}(void) {{
+  using namespace aot_tune::python;
+  using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+  const auto method = [](Fast function) {{
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+  }};
+  static PyMethodDef methods[] = {{
+{methods}
+  }};
+  return make_module({c_string(_module_doc(spec))}, methods);
+}}
+"""
+
+
+def _module_doc(spec: LibrarySpec) -> str:
+    """What `help` begins with; it shows the functions themselves far below, behind the errors."""
+    operators = [table.operator for table in spec.operators]
+    calls = "\n".join(f"{op.name}({python_signature(op)})" for op in operators)
+    return (
+        f"Kernels chosen by measurement when this package was built: {', '.join(o.name for o in operators)}.\n\n{calls}"
+    )
+
+
+def _method(op: Operator) -> str:
+    doc = c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{_doc(op)}")
+    return f'{{"{op.name}", method(call_{op.name}), METH_FASTCALL | METH_KEYWORDS, {doc}}}'
+
+
+def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
+    op = table.operator
+    index = spec.operators.index(table)
+    passed = [f"t[{i}]" for i in range(len(op.tensors))]
+    passed += [f"s[{i}].{_KINDS[s.dtype_name][1]}" for i, s in enumerate(op.scalars)]
+    passed += [f"c[{i}]" for i in range(len(op.attributes))]
+    arguments = ", ".join(passed)
+    name = f"{spec.prefix}_{op.name}"
+    unnamed = "(void)s;\n    (void)c;"
+    return f"""
+// ---- {op.name} ----
+
+{_tables(op)}
+
+struct Functions_{op.name} {{
+  static int32_t call(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec) {{
+    {unnamed}
+    return {name}({arguments}, exec);
+  }}
+  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
+                         size_t size) {{
+    {unnamed}
+    return {name}_explain({arguments}, exec, buffer, size);
+  }}
+  static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {{
+    {unnamed}
+    return {name}_is_tuned({arguments}, tuned);
+  }}
+{_bind(op)}
+{_shape(op)}
+}};
+
+constexpr Operator kOperator_{op.name} = {_entry(op)};
+
+PyObject* call_{op.name}(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {{
+  return call<kOperator_{op.name}>(module, {index}, arguments, count, keywords);
+}}
+"""
+
+
+def _tables(op: Operator) -> str:
+    lines = []
+    for variable, choices in op.dtypes.items():
+        rows = ", ".join(f'{{"{d.name}", {_dtype(d)}}}' for d in map(dtype, choices))
+        lines.append(f"constexpr DTypeChoice kDTypes_{op.name}_{variable}[] = {{{rows}}};")
+    if op.dtypes:
+        rows = ", ".join(f'{{"{v}", kDTypes_{op.name}_{v}, {len(c)}}}' for v, c in op.dtypes.items())
+        lines.append(f"constexpr DTypeVariable kVariables_{op.name}[] = {{{rows}}};")
+    lines.append(f"constexpr TensorArgument kTensors_{op.name}[] = {{")
+    for t in op.tensors:
+        variable_index = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
+        element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
+        flags = f"{str(t.output).lower()}, {str(t.optional).lower()}"
+        lines.append(f'    {{"{t.name}", {_dtype(element)}, {t.rank}, {variable_index}, {flags}}},')
+    lines.append("};")
+    if op.scalars:
+        scalars = ", ".join(
+            f'{{"{s.name}", ScalarArgument::{_KINDS[s.dtype_name][0]}, {_scalar_value(s)}'
+            f"{', true' if s.default is None else ''}}}"
+            for s in op.scalars
+        )
+        lines.append(f"constexpr ScalarArgument kScalars_{op.name}[] = {{{scalars}}};")
+    for a in op.attributes:
+        names = ", ".join(c_string(c) for c in a.choices)
+        lines.append(f"constexpr const char* kChoices_{op.name}_{a.name}[] = {{{names}}};")
+    if op.attributes:
+        rows = ", ".join(f'{{"{a.name}", kChoices_{op.name}_{a.name}, {len(a.choices)}}}' for a in op.attributes)
+        lines.append(f"constexpr AttributeArgument kAttributes_{op.name}[] = {{{rows}}};")
+    if op.dims:
+        lines.append(f"constexpr const char* kDims_{op.name}[] = {{{', '.join(c_string(d) for d in op.dims)}}};")
+    return "\n".join(lines)
+
+
+def _dtype(element: DType) -> str:
+    return f"{{{c_string(element.numpy)}, {element.code}, {element.bits}}}"
+
+
+def _scalar_value(scalar: Scalar) -> str:
+    return f"{{static_cast<{scalar_type(scalar)}>({_default(scalar, _CPP)})}}"
+
+
+def _entry(op: Operator) -> str:
+    def table(stem: str, count: int) -> str:
+        return f"{stem}_{op.name}, {count}" if count else "nullptr, 0"
+
+    functions = ", ".join(f"Functions_{op.name}::{f}" for f in ("call", "explain", "is_tuned", "bind", "shape"))
+    tables = ", ".join(
+        (
+            table("kTensors", len(op.tensors)),
+            table("kScalars", len(op.scalars)),
+            table("kAttributes", len(op.attributes)),
+            table("kDims", len(op.dims)),
+            table("kVariables", len(op.dtypes)),
+        )
+    )
+    return f'{{"{op.name}", {tables}, {functions}}}'
+
+
+def _bind(op: Operator) -> str:
+    index = {t.name: i for i, t in enumerate(op.tensors)}
+    bound = bound_dims(op)
+    lines = ["  static bool bind(Tensors t, int64_t* dims) {"]
+    for tensor in dict.fromkeys(t for t, _ in bound.values()):
+        rank = op.tensor(tensor).rank
+        lines.append(f"    if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
+    for i, (tensor, axis) in enumerate(bound.values()):
+        lines.append(f"    dims[{i}] = t[{index[tensor]}]->shape[{axis}];")
+    return "\n".join([*lines, "    (void)t;", "    (void)dims;", "    return true;", "  }"])
+
+
+def _shape(op: Operator) -> str:
+    place = {d: i for i, d in enumerate(op.dims)}
+    lines = ["  static void shape(int tensor, const int64_t* dims, int64_t* extents) {", "    (void)dims;"]
+    if not all(is_plain(extent) for tensor in op.tensors for extent in tensor.shape):
+        lines.append("    bool undefined_ = false;")
+    lines.append("    switch (tensor) {")
+    for i, tensor in enumerate(op.tensors):
+        lines.append(f"      case {i}:")
+        for axis, extent in enumerate(tensor.shape):
+            value = checked(extent, lambda fact: f"dims[{place[fact]}]")
+            lines.append(f"        extents[{axis}] = {value};")
+            lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
+        lines.append("        break;")
+    return "\n".join([*lines, "      default:", "        break;", "    }", "  }"])
+
+
+def render_stub(spec: LibrarySpec) -> str:
+    """The module's .pyi."""
+    parts = [
+        f'"""Stub of the module {spec.face}. Written by aot_tune."""\n',
+        "from typing import Any, Literal\n",
+        "# Anything that DLPack reads: numpy.ndarray, torch.Tensor, ...",
+        "Tensor = Any\n",
+        "operators: tuple[str, ...]\n",
+        "class Error(Exception): ...",
+        "class ArgumentTypeError(Error, TypeError): ...",
+        "class ArgumentValueError(Error, ValueError): ...",
+        "class CallError(Error, RuntimeError): ...\n",
+    ]
+    for table in spec.operators:
+        op = table.operator
+        parts.append(f"def {op.name}({python_signature(op, annotate=True)}) -> Any:")
+        doc = _doc(op).replace("\\", "\\\\").replace('"""', "'''").splitlines()
+        parts += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:]), '    """', ""]
+    parts += [
+        "def is_tuned(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> bool: ...",
+        "def explain(operator: str, *tensors: Tensor, **tensors_or_dims: Any) -> dict[str, Any]: ...",
+        "def manifest() -> dict[str, Any]: ...",
+        "def preload(device: Any) -> None: ...",
+    ]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,180 @@
+"""What templates of CUDA C++ may call: as in C++, but everything is read from one struct that the kernel is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
+from aot_tune.spec import AddTensor
+from aot_tune.support.errors import RenderError
+
+__all__ = ["CudaFunctions"]
+
+_HEAD = f"""\
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+{TENSOR}
+"""
+
+_CONVERSIONS = """\
+__host__ __device__ inline float to_float(float x) { return x; }
+__host__ __device__ inline float to_float(__half x) { return __half2float(x); }
+__host__ __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T>
+__host__ __device__ inline T from_float(float x);
+template <>
+__host__ __device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__host__ __device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__host__ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+"""
+
+
+class CudaFunctions(CxxFunctions):
+    """Template functions of `.cu.j2` files. Values are float; `args` is a variable of the type `Arguments`."""
+
+    required = ("workspace", "launch", "preload")
+    _public = (
+        "prelude kernel_signature no_workspace pack dtype dtype_name itemsize dim size stride ptr address present attr "
+        "attr_value load store store_output apply_epilogue epilogue_functions activation unroll"
+    )
+    _activation_qualifiers = "__device__ inline"
+    _activations = "common/math.cuh.j2"
+
+    def prelude(self) -> str:
+        """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""
+        return self._hooks.open_once(
+            "prelude", lambda: f"{_HEAD}namespace {{\n\n{self._struct()}\n{_CONVERSIONS}}}  // namespace\n"
+        )
+
+    def _struct(self) -> str:
+        lines = [
+            "// The arguments of a call, as they are passed to kernels; an absent tensor is null.",
+            "struct Arguments {",
+        ]
+        lines += [f"  int64_t dim_{d};" for d in self._op.dims]
+        for tensor in self._op.tensors:
+            const = "" if tensor.output else "const "
+            lines += [
+                f"  {const}{tensor.dtype.cuda}* {tensor.name};",
+                f"  int64_t stride_{tensor.name}[{tensor.rank}];",
+            ]
+        lines += [f"  {scalar_type(s.dtype_name)} {s.name};" for s in self._op.scalars]
+        lines += [f"  int32_t {a.name};" for a in self._op.attributes]
+        return "\n".join([*lines, "};", ""])
+
+    def pack(self) -> str:
+        """The initialiser of `Arguments` from what `launch` or `workspace` is given."""
+        values = [super(CudaFunctions, self).dim(d) for d in self._op.dims]
+        for tensor in self._op.tensors:
+            const = "" if tensor.output else "const "
+            pointer = f"static_cast<{const}{tensor.dtype.cuda}*>({tensor.name}->data)"
+            strides = ", ".join(f"{tensor.name}->strides[{i}]" for i in range(tensor.rank))
+            if tensor.optional:
+                pointer = f"{tensor.name} != nullptr ? {pointer} : nullptr"
+                strides = ", ".join(
+                    f"{tensor.name} != nullptr ? {tensor.name}->strides[{i}] : 0" for i in range(tensor.rank)
+                )
+            values += [pointer, f"{{{strides}}}"]
+        values += [s.name for s in self._op.scalars] + [a.name for a in self._op.attributes]
+        return "{" + ", ".join(values) + "}"
+
+    def dtype(self, tensor: str) -> str:
+        """The C++ type of a tensor's elements."""
+        return self._tensor(tensor).dtype.cuda
+
+    def dtype_name(self, tensor: str) -> str:
+        """The name of a tensor's element type: f32, f16, bf16."""
+        return self._tensor(tensor).dtype.name
+
+    def itemsize(self, tensor: str) -> int:
+        """Bytes of one element of a tensor."""
+        return self._tensor(tensor).dtype.itemsize
+
+    def dim(self, name: str) -> str:
+        """The extent of a dim."""
+        super().dim(name)
+        return f"INT64_C({self._constants[name]})" if name in self._constants else f"args.dim_{name}"
+
+    def stride(self, tensor: str, axis: int) -> str:
+        """The stride of a tensor's axis in elements."""
+        self._axis(tensor, axis)
+        known = self._stride_constant(tensor, axis)
+        return f"args.stride_{tensor}[{axis}]" if known is None else f"INT64_C({known})"
+
+    def present(self, tensor: str) -> str:
+        """Whether an optional tensor was passed, as a C++ condition."""
+        known = super().present(tensor)
+        return f"(args.{tensor} != nullptr)" if known == f"({tensor} != nullptr)" else known
+
+    def attr(self, name: str) -> str:
+        """The index of an attribute's value."""
+        known = super().attr(name)
+        return f"args.{name}" if known == name else known
+
+    def unroll(self, count: int) -> str:
+        """Ask the compiler to unroll the loop that follows."""
+        return super().unroll(count).replace("GCC ", "")
+
+    def ptr(self, tensor: str) -> str:
+        """The typed data pointer of a tensor."""
+        return f"args.{self._tensor(tensor).name}"
+
+    def load(self, tensor: str, indices: Sequence[str], lanes: int = 1, count: str | None = None) -> str:
+        """The element at `indices` as a float."""
+        self._single(lanes, count)
+        return super().load(tensor, indices)
+
+    def store(self, tensor: str, indices: Sequence[str], value: str, lanes: int = 1, count: str | None = None) -> str:
+        """A statement that converts the float `value` and stores it at `indices`."""
+        self._single(lanes, count)
+        self._all_indices(tensor, indices)
+        declared = self._tensor(tensor)
+        if not declared.output:
+            raise self._is_input(tensor)
+        return f"*({self.address(tensor, indices)}) = from_float<{declared.dtype.cuda}>({value});"
+
+    def apply_epilogue(self, tensor: str, indices: Sequence[str], variable: str) -> str:
+        """A statement that takes the float `variable` through the operator's epilogue at `indices`, without a store."""
+        self._all_indices(tensor, indices)
+        epilogue = self._op.epilogue
+        steps = epilogue.steps if epilogue is not None and epilogue.output == tensor else ()
+
+        def fill() -> str:
+            lines = [f"float& aot_v = {variable};"]
+            for step in steps:
+                if isinstance(step, AddTensor):
+                    lines.append(self._add(step, indices, 1, None))
+                else:
+                    lines.append(self._activate(step.attribute))
+            return "{ " + " ".join([*lines, "(void)aot_v;"]) + " }"
+
+        return self._hooks.open("apply_epilogue", fill)
+
+    def activation(self, choice: str) -> str:
+        """The name of the function that an activation calls: an approximate one where the output hides its error."""
+        epilogue = self._op.epilogue
+        short = epilogue is not None and self.itemsize(epilogue.output) == 2
+        return f"{choice}_approximate" if short and choice != "relu" else choice
+
+    def _element(self, tensor: str, indices: Sequence[str]) -> str:
+        return f"to_float(*({self.address(tensor, indices)}))"
+
+    def _single(self, lanes: int, count: str | None) -> None:
+        if lanes != 1 or count is not None:
+            raise RenderError(
+                "CUDA templates load and store one element at a time",
+                fix="take address(...) and load a vector yourself",
+            )

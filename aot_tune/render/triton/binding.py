@@ -1,0 +1,172 @@
+"""What the parameters of a Triton function are passed: tensors, numbers of the call, of the target and of a config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from aot_tune.render.triton.recipe import of_data
+from aot_tune.spec import (
+    OPTIONS,
+    Buffer,
+    ConfigValue,
+    Descriptor,
+    DTypeOf,
+    Expr,
+    Inspection,
+    Kernel,
+    KernelArgument,
+    KernelParameter,
+    Operator,
+    TritonFunction,
+    dim,
+)
+from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.support.errors import SpecError, did_you_mean
+
+__all__ = ["Argument", "bind", "inspection_of", "resolved"]
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parameter of a function is in a candidate.
+
+    `kind` is pointer, integer, quotient, scalar, constant, descriptor, buffer, dtype or parameter (a config's). `expr`
+    is there for integers and for constexprs of the call or the target, `value` for constants, `tensor` also for dtypes;
+    `boolean` says that the expression of a constexpr gives True and False.
+    """
+
+    parameter: KernelParameter
+    kind: str
+    tensor: str = ""
+    expr: Expr | None = None
+    value: Any = None
+    descriptor: Descriptor | None = None
+    buffer: Buffer | None = None
+    boolean: bool = False
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+        return self.parameter.name
+
+
+def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspection]:
+    """The function of a kernel, with the launch options that its heuristics give, and what it declares for a target.
+
+    Raises:
+        SpecError: when it was not inspected for that target.
+    """
+    function = kernel.triton
+    assert function is not None
+    if target not in function.inspections:
+        raise SpecError(
+            f"kernel {kernel.name!r}: the Triton function {function.function!r} was not read for {target}",
+            fix="install Triton, and name the target in AOT_TUNE_TARGETS",
+        )
+    inspection = function.inspections[target]
+    given = {n: Expr.of(e) for n, e in inspection.heuristics.items() if n in OPTIONS and n not in function.options}
+    return (replace(function, options={**function.options, **given}) if given else function), inspection
+
+
+def resolved(kernel: Kernel, target: str) -> Kernel:
+    """The kernel with the space of its function's autotuner, where it has none of its own.
+
+    A generic kernel's is its first config.
+    """
+    if kernel.triton is None or kernel.parameters:
+        return kernel
+    _, inspection = inspection_of(kernel, target)
+    if not inspection.configs:
+        return kernel
+    listed: tuple[dict[str, ConfigValue], ...] = ()
+    for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
+        listed += (one,) if one not in listed else ()
+    listed = listed[:1] if kernel.generic else listed
+    return replace(kernel, listed=listed, order=listed)
+
+
+def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
+    """The function's parameters, each with what it is passed.
+
+    Raises:
+        SpecError: for a parameter that nothing is passed to, and for an argument that there is no parameter for.
+    """
+    function, inspection = inspection_of(kernel, target)
+    names = [p.name for p in inspection.parameters]
+    for name in (*function.arguments, *function.narrow):
+        if name not in names:
+            raise SpecError(
+                f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r} has no argument {name!r}",
+                fix=did_you_mean(name, names),
+            )
+    return tuple(_argument(operator, kernel, function, inspection, p) for p in inspection.parameters)
+
+
+def _argument(
+    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Inspection, p: KernelParameter
+) -> Argument:
+    if p.name in function.arguments:
+        return _given(operator, kernel, p, function.arguments[p.name])
+    if p.name in inspection.heuristics:
+        boolean = p.constexpr and p.name in inspection.booleans
+        expr = Expr.of(inspection.heuristics[p.name])
+        return Argument(parameter=p, kind="integer", expr=expr, boolean=boolean)
+    if p.name in _config_names(kernel, inspection):
+        return Argument(parameter=p, kind="parameter")
+    if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
+        return _given(operator, kernel, p, p.name)
+    known = {**{d: dim(d) for d in operator.dims}, **function.options}  # the JIT passes an option to both
+    if p.name in known:
+        return _given(operator, kernel, p, known[p.name])
+    if p.has_default:  # a text is no name of a tensor there
+        default = of_data(p.default)
+        text = Argument(parameter=p, kind="constant", value=default)
+        return text if isinstance(default, str) else _given(operator, kernel, p, default)
+    raise SpecError(
+        f"operator {operator.name!r}: kernel {kernel.name!r}: nothing is passed as argument {p.name!r} of "
+        f"{function.function!r}",
+        why="it has no default, is no parameter of a config, and no tensor, scalar or dim has its name",
+        fix=f"add {p.name!r} to the arguments of TritonFunction",
+    )
+
+
+def _config_names(kernel: Kernel, inspection: Inspection) -> set[str]:
+    return {p.name for p in kernel.parameters} or {name for config in inspection.configs for name in config}
+
+
+def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:
+    where = f"operator {operator.name!r}: kernel {kernel.name!r}: argument {p.name!r}"
+    tensors = [t.name for t in operator.tensors]
+    if isinstance(given, (Buffer, Descriptor, DTypeOf)):
+        return _declared(where, tensors, p, given)
+    if isinstance(given, str) and p.constexpr and given in {s.name for s in operator.scalars}:
+        raise SpecError(
+            f"{where} is a constexpr, but {given!r} is a scalar",
+            why="a constant is compiled in, a scalar is known only at a call",
+            fix="pass a constant, or have the function take it as an ordinary argument",
+        )
+    if isinstance(given, str) and given in tensors:
+        return Argument(parameter=p, kind="pointer", tensor=given)
+    if isinstance(given, str) and not p.constexpr:
+        scalars = [s.name for s in operator.scalars]
+        if given not in scalars:
+            known = [*tensors, *scalars]
+            raise SpecError(f"{where}: {given!r} is no tensor or scalar", fix=did_you_mean(given, known))
+        return Argument(parameter=p, kind="scalar", value=given)
+    if isinstance(given, Expr):
+        return Argument(parameter=p, kind="integer", expr=given)
+    if isinstance(given, int) and not isinstance(given, bool) and not p.constexpr:
+        return Argument(parameter=p, kind="integer", expr=Expr("const", value=given))
+    return Argument(parameter=p, kind="quotient" if isinstance(given, (Ratio, Root)) else "constant", value=given)
+
+
+def _declared(where: str, tensors: list[str], p: KernelParameter, given: Buffer | Descriptor | DTypeOf) -> Argument:
+    if isinstance(given, Buffer):
+        return Argument(parameter=p, kind="buffer", buffer=given)
+    if given.tensor not in tensors:
+        raise SpecError(f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, tensors))
+    if isinstance(given, DTypeOf):
+        return Argument(parameter=p, kind="dtype", tensor=given.tensor)
+    return Argument(parameter=p, kind="descriptor", tensor=given.tensor, descriptor=given)

@@ -1,0 +1,112 @@
+"""Which variants to keep: the fewest whose regret over the workload stays under a limit, within a byte budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from aot_tune.select.selection_records import Costs
+
+__all__ = ["choose_variants", "log_regret"]
+
+
+def log_regret(costs: Mapping[str, float], kept: set[str] | frozenset[str]) -> float:
+    """log(best time with `kept` / best time); infinite when none of `kept` serves the problem."""
+    best = min(costs.values())
+    mine = min((t for c, t in costs.items() if c in kept), default=math.inf)
+    return math.log(mine / best)
+
+
+def choose_variants(
+    costs: Costs,
+    *,
+    limit: float,
+    times: Costs | None = None,
+    sizes: Mapping[str, int] | None = None,
+    byte_budget: int | None = None,
+) -> list[str]:
+    """Candidate ids to keep, in the order in which they pay off.
+
+    Greedy: add the candidate that removes most regret until the geometric mean is within `limit` of the best and no
+    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what `times`
+    say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on the
+    order of the input.
+
+    Args:
+        costs: times in ns; problems without any are ignored.
+        limit: allowed mean regret, such as 0.01.
+        times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
+        sizes: bytes of each candidate's object.
+        byte_budget: bytes that the kept objects may take together; None is no limit.
+    """
+    rows = {p: c for p, c in costs.items() if c}
+    kept: list[str] = []
+    state, pace = _State(rows), _paces(times or rows)
+    while rows and not _good_enough(state.regrets, limit):
+        affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
+        best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
+        if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
+            break
+        kept.append(best)
+        state.add(best)
+    for candidate in list(kept):
+        rest = [c for c in kept if c != candidate]
+        if rest and _good_enough(_State(rows, rest).regrets, limit):
+            kept = rest
+    return kept
+
+
+class _State:
+    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem."""
+
+    def __init__(self, rows: Costs, kept: Sequence[str] = ()) -> None:
+        self.by: dict[str, dict[str, float]] = {}
+        for problem, row in rows.items():
+            best = min(row.values())
+            for candidate, time in row.items():
+                self.by.setdefault(candidate, {})[problem] = math.log(time / best)
+        self.regrets = dict.fromkeys(rows, math.inf)
+        self._total = self.total()
+        for candidate in kept:
+            self.add(candidate)
+
+    def add(self, candidate: str) -> None:
+        """Keep a candidate too."""
+        for problem, regret in self.by[candidate].items():
+            self.regrets[problem] = min(self.regrets[problem], regret)
+        self._total = self.total()
+
+    def total(self) -> tuple[int, float]:
+        """Problems that nothing serves, and the summed regret of the others."""
+        served = [r for r in self.regrets.values() if not math.isinf(r)]
+        return len(self.regrets) - len(served), math.fsum(served)
+
+    def after(self, candidate: str) -> tuple[int, float]:
+        """The total if a candidate were kept too."""
+        unserved, total = self._total
+        for problem, regret in self.by[candidate].items():
+            now = self.regrets[problem]
+            if math.isinf(now):
+                unserved, total = unserved - 1, total + regret
+            elif regret < now:
+                total += regret - now
+        return unserved, round(total, 12)
+
+
+def _paces(times: Costs) -> dict[str, float]:
+    """Mean of log(time / best time) of each candidate over the problems that it was timed on."""
+    logs: dict[str, list[float]] = {}
+    for row in times.values():
+        best = min(row.values(), default=math.inf)
+        for candidate, time in row.items():
+            logs.setdefault(candidate, []).append(math.log(time / best))
+    return {candidate: round(math.fsum(values) / len(values), 12) for candidate, values in logs.items()}
+
+
+def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:
+    values = regrets.values()
+    return sum(values) / len(values) <= math.log1p(limit) and max(values) <= math.log1p(3 * limit)
+
+
+def _fits(kept: list[str], sizes: Mapping[str, int] | None, budget: int | None) -> bool:
+    return budget is None or sum((sizes or {}).get(c, 0) for c in kept) <= budget

@@ -1,0 +1,364 @@
+"""Whole-operator checks: names that do not resolve, dims that nothing binds, kernels that contradict each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from aot_tune.spec.dtypes import DTYPES, dtype
+from aot_tune.spec.epilogue import AddTensor
+from aot_tune.spec.expr import Expr, all_of
+from aot_tune.spec.generators import ROWWISE, Generator, IntegerSums, check_values
+from aot_tune.spec.names import check_identifier
+from aot_tune.spec.operator_fields import OperatorFields
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.tensors import Tensor
+from aot_tune.support.errors import SpecError, did_you_mean
+
+__all__ = ["check_operator", "check_problem", "check_unique_operators"]
+
+# What a library and its Python module have beside their operators, and the functions that belong to each of these.
+_TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators")
+_ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
+_SUFFIXES = ("_workspace", "_explain", "_is_tuned")
+
+
+def check_operator(op: OperatorFields) -> None:
+    """Check one operator.
+
+    Raises:
+        SpecError: naming the operator, the offending value and the remedy.
+    """
+    where = f"operator {op.name!r}"
+    _check_names(op, where)
+    _check_dtypes(op, where)
+    _check_dims(op, where)
+    _check_inputs(op, where)
+    _check_exact(op, where)
+    _check_epilogue(op, where)
+    _check_kernels(op, where)
+    by_family = op.workload if isinstance(op.workload, Mapping) else {"": op.workload}
+    if not any(by_family.values()):
+        raise SpecError(f"{where}: its workload is empty", fix="list at least one problem worth tuning")
+    for family, problems in by_family.items():
+        _check_problems(op, f"workload for {family}" if family else "workload", problems)
+    _check_problems(op, "checks", op.checks)
+    if not isinstance(op.tolerance, (int, float)) or not 0 < op.tolerance < math.inf:
+        raise SpecError(f"{where}: tolerance {op.tolerance!r} is not a positive number", fix="leave it out for 4.0")
+    if not callable(op.reference):
+        raise SpecError(
+            f"{where}: reference {str(op.reference)[:80]!r} is not a function", fix="write def reference(xp, call): ..."
+        )
+
+
+def check_unique_operators(names: Iterable[str]) -> None:
+    """Raise SpecError when a library would hold two operators of one name, or two functions."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SpecError(
+                f"operator {name!r} is declared twice",
+                why="an operator's name is its C function",
+                fix="rename one, or leave one of the two folders out",
+            )
+        seen.add(name)
+    for name in sorted(seen):
+        for suffix in _SUFFIXES:
+            if name + suffix in seen:
+                raise SpecError(
+                    f"operator {name + suffix!r} has the name of a function of operator {name!r}", fix="rename one"
+                )
+
+
+def _check_names(op: OperatorFields, where: str) -> None:
+    if op.name in _TAKEN + _ERRORS:
+        raise SpecError(
+            f"{where} has a reserved name", why="every library has something of that name", fix="choose another name"
+        )
+    seen: dict[str, str] = {}
+    arguments = [(t.name, "tensor") for t in op.tensors]
+    arguments += [(s.name, "scalar") for s in op.scalars] + [(a.name, "attribute") for a in op.attributes]
+    for name, kind in arguments:
+        if name in seen:
+            raise SpecError(f"{where}: {kind} {name!r} has the name of a {seen[name]}", fix="rename one")
+        seen[name] = kind
+    constants: dict[str, str] = {}
+    for attribute in op.attributes:
+        for choice in attribute.choices:
+            constant, text = f"{attribute.name}_{choice}".upper(), f"{attribute.name}={choice}"
+            if constant in constants:
+                raise SpecError(
+                    f"{where}: {text!r} and {constants[constant]!r} have one name in C, which ends in _{constant}",
+                    fix="rename a choice",
+                )
+            constants[constant] = text
+    if not any(t.output and not t.optional for t in op.tensors):
+        raise SpecError(f"{where} has no output that is always written", fix="declare Tensor(..., output=True)")
+
+
+def _check_dtypes(op: OperatorFields, where: str) -> None:
+    for variable, choices in op.dtypes.items():
+        check_identifier(variable, f"{where}: dtype variable")
+        if variable in op.dims or not choices or len(set(choices)) != len(choices):
+            raise SpecError(
+                f"{where}: dtype variable {variable!r} is a dim's name, has no choices or lists one twice: {choices}",
+                fix='write dtypes={"T": ("f32", "bf16")}',
+            )
+        for choice in choices:
+            dtype(choice, f"{where}: dtype variable {variable!r}")
+        bound = [t for t in op.inputs if t.dtype_name == variable and not t.optional]
+        if not bound:
+            raise SpecError(
+                f"{where}: dtype variable {variable!r} is bound by no tensor",
+                why="a call learns it from an input that is always passed",
+                fix=f"give an input the dtype {variable}, or remove the variable",
+            )
+    for tensor in op.tensors:
+        if tensor.dtype_name not in DTYPES and tensor.dtype_name not in op.dtypes:
+            raise SpecError(
+                f"{where}: tensor {tensor.name!r}: unknown dtype {tensor.dtype_name!r}",
+                fix=did_you_mean(tensor.dtype_name, [*DTYPES, *op.dtypes]),
+            )
+    for kernel in op.kernels:
+        for variable, choices in kernel.dtypes.items():
+            for choice in choices:
+                if choice not in op.dtypes.get(variable, ()):
+                    raise SpecError(
+                        f"{where}: kernel {kernel.name!r}: {variable}={choice!r} is no dtype of the operator",
+                        fix=did_you_mean(choice, op.dtypes.get(variable, op.dtypes)),
+                    )
+
+
+def _check_dims(op: OperatorFields, where: str) -> None:
+    for name in op.dims:
+        check_identifier(name, f"{where}: dim")
+    bound = {
+        next(iter(s.facts()))
+        for t in op.tensors
+        if not t.output and not t.optional
+        for s in t.shape
+        if s.kind == "fact"
+    }
+    for name in op.dims:
+        if name not in bound:
+            raise SpecError(
+                f"{where}: dim {name!r} is bound by no tensor",
+                why="a call learns each dim from the shape of an input that is always passed",
+                fix=f"give an input an axis of extent {name} (not {name} + 1: make that the dim), or remove the dim",
+            )
+    for tensor in op.tensors:
+        for extent in tensor.shape:
+            _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
+    for expr, what in ((op.flops, "flops"), *((e, "legal") for e in op.legal)):
+        _check_facts(expr, _call_facts(op), f"{where}: {what}")
+
+
+def _check_inputs(op: OperatorFields, where: str) -> None:
+    for tensor in op.inputs:
+        for name in op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)):
+            place = f"{where}: values of tensor {tensor.name!r}"
+            check_values(tensor.values, dtype(name), op.dims, place)
+
+
+def _check_exact(op: OperatorFields, where: str) -> None:
+    if not isinstance(op.deterministic, bool):
+        raise SpecError(f"{where}: deterministic {op.deterministic!r} is no boolean", fix="write True or False")
+    if op.exact is None:
+        return
+    if not isinstance(op.exact, IntegerSums) or not all(isinstance(e, Expr) for e in op.exact.requires):
+        raise SpecError(
+            f"{where}: exact is no IntegerSums, or what that requires is no expression",
+            fix='write exact=IntegerSums(K, thinned="b"), with requires=(attribute("activation") == 0,)',
+        )
+    thinned = next((t for t in op.inputs if t.name == op.exact.thinned), None)
+    if thinned is None or not _may_be_thinned(thinned):
+        raise SpecError(
+            f"{where}: exact thins {op.exact.thinned!r} out, which is no input of normal or uniform values that is "
+            "always present",
+            why="elements of a factor of each product are set to 0 where a sum has too many terms",
+            fix=did_you_mean(op.exact.thinned, [t.name for t in op.inputs if _may_be_thinned(t)]),
+        )
+    _check_facts(op.exact.terms, set(op.dims), f"{where}: exact: terms")
+    for expr in op.exact.requires:
+        _check_facts(expr, _call_facts(op), f"{where}: exact: requires")
+
+
+def _may_be_thinned(tensor: Tensor) -> bool:
+    return not tensor.optional and isinstance(tensor.values, Generator)
+
+
+def _check_facts(expr: Expr, known: set[str], place: str) -> None:
+    for fact in sorted(expr.facts()):
+        if fact not in known:
+            raise SpecError(f"{place} uses {fact!r}, which is not bound", fix=did_you_mean(fact, known))
+
+
+def _call_facts(op: OperatorFields) -> set[str]:
+    facts = set(op.dims) | {f"attribute.{a.name}" for a in op.attributes} | {f"dtype.{v}" for v in op.dtypes}
+    for tensor in op.tensors:
+        facts |= {f"present.{tensor.name}", f"alignment.{tensor.name}"}
+        facts |= {f"stride.{tensor.name}.{i}" for i in range(tensor.rank)}
+    return facts
+
+
+def _check_epilogue(op: OperatorFields, where: str) -> None:
+    if op.epilogue is None:
+        return
+    tensors = {t.name: t for t in op.tensors}
+    output = tensors.get(op.epilogue.output)
+    if output is None or not output.output:
+        raise SpecError(f"{where}: its epilogue writes {op.epilogue.output!r}, which is not an output")
+    for step in op.epilogue.steps:
+        if isinstance(step, AddTensor):
+            added = tensors.get(step.tensor)
+            if added is None or added.output:
+                raise SpecError(
+                    f"{where}: its epilogue adds {step.tensor!r}, which is not an input",
+                    fix=did_you_mean(step.tensor, [t.name for t in op.tensors if not t.output]),
+                )
+            if len(step.axes) != added.rank or any(a >= output.rank for a in step.axes):
+                raise SpecError(f"{where}: epilogue axes {step.axes} do not fit tensor {step.tensor!r}")
+        elif step.attribute not in {a.name for a in op.attributes}:
+            raise SpecError(
+                f"{where}: its epilogue uses the unknown attribute {step.attribute!r}",
+                fix=did_you_mean(step.attribute, [a.name for a in op.attributes]),
+            )
+
+
+def _check_kernels(op: OperatorFields, where: str) -> None:
+    names = [k.name for k in op.kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"{where} declares kernel {name!r} twice", fix="rename one")
+    generic = [k for k in op.kernels if k.generic]
+    if not generic or len({k.backend for k in generic}) != len(generic):
+        raise SpecError(
+            f"{where} has {len(generic)} generic kernels: {[k.name for k in generic]}",
+            why="one variant must answer every legal call",
+            fix="mark exactly one kernel of each backend with generic=True",
+        )
+    known = _call_facts(op)
+    arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
+    for kernel in op.kernels:
+        for expr in (*kernel.requires, *kernel.worthwhile):
+            if not isinstance(expr, Expr):
+                raise SpecError(
+                    f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
+                    fix='compare facts of the call, such as stride("x", 1) == 1',
+                )
+            _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
+        for pinned in kernel.pins.values():
+            for name in pinned:
+                if name not in op.dims:
+                    raise SpecError(
+                        f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}",
+                        fix=did_you_mean(name, op.dims),
+                    )
+        for parameter in kernel.parameters:
+            if parameter.name in arguments:
+                raise SpecError(
+                    f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
+                    fix="rename the parameter; capitals are usual",
+                )
+
+
+def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]) -> None:
+    """Check the problems of a list, each and together, and what flops and kernels ask of them."""
+    where = f"operator {op.name!r}: its {listed}"
+    seen: list[Problem] = []
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise SpecError(f"{where} holds {str(problem)[:80]!r}, not a problem", fix="write problem(DIM=..., ...)")
+        if problem in seen:
+            raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
+        seen.append(problem)
+        check_problem(op, problem)
+        _check_values(op, problem)
+        if listed.startswith("workload"):
+            _check_work(op, problem, where)
+
+
+def _check_work(op: OperatorFields, problem: Problem, where: str) -> None:
+    present = [t for t in op.outputs if op.is_present(problem, t)]
+    if not any(math.prod(op.shape(problem, t)) for t in present):
+        raise SpecError(
+            f"{where} lists problem '{problem.id}', on which there is nothing to compute",
+            why="no output has elements there, and such a call returns at once",
+            fix="leave it out",
+        )
+
+
+def _check_values(op: OperatorFields, problem: Problem) -> None:
+    """Evaluate everything that is asked of a problem, in the order in which tuning does."""
+    place = "a shape"
+    try:
+        facts = op.facts(problem)
+        place = "legal"
+        for condition in op.legal:
+            if not condition.evaluate(facts):
+                raise SpecError(f"{condition.key()} does not hold", fix="change the problem, or what is legal")
+        place = "flops"
+        op.flops.evaluate(facts)
+        for kernel in op.kernels:
+            place = f"kernel {kernel.name!r}: requires or worthwhile"
+            all_of((*kernel.requires, *kernel.worthwhile), facts)
+    except SpecError as error:
+        raise SpecError(
+            f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
+            fix=error.fix or "write maximum(..., 1) for a divisor that may be 0, or leave the problem out",
+        ) from error
+
+
+def check_problem(op: OperatorFields, problem: Problem) -> None:
+    """Check that a problem states every dim of the operator and nothing it does not have.
+
+    Raises:
+        SpecError: naming the problem and the offending value.
+    """
+    where = f"operator {op.name!r}: problem '{problem.id}'"
+    strange = "".join(f" in place of {n}" for n in problem.dims if n not in op.dims)
+    for name in op.dims:
+        if name not in problem.dims:
+            raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...{strange}")
+    for name in problem.dims:
+        if name not in op.dims:
+            raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
+    for variable, name in problem.dtypes.items():
+        if name not in op.dtypes.get(variable, ()):
+            raise SpecError(
+                f"{where}: {variable}={name!r} is no dtype of the operator",
+                fix=did_you_mean(name, op.dtypes.get(variable, op.dtypes)),
+            )
+    _check_problem_tensors(op, problem, where)
+    choices = {a.name: a.choices for a in op.attributes}
+    for name, value in problem.attributes.items():
+        if name not in choices:
+            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
+        if value not in choices[name]:
+            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))
+
+
+def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> None:
+    tensors = {t.name: t for t in op.tensors}
+    for name in (*problem.order, *problem.strides, *problem.present, *problem.alignment):
+        if name not in tensors:
+            raise SpecError(f"{where}: unknown tensor {name!r}", fix=did_you_mean(name, tensors))
+    for name in problem.present:
+        if not tensors[name].optional:
+            raise SpecError(f"{where}: {name!r} is always present", fix="list only optional tensors")
+    for name, order in problem.order.items():
+        if sorted(order) != list(range(tensors[name].rank)):
+            raise SpecError(f"{where}: order {order} of {name!r} is not a permutation of its axes")
+    for name, strides in problem.strides.items():
+        if len(strides) != tensors[name].rank:
+            raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
+        if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
+            raise SpecError(
+                f"{where}: {name!r} has stride 0 on its last axis",
+                why=f"all elements of a row are one: no {type(tensors[name].values).__name__}",
+                fix="give that axis another stride",
+            )
+    for name, alignment in problem.alignment.items():
+        size = op.dtype(problem, tensors[name]).itemsize
+        if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
+            raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")

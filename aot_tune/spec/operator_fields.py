@@ -1,0 +1,236 @@
+"""The fields of an operator, and what follows from them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from aot_tune.spec.dtypes import DType, dtype
+from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
+from aot_tune.spec.expr import Expr, as_expr
+from aot_tune.spec.generators import IntegerSums
+from aot_tune.spec.kernel import Kernel
+from aot_tune.spec.names import check_identifier, check_several
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.strides import canonical_strides, row_major
+from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+from aot_tune.support.errors import SpecError, did_you_mean
+
+__all__ = ["Baseline", "Call", "OperatorFields"]
+
+T = TypeVar("T", bound="OperatorFields")
+
+Call = SimpleNamespace
+"""The arguments of one call by name: arrays (None when absent), scalars as floats, attributes as strings."""
+
+
+@functools.cache
+def _facts_of(tensor: str, rank: int) -> tuple[str, str, tuple[str, ...]]:
+    """The names of the facts about a tensor: presence, alignment, strides."""
+    return f"present.{tensor}", f"alignment.{tensor}", tuple(f"stride.{tensor}.{i}" for i in range(rank))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What users would call otherwise.
+
+    `prepare(xp_module, call)` gets the imported module named by `requires` and the call's arrays of that framework
+    (outputs allocated) and returns a function of no arguments that computes into the outputs.
+    """
+
+    name: str
+    requires: str
+    prepare: Callable[[Any, Call], Callable[[], object]]
+    supports: Callable[[Problem], bool] = lambda _problem: True
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorFields:
+    """What an operator consists of, see `Operator`; unchecked as a whole."""
+
+    name: str
+    dims: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    reference: Callable[[Any, Call], Mapping[str, Any]]
+    flops: Expr
+    workload: tuple[Problem, ...] | Mapping[str, tuple[Problem, ...]]
+    kernels: tuple[Kernel, ...]
+    scalars: tuple[Scalar, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    epilogue: Epilogue | None = None
+    checks: tuple[Problem, ...] = ()
+    tolerance: float = 4.0
+    legal: tuple[Expr, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    exact: IntegerSums | None = None
+    deterministic: bool = False
+    documentation: str = ""
+    folder: str = field(default="", compare=False)
+    _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _concrete: dict[tuple[str, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "operator")
+        self._check_tuples()
+        object.__setattr__(self, "flops", as_expr(self.flops, f"operator {self.name!r}: flops"))
+        self._check()
+        self._by_name.update({t.name: t for t in self.tensors})
+        given = self.workload if isinstance(self.workload, Mapping) else {"": self.workload}
+        self._workloads.update({f: tuple(self._without_defaults(p) for p in ps) for f, ps in given.items()})
+        object.__setattr__(self, "checks", tuple(self._without_defaults(p) for p in self.checks))
+
+    def _check(self) -> None:
+        """Raise for what contradicts itself; there is nothing of that here."""
+
+    def _check_tuples(self) -> None:
+        where = f"operator {self.name!r}"
+        for name in ("dims", "tensors", "kernels", "scalars", "attributes", "checks", "legal", "baselines"):
+            check_several(getattr(self, name), f"{where}: {name}")
+        for problems in self.workload.values() if isinstance(self.workload, Mapping) else [self.workload]:
+            check_several(problems, f"{where}: workload")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Tensors that are read, in order."""
+        return tuple(t for t in self.tensors if not t.output)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Tensors that are written, in order."""
+        return tuple(t for t in self.tensors if t.output)
+
+    @property
+    def generics(self) -> tuple[Kernel, ...]:
+        """The kernels that accept every legal call, one per backend that has one."""
+        return tuple(k for k in self.kernels if k.generic)
+
+    def workload_for(self, family: str) -> tuple[Problem, ...]:
+        """Problems worth tuning on a family of devices."""
+        return self._workloads.get(family, self._workloads.get("", ()))
+
+    def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
+        """The dtypes that a kernel has candidates for: one dict of variable to dtype each."""
+        values = [kernel.dtypes.get(v, choices) for v, choices in self.dtypes.items()]
+        return [dict(zip(self.dtypes, row, strict=True)) for row in itertools.product(*values)]
+
+    def concrete(self: T, dtypes: Mapping[str, str]) -> T:
+        """The operator with a dtype in place of each variable; a variable that is not given has its default."""
+        chosen = {v: dtypes.get(v, choices[0]) for v, choices in self.dtypes.items()}
+        key = tuple(chosen.values())
+        if key not in self._concrete:
+            one = copy.copy(self)
+            tensors = tuple(t.with_dtype(chosen[t.dtype_name]) if t.dtype_name in chosen else t for t in self.tensors)
+            object.__setattr__(one, "tensors", tensors)
+            object.__setattr__(one, "_by_name", {t.name: t for t in tensors})
+            object.__setattr__(one, "_concrete", {})
+            self._concrete[key] = one
+        return cast(T, self._concrete[key])
+
+    def dtype(self, problem: Problem, tensor: Tensor) -> DType:
+        """The element type of a tensor on a problem."""
+        choices = self.dtypes.get(tensor.dtype_name)
+        return dtype(tensor.dtype_name if choices is None else problem.dtypes.get(tensor.dtype_name, choices[0]))
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            SpecError: when there is none.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise SpecError(
+                f"operator {self.name!r} has no tensor {name!r}", fix=did_you_mean(name, self._by_name)
+            ) from None
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name.
+
+        Raises:
+            SpecError: when there is none.
+        """
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        raise SpecError(
+            f"operator {self.name!r} has no kernel {name!r}", fix=did_you_mean(name, [k.name for k in self.kernels])
+        )
+
+    def is_present(self, problem: Problem, tensor: Tensor) -> bool:
+        """Whether the problem passes the tensor."""
+        return not tensor.optional or tensor.name in problem.present
+
+    def shape(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Extents of a tensor's axes."""
+        return tuple([s.evaluate(problem.dims) for s in tensor.shape])
+
+    def strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Strides of a tensor's axes, in elements."""
+        if tensor.name in problem.strides:
+            return problem.strides[tensor.name]
+        shape = self.shape(problem, tensor)
+        return row_major(shape, problem.order.get(tensor.name))
+
+    def canonical_strides(self, problem: Problem, tensor: Tensor) -> tuple[int, ...]:
+        """Strides of a tensor's axes as predicates see them; an absent tensor counts as row-major."""
+        shape = self.shape(problem, tensor)
+        given = problem.strides.get(tensor.name)
+        return canonical_strides(shape, row_major(shape, problem.order.get(tensor.name)) if given is None else given)
+
+    def facts(self, problem: Problem) -> dict[str, int]:
+        """Everything that predicates may ask of a call, as dispatch sees it; an absent tensor counts as row-major."""
+        facts = dict(problem.dims)
+        for tensor in self.tensors:
+            present, alignment, axes = _facts_of(tensor.name, tensor.rank)
+            facts[present] = int(self.is_present(problem, tensor))
+            facts[alignment] = problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
+            facts.update(zip(axes, self.canonical_strides(problem, tensor), strict=True))
+        for attribute in self.attributes:
+            value = problem.attributes.get(attribute.name, attribute.choices[0])
+            facts[f"attribute.{attribute.name}"] = attribute.choices.index(value)
+        for variable, choices in self.dtypes.items():
+            facts[f"dtype.{variable}"] = choices.index(problem.dtypes.get(variable, choices[0]))
+        return facts
+
+    def without_epilogue(self, problem: Problem) -> Problem:
+        """The problem without what the epilogue adds or applies; itself where there is nothing of it."""
+        steps = self.epilogue.steps if self.epilogue is not None else ()
+        gone = {s.tensor for s in steps if isinstance(s, AddTensor)}.intersection(problem.present)
+        applied = {s.attribute for s in steps if isinstance(s, Activate)}
+        applied = {a.name for a in self.attributes if a.name in applied and a.choices[0] == "none"}
+        if not gone and not applied.intersection(problem.attributes):
+            return problem
+        return msgspec.structs.replace(
+            problem,
+            present=tuple(t for t in problem.present if t not in gone),
+            attributes={a: v for a, v in problem.attributes.items() if a not in applied},
+            order={t: v for t, v in problem.order.items() if t not in gone},
+            strides={t: v for t, v in problem.strides.items() if t not in gone},
+            alignment={t: v for t, v in problem.alignment.items() if t not in gone},
+        )
+
+    def compulsory_bytes(self, problem: Problem) -> int:
+        """Bytes of a call that must cross the memory bus once: every present tensor, read or written."""
+        total = 0
+        for tensor in self.tensors:
+            if self.is_present(problem, tensor):
+                count = 1
+                for extent in self.shape(problem, tensor):
+                    count *= extent
+                total += count * self.dtype(problem, tensor).itemsize
+        return total
+
+    def _without_defaults(self, problem: Problem) -> Problem:
+        """The problem without dtypes that are the defaults anyway, so that equal problems are equal data."""
+        stated = {v: d for v, d in problem.dtypes.items() if d != self.dtypes[v][0]}
+        return msgspec.structs.replace(problem, dtypes=stated) if stated != problem.dtypes else problem

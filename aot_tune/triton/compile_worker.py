@@ -1,0 +1,201 @@
+"""A process that compiles Triton functions for one target.
+
+    python -m aot_tune.triton.compile_worker <target> <root>...
+
+Requests and replies are lines of JSON on its standard input and output; it ends with its input. What Triton, its
+tools and the modules of kernels print goes to the file `worker.log` of its folder, and from there into the reply.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+import msgspec
+
+from aot_tune.render.triton.recipe import Recipe
+from aot_tune.support.errors import AotTuneError
+from aot_tune.support.ptxas_report import kernel_resources
+from aot_tune.triton.absent_devices import DeviceFacts, device_of, target_of
+from aot_tune.triton.installed import find_triton
+from aot_tune.triton.load_function import load
+from aot_tune.triton.standins import stand_in
+from aot_tune.triton.triton_messages import CompileReply, CompileRequest, DescriptorMap, Fault, Hello, Image
+
+__all__ = ["main"]
+
+_KEPT = 32 << 10
+_VARIABLES = ("TRITON_", "AMDGCN_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_")
+_DIAGNOSTIC = re.compile(r"^(?:loc\(.*?\)|[^\s:]+:\d+:\d+|<unknown>:0): (error: .*)$", re.MULTILINE)
+
+_WIDTH = re.compile(r"\b(?:32|64)[ -]bit\b|\bu?int64\b|\bi64\b")
+
+
+class _StaleError(Exception):
+    """What the process has loaded is not what a fresh one would compile from."""
+
+
+class _Worker:
+    def __init__(self, target: str, roots: list[str]) -> None:
+        from aot_tune.triton import interface
+
+        self._interface = interface
+        self._device: DeviceFacts = device_of(target)
+        self._virtual = target_of(target)[1]
+        self._roots = roots
+        self._functions: dict[str, Any] = {}
+        self._changed_by = ""  # the place of functions whose import has set variables of Triton
+        interface.fake_driver(self._device)
+        stand_in(self._device)
+
+    def version(self) -> str:
+        return str(self._interface.VERSION)
+
+    def compile(self, request: CompileRequest) -> CompileReply:
+        """Compile one recipe; nothing that it does ends the process."""
+        recipe = request.recipe
+        try:
+            jit = self._function(recipe.function)
+            if self._interface.reached(jit).digest != recipe.digest:
+                # what was read and what would be compiled are not the same: the next build reads it again
+                raise _StaleError(f"{recipe.function} has changed since it was read")
+            made = self._interface.compile_function(jit, recipe, self._device, self._virtual)
+            with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
+                file.write(made.image)
+            return CompileReply(image=_image(recipe.signature, made), log=made.printed[-_KEPT:])
+        except _StaleError as error:
+            return CompileReply(error=f"error: {error}", lasting=False, stale=True)
+        except self._interface.CompileError as error:
+            return CompileReply(error=_with_hint(str(error), recipe, jit), lasting=error.lasting)
+        except AotTuneError as error:
+            return CompileReply(error=f"error: {error.what}", log=str(error))
+        except (MemoryError, OSError) as error:
+            return CompileReply(error=f"error: {type(error).__name__}: {error}", lasting=False)
+        except Exception as error:
+            return CompileReply(error=f"error: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+
+    def _function(self, reference: str) -> Any:
+        place, before = reference.partition(":")[0], _settings()
+        if self._changed_by not in ("", place):
+            raise _StaleError(f"{self._changed_by} has set variables of Triton")
+        if reference not in self._functions:
+            try:
+                self._functions[reference] = self._interface.unwrap(load(reference, self._roots), reference).jit
+            finally:
+                self._changed_by = place if _settings() != before else self._changed_by
+        return self._functions[reference]
+
+
+def _settings() -> dict[str, str]:
+    """Variables that change what Triton makes; modules of kernels may set them, for all kernels of their process."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+
+
+def _image(signature: dict[str, str], made: Any) -> Image:
+    """The constants of `kernel.h`. What metadata a target does not have means none of it."""
+    from aot_tune.triton import interface
+
+    m = made.metadata
+    named = [name for name, kind in signature.items() if kind.startswith("tensordesc")]
+    maps = m.get("tensordesc_meta") or []
+    if maps and (len(maps) != len(named) or None in maps):
+        raise interface.CompileError(
+            f"error: Triton makes tensor maps of {len(maps)} of {len(named)} descriptors: pass only those that are used"
+        )
+    registers, spills = _resources(made)
+    return Image(
+        name=m["name"],
+        warps=m["num_warps"],
+        warp_size=m["warp_size"],
+        ctas=m["num_ctas"],
+        shared=m["shared"],
+        global_scratch=m.get("global_scratch_size", 0),
+        global_scratch_alignment=m.get("global_scratch_align", 1),
+        profile_scratch=m.get("profile_scratch_size", 0),
+        profile_scratch_alignment=m.get("profile_scratch_align", 1),
+        cooperative=bool(m.get("launch_cooperative_grid")),
+        pdl=bool(m.get("launch_pdl")),
+        tma=bool(maps),
+        descriptor_rounding=interface.DESCRIPTOR_ROUNDING,
+        descriptors=[_map(name, found) for name, found in zip(named, maps, strict=False)],
+        size=len(made.image),
+        tensor_memory=m.get("tmem_size") or 0,
+        registers=registers,
+        spill_bytes=spills,
+    )
+
+
+def _map(parameter: str, found: dict[str, Any]) -> DescriptorMap:
+    return DescriptorMap(
+        parameter=parameter,
+        swizzle=found["swizzle"],
+        element_size=found["elem_size"],
+        element_type=found["elem_type"],
+        fp4_padded=found["fp4_padded"],
+        block=list(found["block_size"]),
+    )
+
+
+def _resources(made: Any) -> tuple[int, int]:
+    """Registers of a thread and bytes that it spills, as ptxas reports them, or LLVM in the assembly for AMD."""
+    if not made.assembly:
+        found = kernel_resources(made.printed)
+        return found["registers"] or -1, found["spill_bytes"]
+    counts = {
+        key: int(n) for key, n in re.findall(r"^\s*\.(vgpr_count|vgpr_spill_count):\s*(\d+)", made.assembly, re.M)
+    }
+    return counts.get("vgpr_count", -1), 4 * counts.get("vgpr_spill_count", 0)
+
+
+def _with_hint(error: str, recipe: Recipe, jit: Any) -> str:
+    """The error with what to do where code is refused for the 64 bits of integers, which the JIT passes with 32."""
+    wide = [p.name for p in jit.params if recipe.signature.get(p.name) == "i64" and not p.annotation_type]
+    if not wide or not _WIDTH.search(error.partition(" in `")[0]):
+        return error
+    return f"{error} (64 bits wide here: {', '.join(wide)}; `narrow` of TritonFunction lists arguments of 32)"
+
+
+def _with_diagnostic(reply: CompileReply, printed: str) -> CompileReply:
+    """The reply with what was printed; MLIR prints what is wrong, and its exception says only that something is."""
+    found = _DIAGNOSTIC.search(printed)
+    error = found[1] if found is not None and "PassManager" in reply.error else reply.error
+    return msgspec.structs.replace(reply, error=error, log=(reply.log + printed)[-_KEPT:])
+
+
+def main() -> int:
+    """Answer requests until the input ends."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - modules of kernels, and what they run, read no requests
+        os.dup2(nothing.fileno(), 0)
+    log = os.open("worker.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+    def say(message: msgspec.Struct) -> None:
+        replies.write(msgspec.json.encode(message) + b"\n")
+
+    try:
+        find_triton()
+        worker = _Worker(sys.argv[1], sys.argv[2:])
+    except AotTuneError as error:
+        say(Hello(fault=Fault(what=error.what, why=error.why, fix=error.fix)))
+        return 1
+    except Exception as error:
+        what = f"Triton cannot be imported: {type(error).__name__}: {error}"
+        say(Hello(fault=Fault(what=what, fix="install it again, with a version for this Python")))
+        return 1
+    say(Hello(version=worker.version()))
+    decoder = msgspec.json.Decoder(CompileRequest)
+    for line in requests:
+        os.ftruncate(log, 0)
+        reply = worker.compile(decoder.decode(line))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        say(_with_diagnostic(reply, os.pread(log, _KEPT, 0).decode(errors="replace")))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,217 @@
+"""Reads what the Triton functions of a library declare, for each target in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aot_tune.render.triton.recipe import as_data
+from aot_tune.spec import (
+    Buffer,
+    Descriptor,
+    DTypeOf,
+    Expr,
+    Inspection,
+    Kernel,
+    KernelArgument,
+    Operator,
+    Target,
+    Tensor,
+    all_of,
+    dim,
+    stride,
+)
+from aot_tune.spec.arithmetic import Ratio, Root
+from aot_tune.support.errors import BuildError, ToolchainError
+from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
+
+__all__ = ["FAMILIES", "Inspections", "inspect_functions", "with_inspections"]
+
+Inspections = dict[str, dict[str, Inspection]]
+"""`operator/kernel` to target to what the kernel's function declares."""
+
+FAMILIES = frozenset({"cuda", "hip"})
+"""Families of the devices that Triton compiles for."""
+
+_SECONDS = 300.0
+
+
+def inspect_functions(
+    operators: Mapping[str, Operator],
+    targets: Sequence[Target],
+    baselines: Sequence[Target],
+    roots: Sequence[Path],
+    environ: Mapping[str, str],
+    imported: set[str] | None = None,
+) -> tuple[Inspections, str]:
+    """What the functions of all Triton kernels declare for targets of GPUs, and why that is not known.
+
+    `baselines` are those that generic variants are compiled for. To `imported` the files of a project's modules are
+    added that are imported to read them.
+
+    Without Triton, or with one that was not tested, there are none and the text says so; the kernels are left out then.
+
+    Raises:
+        BuildError: when a function cannot be read, or a generic kernel is written in a Triton that cannot be used.
+    """
+    from aot_tune.triton.client import inspect
+
+    found: Inspections = {}
+    for target in (*_generic_targets(operators, targets, baselines), *targets):
+        wanted = _requests(operators, target)
+        if not wanted or target.family == "cpu":
+            continue
+        try:
+            request = InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted)
+            answers = inspect(request, environ, _SECONDS)
+        except ToolchainError as error:
+            _check_needed(operators, families={t.family for t in (*baselines, *targets)}, error=error)
+            return {}, f"Triton kernels are left out: {error.what}" + (f"; {error.fix}" if error.fix else "")
+        for answer in answers:
+            if imported is not None:
+                imported.update(answer.imported)
+            if answer.inspection is None:
+                fault = answer.fault
+                assert fault is not None
+                raise BuildError(fault.what, why=fault.why, fix=fault.fix)
+            _check_effects(operators, answer.name, answer.inspection)
+            found.setdefault(answer.name, {})[target.name] = answer.inspection
+    return found, ""
+
+
+def _check_needed(operators: Mapping[str, Operator], families: set[str], error: ToolchainError) -> None:
+    """Raise where a library cannot do without Triton: a generic variant on a family of its devices is written in it."""
+    for operator in operators.values():
+        for kernel in operator.generics:
+            if kernel.triton is not None and FAMILIES & families:
+                raise BuildError(
+                    f"operator {operator.name!r}: its generic kernel {kernel.name!r} is a Triton function: "
+                    f"{error.what}",
+                    why=error.why or "every call must have an answer",
+                    fix=error.fix,
+                ) from error
+
+
+def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Inspection) -> None:
+    """Raise for what a function's autotuner does around a launch that a library cannot do."""
+    operator_name, _, kernel_name = name.partition("/")
+    operator = operators[operator_name]
+    function = operator.kernel(kernel_name).triton
+    assert function is not None
+    where = f"operator {operator_name!r}: kernel {kernel_name!r}: {function.function!r}"
+    if inspection.hooks and not function.hooks_declared:
+        raise BuildError(
+            f"{where} has configs with a pre_hook, or an autotuner with a hook of its own",
+            why="it is Python that would run in front of each launch; a library has none at run time",
+            fix="declare what it does: a descriptor's block_shape by Descriptor(block=...), outputs set to 0 by "
+            "reset_to_zero; then say hooks_declared=True",
+        )
+    inputs = {t.name for t in operator.inputs}
+    for argument in inspection.restore_value:
+        given = function.arguments.get(argument, argument)
+        tensor = given.tensor if isinstance(given, Descriptor) else given
+        if isinstance(tensor, str) and tensor in inputs:
+            raise BuildError(
+                f"{where} changes its argument {argument!r} (restore_value), which is passed the input {tensor!r}",
+                why="inputs of operators are never written",
+                fix="have the kernel write an output of its own, or pass an output in that place",
+            )
+
+
+def with_inspections(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
+    """The operator with what its Triton functions declare; those of which nothing is known are left out.
+
+    Nothing changes where no target is a GPU's.
+    """
+    if all(k.triton is None for k in operator.kernels) or set(families) <= {"cpu"}:
+        return operator
+    kernels = []
+    for kernel in operator.kernels:
+        known = found.get(f"{operator.name}/{kernel.name}")
+        if kernel.triton is None:
+            kernels.append(kernel)
+        elif known:
+            kernels.append(replace(kernel, triton=kernel.triton.inspected(known)))
+    return replace(operator, kernels=tuple(kernels))
+
+
+def _generic_targets(
+    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target]
+) -> list[Target]:
+    """What generic variants that are Triton functions are compiled for, beside the targets."""
+    served = FAMILIES if any(k.triton is not None for op in operators.values() for k in op.generics) else frozenset()
+    return [t for t in baselines if t.family in served and t.name not in {u.name for u in targets}]
+
+
+def _requests(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
+    found = []
+    for operator in operators.values():
+        for kernel in operator.kernels:
+            chosen = kernel.triton is not None and target.family in FAMILIES
+            if chosen and (kernel.generic or _allowed(kernel, target)):
+                found.append(_request(operator, kernel, target))
+    return found
+
+
+def _allowed(kernel: Kernel, target: Target) -> bool:
+    """Whether the kernel's constraints on the target alone hold."""
+    facts = {f"target.{n}": v for n, v in target.facts.items()}
+    return all_of(tuple(c for c in kernel.constraints if c.facts() and c.facts() <= facts.keys()), facts)
+
+
+def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequest:
+    function = kernel.triton
+    assert function is not None
+    problems = []
+    for problem in operator.workload_for(target.family):
+        facts = operator.facts(problem)
+        if all_of((*kernel.requires, *kernel.worthwhile), facts):
+            problems.append(ProblemFacts(id=problem.id, facts=facts))
+    operands = {t.name: _given(operator, t.name) for t in operator.tensors}
+    operands |= {s.name: _given(operator, s.name) for s in operator.scalars}
+    operands |= {d: _given(operator, dim(d)) for d in operator.dims}
+    return FunctionRequest(
+        name=f"{operator.name}/{kernel.name}",
+        function=function.function,
+        arguments={name: _given(operator, value) for name, value in function.arguments.items()},
+        operands=operands,
+        parameters=[p.name for p in kernel.parameters],
+        problems=problems,
+        pruners=function.pruners,
+    )
+
+
+def _given(operator: Operator, value: KernelArgument) -> Given:
+    if isinstance(value, Expr):
+        return Given(kind="integer", expr=value.data())
+    if isinstance(value, (Buffer, Ratio, Root)):
+        return Given(kind="buffer" if isinstance(value, Buffer) else "quotient")
+    if isinstance(value, (Descriptor, DTypeOf)):
+        known = next((t for t in operator.tensors if t.name == value.tensor), None)
+        facts = _facts(operator, known) if known is not None else None
+        if isinstance(value, DTypeOf):
+            return Given(kind="dtype", tensor=facts)
+        block = [b.data() if isinstance(b, Expr) else ["const", b] for b in value.block]
+        return Given(kind="descriptor", tensor=facts, block=block)
+    for tensor in operator.tensors:
+        if tensor.name == value:
+            return Given(kind="pointer", tensor=_facts(operator, tensor))
+    default = next((s.sample for s in operator.scalars if s.name == value), None)
+    return (
+        Given(kind="constant", value=as_data(value))
+        if default is None
+        else Given(kind="scalar", value=as_data(default))
+    )
+
+
+def _facts(operator: Operator, tensor: Tensor) -> TensorFacts:
+    variable = tensor.dtype_name in operator.dtypes
+    return TensorFacts(
+        name=tensor.name,
+        dtypes=list(operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))),
+        dtype_fact=f"dtype.{tensor.dtype_name}" if variable else "",
+        shape=[e.data() for e in tensor.shape],
+        strides=[stride(tensor.name, i).data() for i in range(tensor.rank)],
+        optional=tensor.optional,
+    )
