@@ -26,8 +26,8 @@ from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
+from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.story import variant_name
 from aot_tune.pipeline.turns import Turns, in_turns, unavailable
 from aot_tune.pipeline.verification import served_by
 from aot_tune.plan.library_plan import read_plan

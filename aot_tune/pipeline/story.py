@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, tie_band
-from aot_tune.pipeline.single import again, variant_name
+from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, Failure, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
 
-__all__ = ["failures_of", "generic_only", "tell", "variant_name"]
+__all__ = ["failures_of", "generic_only", "tell"]
 
 
 def _bytes(entry: Entry) -> int:

@@ -16,8 +16,8 @@ from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.single import again
 from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 

@@ -16,8 +16,9 @@ from aot_tune.pipeline.budgeted import in_turn, mean_costs
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, tie_band
 from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.measure import finalists
+from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.recorded import Known, _as_declared
-from aot_tune.pipeline.story import failures_of, tell, variant_name
+from aot_tune.pipeline.story import failures_of, tell
 from aot_tune.pipeline.tune import _unknown
 from aot_tune.render import Candidate, Rendered, candidate_for
 from aot_tune.select import select

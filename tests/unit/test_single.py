@@ -10,8 +10,7 @@ import pytest
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.cli.main import main
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.single import again, problem_named
-from aot_tune.pipeline.story import variant_name
+from aot_tune.pipeline.naming import again, problem_named, variant_name
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
