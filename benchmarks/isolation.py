@@ -34,8 +34,8 @@ from aot_tune.bench.host.runner import Entry as Entrant
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.worker.session_of_family import session_of
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import read_plan
 from aot_tune.spec import Problem, all_of

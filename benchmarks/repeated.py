@@ -28,11 +28,11 @@ from stats import Timing
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.times import without_drift
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import variant_name
+from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.vendors import vendor_entries
 from aot_tune.plan.library_plan import read_plan
 from aot_tune.spec import Problem, Target
 from aot_tune.support.errors import AotTuneError

@@ -38,7 +38,7 @@ from aot_tune.bench.protocol.measurement_records import Check, Measurement, Poli
 from aot_tune.bench.worker.cpu.timing import screen
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.measure import finalists
+from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.select import select
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 

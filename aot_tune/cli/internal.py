@@ -71,7 +71,7 @@ def _configure(given: argparse.Namespace) -> int:
 
 
 def _build(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline import build
+    from aot_tune.pipeline.build_library import build
     from aot_tune.support.interrupts import end_with_the_build
 
     with end_with_the_build():
@@ -88,7 +88,7 @@ def _check(given: argparse.Namespace) -> int:
     if given.module is not None:  # the library was checked when it was linked, before its module
         verify_module(given.library, given.module, manifest, forbidden=forbidden)
     else:
-        from aot_tune.pipeline import verify_library
+        from aot_tune.pipeline.shipping.check_linked import verify_library
         from aot_tune.support.interrupts import end_with_the_build
 
         verify(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)

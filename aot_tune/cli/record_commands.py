@@ -78,7 +78,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _record(given: argparse.Namespace) -> int:
-    from aot_tune.recording import export_records
+    from aot_tune.pipeline.records.export_records import export_records
 
     exported = export_records(given.library, given.directory)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))

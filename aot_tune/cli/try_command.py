@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _try(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline import try_candidate
+    from aot_tune.pipeline.try_one import try_candidate
     from aot_tune.support.interrupts import end_with_the_build
 
     with end_with_the_build():

@@ -33,9 +33,9 @@ from aot_tune.compile import Progress as CompileProgress
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
+from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.outlook import Outlook
-from aot_tune.pipeline.transfer import winners_elsewhere
+from aot_tune.pipeline.pending import Outlook
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, candidates_for, resolved

@@ -24,8 +24,8 @@ from aot_tune.compile import generic_targets, target_by_name, toolchain_for
 from aot_tune.compile.triton.triton_toolchain import TritonToolchain
 from aot_tune.database import OperatorDatabase, load_databases, problem_key
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.finish import choose
 from aot_tune.pipeline.naming import variant_name
+from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import ToolchainError

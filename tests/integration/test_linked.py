@@ -20,7 +20,7 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.loaded_objects import Arguments, LoadError, load
-from aot_tune.pipeline import verify_library
+from aot_tune.pipeline.shipping.check_linked import verify_library
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError

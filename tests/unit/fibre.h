@@ -7,12 +7,13 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 namespace host {
 
-/// Memory for a stack. What one fibre has used another takes: the pages of new memory cost more than most fibres.
+/// Memory for a stack. What one fibre has used another takes: the pages of new memory cost more than most.
 class Stack {
  public:
   Stack() = default;
@@ -20,20 +21,28 @@ class Stack {
   ~Stack() { give_back(); }
   void reset(size_t bytes) {
     give_back();
-    auto& free = unused()[bytes];
+    bytes_ = bytes;
+    const std::lock_guard<std::mutex> locked(unused().changes);
+    auto& free = unused().of[bytes];
     if (free.empty()) free.emplace_back(new char[bytes]);
-    memory_ = std::move(free.back()), bytes_ = bytes;
+    memory_ = std::move(free.back());
     free.pop_back();
   }
   char* get() { return memory_.get(); }
 
  private:
-  static std::map<size_t, std::vector<std::unique_ptr<char[]>>>& unused() {
-    static auto* const all = new std::map<size_t, std::vector<std::unique_ptr<char[]>>>;  // outlives every fibre
+  struct Unused {
+    std::mutex changes;  // a block of a cluster has a thread of its own
+    std::map<size_t, std::vector<std::unique_ptr<char[]>>> of;
+  };
+  static Unused& unused() {
+    static auto* const all = new Unused;  // outlives every fibre
     return *all;
   }
   void give_back() {
-    if (memory_ != nullptr) unused()[bytes_].push_back(std::move(memory_));
+    if (memory_ == nullptr) return;
+    const std::lock_guard<std::mutex> locked(unused().changes);
+    unused().of[bytes_].push_back(std::move(memory_));
   }
 
   std::unique_ptr<char[]> memory_;

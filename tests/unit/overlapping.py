@@ -13,11 +13,11 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.batches import Task
-from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import finalists
-from aot_tune.pipeline.overlap import measure_overlapped
-from aot_tune.pipeline.recorded import Known
+from aot_tune.pipeline.measuring.device_pool import Crew, Job
+from aot_tune.pipeline.measuring.measure import finalists
+from aot_tune.pipeline.records.lookup import Known
+from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.search import Budget

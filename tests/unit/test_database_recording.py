@@ -16,10 +16,10 @@ from aot_tune.cli.main import main
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, load_databases, without
 from aot_tune.database.database_records import canonical_database
-from aot_tune.pipeline import keep
-from aot_tune.pipeline.recorded import _rendered_again
+from aot_tune.pipeline.records import record_writer as keep
+from aot_tune.pipeline.records.export_records import export_records
+from aot_tune.pipeline.records.lookup import _rendered_again
 from aot_tune.plan.options import resolve
-from aot_tune.recording import export_records
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
 from aot_tune.support.errors import DatabaseError

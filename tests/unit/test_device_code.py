@@ -15,8 +15,8 @@ from aot_tune.link.archive import Member
 from aot_tune.link.check.verify_library import _other_device_code, _Variant
 from aot_tune.link.elf import device_code_digest
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.keep import _other_code
-from aot_tune.pipeline.recorded import note_recorded_objects
+from aot_tune.pipeline.records.lookup import note_recorded_objects
+from aot_tune.pipeline.records.record_writer import _other_code
 from aot_tune.render import Candidate, Rendered
 from aot_tune.support.errors import DatabaseError
 

@@ -14,10 +14,10 @@ from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.pipeline.finish import choose
-from aot_tune.pipeline.keep import records_folder
-from aot_tune.pipeline.recorded import recorded_evidence
+from aot_tune.pipeline.records.lookup import recorded_evidence
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec.load_operators import load_operator, load_operators, without_backends

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
-from aot_tune.pipeline import _shown_again
-from aot_tune.pipeline.budgeted import in_turn, mean_costs
+from aot_tune.pipeline.build_library import _shown_again
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, tie_band
-from aot_tune.pipeline.finish import choose
-from aot_tune.pipeline.measure import finalists
+from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.pipeline.recorded import Known, _as_declared
-from aot_tune.pipeline.story import failures_of, tell
-from aot_tune.pipeline.tune import _unknown
+from aot_tune.pipeline.records.lookup import Known, _as_declared
+from aot_tune.pipeline.scheduling.tune import _unknown
+from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
+from aot_tune.pipeline.shipping.finish import choose
+from aot_tune.pipeline.shipping.story import failures_of, tell
 from aot_tune.render import Candidate, Rendered, candidate_for
 from aot_tune.select import select
 from aot_tune.spec import Expr, Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem

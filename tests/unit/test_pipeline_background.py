@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, SMALL
 
-from aot_tune.pipeline.background import Background
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.linking import Linker
+from aot_tune.pipeline.measuring.bench_linker import Linker
+from aot_tune.pipeline.scheduling.background_compiler import Background
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 

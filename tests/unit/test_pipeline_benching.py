@@ -9,8 +9,8 @@ import pytest
 
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.pipeline import benching
-from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.measuring import lazy_bench as benching
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError

@@ -15,12 +15,12 @@ import pytest
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object
 from aot_tune.compile.jobs import Jobs
-from aot_tune.pipeline import budgeted
-from aot_tune.pipeline.budgeted import Within
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import finalists, left_undone
-from aot_tune.pipeline.outlook import Outlook, task_of
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.measure import finalists, left_undone
+from aot_tune.pipeline.pending import Outlook, task_of
+from aot_tune.pipeline.scheduling import within_budget as budgeted
+from aot_tune.pipeline.scheduling.within_budget import Within
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -219,7 +219,10 @@ def test_generic_variants_that_no_problem_is_for_are_verified_by_the_same_worker
 
 
 def test_and_without_a_budget_after_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, module = World(None), sys.modules["aot_tune.pipeline.tune"]  # the package has a function of that name
+    world, module = (
+        World(None),
+        sys.modules["aot_tune.pipeline.scheduling.tune"],
+    )  # the package has a function of that name
     entry, measurer = unserved(world), cast(Any, world)
     measurer.measure = lambda _loaded, evidence, where: world.log.append(f"measure {evidence.operator.name} {where.id}")
     monkeypatch.setattr(module, "seconds_after", lambda _: 0.0)

@@ -17,12 +17,12 @@ from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.backlog import _screen, places_of
-from aot_tune.pipeline.crew import Crew, _Turns
-from aot_tune.pipeline.measure import Measurer
-from aot_tune.pipeline.resemblance import Resemblances
+from aot_tune.pipeline.measuring.device_pool import Crew, _Turns
+from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.prune.by_similar_problem import Resemblances
+from aot_tune.pipeline.scheduling.screen_queue import _screen, places_of
+from aot_tune.pipeline.scheduling.tune import _nothing_is_known
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.tune import _nothing_is_known
 from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError
 

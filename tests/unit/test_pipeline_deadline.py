@@ -17,12 +17,13 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.database.database_records import rounded
-from aot_tune.pipeline import measure, verification
-from aot_tune.pipeline.benching import LazyBench
-from aot_tune.pipeline.deadline import ended_with
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measure import Measurer
-from aot_tune.pipeline.outlook import Outlook
+from aot_tune.pipeline.measuring import measure
+from aot_tune.pipeline.measuring import verify_variants as verification
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
+from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.pending import Outlook
+from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.search import Budget

@@ -18,10 +18,10 @@ from test_pipeline_deadline import Bench as StillBench
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
-from aot_tune.pipeline.backlog import Backlog
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.probe import check_agreement, deviations
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.probe import check_agreement, deviations
+from aot_tune.pipeline.scheduling.screen_queue import Backlog
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -166,7 +166,11 @@ def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device
 
 
 def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, done, asked = importlib.import_module("aot_tune.pipeline.tune"), list[str](), iter([[object()], []])
+    module, done, asked = (
+        importlib.import_module("aot_tune.pipeline.scheduling.tune"),
+        list[str](),
+        iter([[object()], []]),
+    )
     crew = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
     progress = SimpleNamespace(line=lambda _: None, now=lambda: 0.0)
     session = SimpleNamespace(operators={}, step=1, turn=Budget(60), options=SimpleNamespace(mode="tune"), tell=id)

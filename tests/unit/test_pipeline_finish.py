@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from aot_tune import pipeline
-from aot_tune.pipeline.finish import without_epilogue
+from aot_tune.pipeline import build_library as pipeline
+from aot_tune.pipeline.shipping.finish import without_epilogue
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 

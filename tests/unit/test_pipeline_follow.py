@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.finish import _plainer
-from aot_tune.pipeline.follow import awaited, to_compile, waiting
+from aot_tune.pipeline.prune.after_leader import awaited, to_compile, waiting
+from aot_tune.pipeline.shipping.finish import _plainer
 from aot_tune.render import Rendered, candidates_for, requirements
 from aot_tune.spec import (
     Inspection,

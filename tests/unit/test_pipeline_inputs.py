@@ -14,7 +14,7 @@ import pytest
 
 from aot_tune.database.identity import digest
 from aot_tune.database.plain_values import UnlistedError, plain_value
-from aot_tune.pipeline.inputs import loaded_modules, module_digests
+from aot_tune.pipeline.records.build_inputs import loaded_modules, module_digests
 from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
 from aot_tune.support.folders import folder_digest
 

@@ -13,10 +13,10 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs, Object
-from aot_tune.pipeline import shared as shared_module
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.linking import Linker
+from aot_tune.pipeline.measuring import bench_files as shared_module
+from aot_tune.pipeline.measuring.bench_linker import Linker
+from aot_tune.pipeline.measuring.device_pool import Crew
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Budget
 from aot_tune.spec import Problem

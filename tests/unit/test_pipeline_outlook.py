@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline import deadline
-from aot_tune.pipeline.deadline import seconds_after
-from aot_tune.pipeline.outlook import Outlook, task_of
+from aot_tune.pipeline.pending import Outlook, task_of
+from aot_tune.pipeline.scheduling import deadline
+from aot_tune.pipeline.scheduling.deadline import seconds_after
 from aot_tune.pipeline.session import Load, Session
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress

@@ -12,13 +12,13 @@ import pytest
 from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone, recorded
 
 from aot_tune.compile import Object
-from aot_tune.pipeline import background
-from aot_tune.pipeline.backlog import Backlog
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.overlap import _Tuning
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.scheduling import background_compiler as background
+from aot_tune.pipeline.scheduling.overlapped import _Tuning
+from aot_tune.pipeline.scheduling.screen_queue import Backlog
+from aot_tune.pipeline.scheduling.tune import _unknown
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.tune import _unknown
 from aot_tune.search import Task
 from aot_tune.spec import Problem
 

@@ -17,14 +17,14 @@ import msgspec
 import pytest
 from project import Project
 
-import aot_tune.pipeline.inputs as inputs_module
-import aot_tune.pipeline.keep as keep_module
+import aot_tune.pipeline.records.build_inputs as inputs_module
+import aot_tune.pipeline.records.record_writer as keep_module
 import aot_tune.pipeline.session as session_module
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.inputs import build_key, recorded_digest
-from aot_tune.pipeline.keep import records_folder
-from aot_tune.pipeline.repeat import Repeats, _unanswered
+from aot_tune.pipeline.records.build_inputs import build_key, recorded_digest
+from aot_tune.pipeline.records.record_writer import records_folder
+from aot_tune.pipeline.records.reuse_build import Repeats, _unanswered
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.report import Report
@@ -276,7 +276,7 @@ def test_old_builds_go_but_never_the_last(project: Project, begun: tuple[Session
     assert len(found) == 16
     assert "old19" in found
     assert "old0" not in found
-    monkeypatch.setattr("aot_tune.pipeline.repeat._MOST_BYTES", 0)
+    monkeypatch.setattr("aot_tune.pipeline.records.reuse_build._MOST_BYTES", 0)
     assert len(kept(project, begun)) == 1
 
 

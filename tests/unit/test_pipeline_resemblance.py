@@ -14,11 +14,11 @@ from test_pipeline_deadline import Bench, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
-from aot_tune.pipeline.backlog import Backlog, places_of
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.outlook import task_of
-from aot_tune.pipeline.recorded import Known
-from aot_tune.pipeline.resemblance import NEAR, NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.pending import task_of
+from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.records.lookup import Known
+from aot_tune.pipeline.scheduling.screen_queue import Backlog, places_of
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
 from aot_tune.spec.epilogue import Activate

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline import turns
+from aot_tune.pipeline.measuring import job_queue as turns
+from aot_tune.pipeline.measuring.job_queue import Turns, in_turns
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.turns import Turns, in_turns
 from aot_tune.spec import problem
 from aot_tune.support.errors import WorkerError
 

@@ -13,7 +13,7 @@ from cublaslt_stand_in import build_stub
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs
-from aot_tune.pipeline import vendors
+from aot_tune.pipeline.scheduling import vendor_candidates as vendors
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Kernel, Target, problem
 from aot_tune.support import run_program as compile_run

@@ -13,7 +13,7 @@ import pytest
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
-from aot_tune.pipeline import verification
+from aot_tune.pipeline.measuring import verify_variants as verification
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 
 GPU = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=1, driver="1")

@@ -11,7 +11,7 @@ from databases import DEVICE, a_database
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
-from aot_tune.pipeline.recorded import _most_fitting, _others_fix, _with_a_choice, recorded_evidence
+from aot_tune.pipeline.records.lookup import _most_fitting, _others_fix, _with_a_choice, recorded_evidence
 from aot_tune.plan.library_plan import _targets
 from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices

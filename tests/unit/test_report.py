@@ -14,8 +14,8 @@ import pytest
 
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
-from aot_tune.pipeline.finish import _disturbed
-from aot_tune.pipeline.story import _paired
+from aot_tune.pipeline.shipping.finish import _disturbed
+from aot_tune.pipeline.shipping.story import _paired
 from aot_tune.report import (
     Failure,
     OperatorReport,

@@ -17,10 +17,10 @@ from test_pipeline import GENERIC, OPERATOR, evidence, measured
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object
 from aot_tune.database import CandidateRecord, OperatorDatabase
+from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.transfer import winners_elsewhere
-from aot_tune.pipeline.tune import tune
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import Candidate, Rendered, resolved
 from aot_tune.spec import Config, Kernel, Parameter, Problem
@@ -160,7 +160,7 @@ def tuned(
     try:
         session.budget._clock = lambda: bench.now
         session.budget._start = 0.0
-        module = sys.modules["aot_tune.pipeline.tune"]  # the package has a function of that name
+        module = sys.modules["aot_tune.pipeline.scheduling.tune"]  # the package has a function of that name
         monkeypatch.setattr(module, "Crew", bench.crew)
         monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
         monkeypatch.setattr(module, "Within", bench.within)

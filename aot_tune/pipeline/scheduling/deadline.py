@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.wall_clock import link_seconds
 
 __all__ = ["ended_with", "link_memory", "seconds_after"]
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _AGAIN = 0.1
 """Seconds between two attempts to end what runs."""
 _FILES = 1.0

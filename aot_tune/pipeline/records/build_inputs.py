@@ -15,7 +15,7 @@ from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.cache.entry import file_digest, key_text
 from aot_tune.database.identity import digest
 from aot_tune.database.plain_values import plain_value
-from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session, baseline_versions
 from aot_tune.plan.library_plan import Paths
 from aot_tune.support.errors import ToolchainError
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _SCHEMA = 1
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _CODE = (".py", ".cpp", ".h")
 _VARIABLES = (
     *("AOT_TUNE_", "CUDA_", "CUBLAS", "CUTLASS_", "NVCC", "NVIDIA_", "TRITON_"),

@@ -27,7 +27,7 @@ import msgspec
 from aot_tune.compile.cache.entry import read_checked
 from aot_tune.database.plain_values import UnlistedError
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.inputs import (
+from aot_tune.pipeline.records.build_inputs import (
     build_key,
     digest_of_all,
     included,
@@ -36,7 +36,7 @@ from aot_tune.pipeline.inputs import (
     module_digests,
     recorded_digest,
 )
-from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Paths
 from aot_tune.report import Report
@@ -56,7 +56,7 @@ from aot_tune.support.storage import (
 
 __all__ = ["Repeats"]
 
-_log = logging.getLogger("aot_tune.pipeline")
+_log = logging.getLogger("aot_tune.pipeline.build_library")
 _SCHEMA = 1
 _RECORD, _KEY, _FILES = "build.json", "key.json", "files"
 _ROOM = "builds"

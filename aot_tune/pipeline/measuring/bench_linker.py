@@ -9,8 +9,8 @@ from functools import partial
 
 from aot_tune.compile import Object
 from aot_tune.compile.batches import Task
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measuring.device_pool import Crew
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.support.errors import ToolchainError
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.pipeline.crew import Crew
-from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import Measurer, finalists
-from aot_tune.pipeline.outlook import expected_seconds, task_of
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.measure import Measurer, finalists
+from aot_tune.pipeline.pending import expected_seconds, task_of
+from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Gains, Task, most_promising
 from aot_tune.spec import Problem

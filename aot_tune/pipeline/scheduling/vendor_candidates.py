@@ -16,7 +16,7 @@ from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.database import OperatorDatabase, load_database
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.keep import records_folder
+from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.render import candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of

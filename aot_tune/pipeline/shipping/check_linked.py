@@ -24,12 +24,12 @@ from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
+from aot_tune.pipeline.measuring.job_queue import Turns, in_turns, unavailable
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
+from aot_tune.pipeline.measuring.verify_variants import served_by
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.turns import Turns, in_turns, unavailable
-from aot_tune.pipeline.verification import served_by
 from aot_tune.plan.library_plan import read_plan
 from aot_tune.select import rank
 from aot_tune.spec import Operator, Problem

@@ -14,8 +14,8 @@ from aot_tune.bench.host.odd_problems import checks_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Operator, Problem, all_of

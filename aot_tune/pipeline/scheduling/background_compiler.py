@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.follow import follows_another
-from aot_tune.pipeline.linking import Linker
-from aot_tune.pipeline.outlook import expected_seconds
+from aot_tune.pipeline.measuring.bench_linker import Linker
+from aot_tune.pipeline.pending import expected_seconds
+from aot_tune.pipeline.prune.after_leader import follows_another
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator
 from aot_tune.support.run_program import kill_running

@@ -14,7 +14,7 @@ from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTabl
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.story import failures_of, generic_only, tell
+from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import Failure, OperatorReport, Report, policy_lines
 from aot_tune.select import select

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import competes, groups_of, other_dtypes, resembled
+from aot_tune.pipeline.prune.after_leader import competes, groups_of, other_dtypes, resembled
 from aot_tune.spec import Operator, Problem
 
 __all__ = ["NEAR", "NEAR_IN_A_RECORD", "Resemblances", "rank_of"]

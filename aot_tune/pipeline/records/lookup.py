@@ -19,7 +19,7 @@ from aot_tune.database import (
     problem_key,
 )
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.resemblance import NEAR_IN_A_RECORD, Resemblances, rank_of
+from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target, all_of

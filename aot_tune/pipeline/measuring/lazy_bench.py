@@ -18,8 +18,8 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.runner import Entry as Entrant
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.measuring.bench_files import Shared
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shared import Shared
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError, ToolchainError, WorkerError
 

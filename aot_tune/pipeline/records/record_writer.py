@@ -19,9 +19,9 @@ from aot_tune.database import (
     without,
 )
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
-from aot_tune.pipeline.recorded import render_again
+from aot_tune.pipeline.records.export_records import NOTES
+from aot_tune.pipeline.records.lookup import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
-from aot_tune.recording import NOTES
 from aot_tune.render import Candidate
 from aot_tune.spec import Kernel, Operator
 from aot_tune.spec.load_operators import load_operator

@@ -10,11 +10,11 @@ from functools import partial
 from types import TracebackType
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.measuring.bench_files import Shared
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
+from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.shared import Shared
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase
-from aot_tune.pipeline.budgeted import Within
-from aot_tune.pipeline.crew import Crew
-from aot_tune.pipeline.deadline import ended_with, seconds_after
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import to_compile, waiting
-from aot_tune.pipeline.measure import Measurer, left_undone
-from aot_tune.pipeline.overlap import measure_overlapped
-from aot_tune.pipeline.probe import check_agreement
-from aot_tune.pipeline.recorded import known_here, recorded_evidence
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.measure import Measurer, left_undone
+from aot_tune.pipeline.measuring.probe import check_agreement
+from aot_tune.pipeline.prune.after_leader import to_compile, waiting
+from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
+from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
+from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
+from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
+from aot_tune.pipeline.scheduling.within_budget import Within
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.vendors import Vendors
 from aot_tune.spec import Target
 from aot_tune.support.errors import DatabaseError
 

@@ -11,9 +11,9 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import median_error
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measure import Measurer
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
 from aot_tune.support.errors import AotTuneError

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from aot_tune.pipeline.crew import Crew
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import competes
-from aot_tune.pipeline.measure import Measurer
-from aot_tune.pipeline.resemblance import Resemblances, rank_of
+from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.measure import Measurer
+from aot_tune.pipeline.prune.after_leader import competes
+from aot_tune.pipeline.prune.by_similar_problem import Resemblances, rank_of
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError

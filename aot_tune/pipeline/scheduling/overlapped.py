@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Sequence
 from functools import partial
 
-from aot_tune.pipeline.background import Background, may_compile
-from aot_tune.pipeline.backlog import Backlog, Place, places_of
-from aot_tune.pipeline.crew import Crew, Job
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.follow import awaited, to_compile
-from aot_tune.pipeline.linking import Linker
-from aot_tune.pipeline.measure import Measurer, finalists
+from aot_tune.pipeline.measuring.bench_linker import Linker
+from aot_tune.pipeline.measuring.device_pool import Crew, Job
+from aot_tune.pipeline.measuring.measure import Measurer, finalists
+from aot_tune.pipeline.prune.after_leader import awaited, to_compile
+from aot_tune.pipeline.scheduling.background_compiler import Background, may_compile
+from aot_tune.pipeline.scheduling.screen_queue import Backlog, Place, places_of
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.benching import LazyBench
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import problem_named, variant_name
+from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.pipeline.vendors import vendor_entries
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
 from aot_tune.report import format_time

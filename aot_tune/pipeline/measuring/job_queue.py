@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.benching import LazyBench
+from aot_tune.pipeline.measuring.bench_files import Shared
+from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shared import Shared
 from aot_tune.support.errors import WorkerError
 
 __all__ = ["Turns", "in_turns", "unavailable"]

@@ -1,0 +1,169 @@
+"""Drives the stages in their order: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from aot_tune.database import Begun, MeasurementStore, begin, forget
+from aot_tune.database.identity import digest
+from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
+from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
+from aot_tune.pipeline.records.lookup import recorded_evidence
+from aot_tune.pipeline.records.record_writer import compile_kept, save_records
+from aot_tune.pipeline.records.reuse_build import Repeats
+from aot_tune.pipeline.scheduling.deadline import link_memory, seconds_after
+from aot_tune.pipeline.scheduling.tune import tune
+from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.check_linked import plan_checks
+from aot_tune.pipeline.shipping.finish import choose, finish
+from aot_tune.plan.library_plan import Plan, read_plan
+from aot_tune.report import Report, format_report
+from aot_tune.search import Budget
+from aot_tune.support.errors import BuildError
+from aot_tune.support.installed_paths import BUNDLED_PREFIX
+from aot_tune.support.progress import Progress
+from aot_tune.support.wall_clock import note_tuned, spent_before
+
+__all__ = ["build"]
+
+
+def build(directory: Path) -> None:
+    """Build the library planned in `directory`: its sources, objects, manifest and report are written there.
+
+    Raises:
+        AotTuneError: when the library cannot be completed.
+    """
+    plan, paths = read_plan(directory)
+    budget = Budget(plan.options.budget, spent=spent_before(directory))
+    progress = Progress()
+    for line in plan.summary():
+        progress.line(line)
+    session = Session(plan, paths, progress, budget)
+    begun: Begun | None = None
+    try:
+        reasons = dict.fromkeys(session.jobs_of(backend).reason for backend in plan.toolchains)
+        progress.line(f"cache {session.location.root or 'off'}, {'; '.join(reasons)}")
+        begun = _begin(session)
+        repeats = Repeats(session, paths)
+        report = repeats.take(directory)
+        if report is None:
+            report = _build(session, plan, directory, repeats)
+            _end(session, begun)
+        else:
+            note_tuned(directory, _link_memory(session), granted=session.load.granted)
+        progress.line(
+            f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
+            f"{_shown_again(plan, directory)}:"
+        )
+        sys.stdout.write(format_report(report))
+        sys.stdout.flush()
+    finally:
+        if begun is not None:
+            begun.leave()
+        session.close()
+
+
+def _begin(session: Session) -> Begun | None:
+    """Have what an interrupted build has measured anew be known to this one, which is to measure anew as well."""
+    if session.options.mode != "tune":
+        return None
+    if session.location.mode == "fresh":
+        forget(session.location, _kind(session))
+    begun = begin(session.location, _kind(session))
+    if begun is not None:
+        session.store = MeasurementStore.at(session.location, begun)
+        if begun.resumed:
+            when = time.strftime("%H:%M:%S", time.localtime(begun.since / 1e9))
+            session.progress.line(
+                f"goes on with the build of {when}, which did not end (AOT_TUNE_CACHE=fresh measures all again)"
+            )
+    return begun
+
+
+def _end(session: Session, begun: Begun | None) -> None:
+    if begun is not None:
+        begun.end()
+    elif session.options.mode == "auto":
+        forget(session.location, _kind(session))
+
+
+def _kind(session: Session) -> str:
+    """What builds have in common that would measure the same."""
+    plan, options = session.plan, session.options
+    asked = [options.filter, options.exclude_backends, options.effort]
+    return digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
+
+
+def _shown_again(plan: Plan, directory: Path) -> str:
+    """How to see the report again: that of the bundled operators is installed with them."""
+    if plan.prefix == BUNDLED_PREFIX:
+        return "`aot-tune report` shows this again"
+    report = shlex.quote(str(directory / "report.json"))
+    return f"`aot-tune report --file {report}` shows this again while that file is there"
+
+
+def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
+    evidence: dict[str, list[Evidence]]
+    if plan.options.mode == "generic":
+        evidence = {name: [] for name in session.operators}
+    elif plan.options.mode == "replay":
+        evidence = _replay(session)
+    else:
+        with verified_beside(session):
+            evidence = tune(session)
+    tuned = session.progress.now() if session.tuned is None else session.tuned
+    for found in evidence.values():
+        share_among_targets(found)
+    generics = {name: _generics(session, name, found) for name, found in evidence.items()}
+    chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
+    before = session.progress.now()
+    compile_kept(session, chosen, generics)
+    tuned += session.progress.now() - before  # a replay compiles here: no part of the link, though it may take minutes
+    verify_shipped(session, chosen, generics)
+    checks = plan_checks(session, directory, chosen, generics)
+    ago = session.progress.now() - tuned
+    note_tuned(directory, _link_memory(session), ago=ago, granted=session.load.granted)
+    report, files = finish(session, directory, chosen, generics)
+    if plan.options.mode in ("auto", "tune"):
+        recorded = save_records(session, evidence)
+        repeats.keep(directory, (checks, *files), evidence, recorded)
+    return report
+
+
+def _link_memory(session: Session) -> Path | None:
+    """Where to remember what linking took; None where nothing is to be written."""
+    return link_memory(session) if session.location.mode in ("rw", "fresh") else None
+
+
+def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]:
+    """The generic entries of an operator, those that were measured where there are such."""
+    measured = {e.candidate.id: e for one in found for e in one.entries.values() if e.candidate.generic}
+    entries = session.generic_entries(session.operators[name].operator)
+    return [measured.get(e.candidate.id, e) for e in entries]
+
+
+def _replay(session: Session) -> dict[str, list[Evidence]]:
+    if not session.databases or not session.targets:
+        raise BuildError(
+            "AOT_TUNE_MODE=replay, but the database is empty",
+            why="replay measures nothing: it needs the records of a build on the device",
+            fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and commit "
+            "the folder, or use another mode",
+        )
+    found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    for target in session.targets:
+        decided: dict[str, list[str]] = {}
+        for name, loaded in session.operators.items():
+            evidence, database = recorded_evidence(session, loaded.operator, target)
+            found[name].append(evidence)
+            if database is not None:
+                decided.setdefault(database.device.slug, []).append(name)
+            elif evidence.left_out:
+                session.progress.line(f"{name}: {evidence.note}")
+        for slug, names in decided.items():
+            whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
+            session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")
+    return found

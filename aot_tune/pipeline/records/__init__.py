@@ -1,0 +1,1 @@
+"""What is known from before: committed records, the store of this machine, whole builds; and what is kept."""
