@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from aot_tune.database import Begun, MeasurementStore, begin, forget
+from aot_tune.database import Begun, begin, forget
 from aot_tune.database.identity import digest
 from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
@@ -74,7 +74,7 @@ def _begin(session: Session) -> Begun | None:
         forget(session.location, _kind(session))
     begun = begin(session.location, _kind(session))
     if begun is not None:
-        session.store = MeasurementStore.at(session.location, begun)
+        session.goes_on_with(begun)
         if begun.resumed:
             when = time.strftime("%H:%M:%S", time.localtime(begun.since / 1e9))
             session.progress.line(

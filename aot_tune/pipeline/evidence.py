@@ -32,9 +32,8 @@ class Entry:
     """A candidate with its source and, once it is compiled, its object.
 
     `recorded` is what a database says of its code, where the source is the recorded one and the toolchain too, or no
-    measurement is made here; `rebuilt` says that the code here is another one than that which was measured. `only` are
-    the ids of the problems that it is tried on, where its kernel does not say it all; `due` says that it is compiled
-    next.
+    measurement is made here. `only` are the ids of the problems that it is tried on, where its kernel does not say it
+    all; `due` says that it is compiled next.
     """
 
     candidate: Candidate
@@ -42,15 +41,33 @@ class Entry:
     requires: tuple[Expr, ...]
     object: Object | None = None
     recorded: str = ""
-    rebuilt: bool = False
-    only: set[str] | None = None
+    only: frozenset[str] | None = None
     due: bool = False
 
     @classmethod
-    def of(cls, operator: Operator, rendered: Rendered) -> Entry:
+    def of(
+        cls, operator: Operator, rendered: Rendered, *, only: frozenset[str] | None = None, recorded: str = ""
+    ) -> Entry:
         """The entry of a rendered candidate."""
         candidate = rendered.candidate
-        return cls(candidate=candidate, rendered=rendered, requires=requirements(operator, candidate))
+        return cls(candidate, rendered, requirements(operator, candidate), recorded=recorded, only=only)
+
+    def has_become(self, made: Object | None) -> None:
+        """It was compiled to an object; None takes that back."""
+        self.object = made
+
+    def is_recorded_as(self, code: str) -> None:
+        """A database has measurements of this code, which it would be compiled to."""
+        self.recorded = code
+
+    def comes_next(self, due: bool) -> None:
+        """Whether it is being compiled, and nothing will break that off."""
+        self.due = due
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the code here is another one than that which was measured."""
+        return bool(self.recorded) and self.code != self.recorded
 
     @property
     def code(self) -> str:
@@ -68,8 +85,9 @@ class Evidence:
     """One operator on one target: its candidates (the generic one last) and their measurements by problem id.
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
-    candidates and problems on which these are not tried, see `resemblance`, and `broken` has candidates that failed.
-    Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is measured.
+    candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
+    that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
+    measured.
     """
 
     operator: Operator
@@ -89,9 +107,23 @@ class Evidence:
     def leave_out(self) -> None:
         """Measure nothing: AOT_TUNE_FILTER names none of the kernels that there are to choose among."""
         self.left_out = True
-        self.note = (
+        self.remark(
             f"not tuned for {self.target.name}, the generic variant serves: AOT_TUNE_FILTER names no kernel there"
         )
+
+    def remark(self, note: str) -> None:
+        """What the report says of it, unless something was said before."""
+        self.note = self.note or note
+
+    def nothing_survived(self) -> None:
+        """Every candidate but the generic one failed: whatever else was remarked, that is what the report says."""
+        self.note = "no candidate survived; the generic variant is all there is"
+
+    def try_too(self, entries: Iterable[Entry]) -> bool:
+        """Take in the entries of candidates that it does not have; whether there were any."""
+        new = {e.candidate.id: e for e in entries if e.candidate.id not in self.entries}
+        self.entries.update(new)
+        return bool(new)
 
     @property
     def workload(self) -> tuple[Problem, ...]:
@@ -135,6 +167,28 @@ class Evidence:
             row[measurement.candidate] = measurement
         if _fails(measurement):
             self.broken.add(measurement.candidate)
+
+    def add_screen(self, measurement: Measurement) -> None:
+        """Take a screen over, about which the next race on the problem is."""
+        self.add(measurement)
+        self.race_about(measurement.problem.id, {measurement.candidate})
+
+    def race_about(self, problem: str, candidates: Iterable[str]) -> None:
+        """A race on a problem is due where one of these candidates is among the best."""
+        self.fresh.setdefault(problem, set()).update(candidates)
+
+    def race_done(self, problem: str) -> None:
+        """No race on a problem is due any more."""
+        self.fresh.pop(problem, None)
+
+    def pass_over(self, problem: Problem, candidates: Iterable[str]) -> None:
+        """Have candidates not tried on a problem."""
+        self.passed_over.update((c, problem.id) for c in candidates)
+
+    def reconsider(self) -> set[tuple[str, str]]:
+        """Pass nothing over any more; what was, by candidate and problem id."""
+        passed, self.passed_over = self.passed_over, set()
+        return passed
 
     def is_vendors(self, entry: Entry) -> bool:
         """Whether a candidate is an algorithm of a vendor's library."""

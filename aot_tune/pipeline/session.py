@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -32,10 +31,11 @@ from aot_tune.compile import (
 from aot_tune.compile import Progress as CompileProgress
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
-from aot_tune.database import MeasurementStore, OperatorDatabase, load_databases
+from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
+from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.pending import Outlook
+from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
@@ -56,37 +56,6 @@ steps waste least."""
 _STEP = 16
 """Configs of a kernel asked for at once where a search learns from those before, or where nothing but the end of a
 budget ends it: the most promising ones are measured by then."""
-
-_TELLING = 0.25
-"""CPU seconds of compilers from which they tell how busy the machine is."""
-_FADES = 0.5
-"""What counts of earlier compiles each time."""
-
-
-@dataclass
-class Load:
-    """What C++ compilers get of the machine's cores beside other programs, as the last ones that ran show.
-
-    `jobs` run at a time. `granted` is the share of their wall time in which they computed; `each` are the CPU seconds
-    of one of the first compiles, None before any.
-    """
-
-    jobs: int
-    granted: float = 1.0
-    each: float | None = None
-    _cpu: float = 0.0
-    _wall: float = 0.0
-
-    def add(self, cpu: float, walls: Sequence[float]) -> None:
-        """Compiles took so many seconds of CPUs in all, and each of them on the wall; none that came from a cache.
-
-        The last ones count most, but few of them that are short tell little of what a link will get.
-        """
-        if walls and cpu >= _TELLING:
-            self._cpu = _FADES * self._cpu + cpu
-            self._wall = _FADES * self._wall + sum(walls)
-            self.granted = min(max(self._cpu / self._wall, 0.05), 1.0)
-            self.each = self.each or cpu / len(walls)
 
 
 @dataclass(frozen=True)
@@ -124,7 +93,8 @@ class Session:
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
         self.budget = budget or Budget(plan.options.budget)
         self.turn = self.budget
-        self.outlook = Outlook(progress, self.budget)
+        self.pending = PendingWork(progress, self.budget)
+        self._kept = 0.0
         self.checks = Checks()
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
@@ -134,7 +104,7 @@ class Session:
         self._database = paths.database
         self._caches: dict[str, ObjectCache] = {}
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
-        self.load = Load(self.jobs_of("cxx").count)
+        self.load = CompilerLoad(self.jobs_of("cxx").count)
         self._generic: dict[str, Entry] = {}
         self._native = {t.name for t in native_targets()}
 
@@ -143,6 +113,28 @@ class Session:
         """The records that come with the templates, read when they are first asked for; a check needs none."""
         folder = Path(self._database) if self._database else None
         return load_databases(folder) if folder and folder.is_dir() else []
+
+    def goes_on_with(self, begun: Begun) -> None:
+        """What a build that was interrupted has measured is known to this one."""
+        self.store = MeasurementStore.at(self.location, begun)
+
+    def begin_turn(self, targets: int, kept: float) -> None:
+        """A target is tuned now, the first of so many that are left; what comes after takes the `kept` seconds."""
+        self._kept = kept
+        self.turn = self.budget.part(max(targets, 1), kept)
+
+    def keep(self, seconds: float) -> None:
+        """What comes after tuning takes so long, as far as is known now: other programs may have come or gone."""
+        self.turn.extend(self._kept - seconds)
+        self._kept = seconds
+
+    def end_turn(self) -> None:
+        """The target is tuned."""
+        self.tuned = self.progress.now()
+
+    def leave_out(self, device: Device) -> None:
+        """Measure nothing on a device any more."""
+        self.devices = [d for d in self.devices if d is not device]
 
     def close(self) -> None:
         """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""
@@ -305,23 +297,23 @@ class Session:
         for entry in waiting:
             by_candidate.setdefault(entry.candidate.id, []).append(entry)
         start = self.progress.now()
-        self.outlook.compiling()
-        spent, walls = _children_seconds(), list[float]()
+        self.pending.compiling()
+        spent, walls = children_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
             first = by_candidate[p.candidate][0]
             if not p.object.cached:
                 walls.append(p.object.seconds)
-            self.outlook.compiled(self.operators[first.candidate.operator].operator, first)
+            self.pending.compiled(self.operators[first.candidate.operator].operator, first)
             if what:
-                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, left=self.outlook.left)
+                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)
             for entry in by_candidate[p.candidate]:
-                entry.object = p.object
+                entry.has_become(p.object)
                 try:
                     if ready is not None:
                         ready(entry)
                 except BaseException:
-                    entry.object = None
+                    entry.has_become(None)
                     raise
 
         def after(candidate: str, new: Object) -> Task | None:
@@ -338,7 +330,7 @@ class Session:
             after,
         )
         if backends == ["cxx"]:  # others keep processes, or wait for memory
-            self.load.add(_children_seconds() - spent, walls)
+            self.load.add(children_seconds() - spent, walls)
 
     def toolchain_text(self, entry: Entry) -> str:
         """The version of the toolchain that compiles an entry here."""
@@ -353,12 +345,6 @@ class Session:
                 why=reason,
                 fix=f"mend {operator.kernel(entry.candidate.kernel).source}; calls would have no answer",
             )
-
-
-def _children_seconds() -> float:
-    """CPU seconds of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from aot_tune.support.time_left import seconds_left
+
 __all__ = ["Progress"]
 
 
@@ -52,11 +54,11 @@ class Progress:
         total: int,
         note: str = "",
         since: float | None = None,
-        left: Callable[[], float | None] | None = None,
+        most: float = float("inf"),
     ) -> None:
         """Print `what 12 of 96, note, time left`; `since` is the clock when the counting began.
 
-        `left` gives the seconds that all still takes; where it does not, they are reckoned from what is counted.
+        No more time left is told of than `most` seconds, those of a budget.
         """
         now = self._clock()
         if done < total and now - self._last < 1.0:
@@ -68,11 +70,8 @@ class Progress:
         spent = now - (self._start if since is None else since)
         if done == total:
             parts.append(f"took {_duration(spent)}")
-        in_all = None if left is None else left()
-        if in_all is not None:
-            parts.append(f"about {_duration(in_all)} left in all")
-        elif 0 < done < total and spent > 1:
-            parts.append(f"about {_duration(spent / done * (total - done))} left")
+        if (left := seconds_left(done, total, spent, most)) is not None:
+            parts.append(f"about {_duration(left)} left")
         self.line(", ".join(parts))
 
     def now(self) -> float:

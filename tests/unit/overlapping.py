@@ -87,7 +87,7 @@ class World:
         self.main = threading.get_ident()
         self.turn = Budget(budget, clock)
         self.race_seconds = 0.0
-        self.outlook = SimpleNamespace(races=self.races)
+        self.pending = SimpleNamespace(races=self.races)
         self.progress = SimpleNamespace(now=time.monotonic)
         self.operators = {"scale": SimpleNamespace(operator=OPERATOR)}
         self.linked: list[str] = []
@@ -152,7 +152,7 @@ class World:
                 raise
 
     def races(self) -> dict[ProblemTask, float]:
-        """What the outlook says: a problem may race once it has two screens."""
+        """What waits: a problem may race once it has two screens."""
         places = [where for where, _ in self.screened]
         due = {w for w in places if places.count(w) > 1 and w not in self.raced}
         return {ProblemTask("scale", w, 1.0): self.race_seconds for w in due}

@@ -13,8 +13,11 @@ from test_pipeline import FAST, GENERIC, OPERATOR, SMALL
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measuring.bench_linker import Linker
 from aot_tune.pipeline.scheduling.background_compiler import Background
+from aot_tune.pipeline.scheduling.screen_queue import Priority
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
+
+OTHERS, DECIDING = Priority.OTHERS, Priority.DECIDING
 
 
 class World:
@@ -37,9 +40,11 @@ class World:
                 raise self.fault
             ready(entry)
 
-    def begin(self, entries: list[Entry], urgency: Callable[[Entry], float] = lambda _: 0.0) -> Background:
+    def begin(
+        self, entries: list[Entry], priority_of: Callable[[Entry], Priority] = lambda _: Priority.OTHERS
+    ) -> Background:
         linker = cast(Linker, SimpleNamespace(after=None))
-        return Background(cast(Session, self), linker, entries, urgency)
+        return Background(cast(Session, self), linker, entries, priority_of)
 
 
 def test_compilers_take_the_time_that_they_run_and_no_longer() -> None:
@@ -56,20 +61,20 @@ def test_compilers_take_the_time_that_they_run_and_no_longer() -> None:
     assert background.waited <= 20.0
 
 
-def test_what_is_more_urgent_calls_and_so_does_the_end() -> None:
+def test_what_has_a_higher_priority_calls_and_so_does_the_end() -> None:
     world = World()
-    background = world.begin([FAST, SMALL, GENERIC], lambda e: 2.0 if e is SMALL else 0.0)
+    background = world.begin([FAST, SMALL, GENERIC], lambda e: DECIDING if e is SMALL else OTHERS)
     world.steps.release()
     assert background.take(wait=True) == [FAST]
-    assert not background.calls(0.0)
+    assert not background.calls(OTHERS)
     world.steps.release()
-    while not background.calls(0.0):
+    while not background.calls(OTHERS):
         pass
-    assert not background.calls(2.0)
+    assert not background.calls(DECIDING)
     assert background.take(wait=True) == [SMALL]
-    assert not background.calls(0.0)
+    assert not background.calls(OTHERS)
     world.steps.release()
-    while not background.calls(2.0):
+    while not background.calls(DECIDING):
         pass
     assert background.close()[0] == [GENERIC]
     assert background.take(wait=False) == []

@@ -18,7 +18,7 @@ from aot_tune.compile.jobs import Jobs
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import Crew
 from aot_tune.pipeline.measuring.measure import finalists, left_undone
-from aot_tune.pipeline.pending import Outlook, task_of
+from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import within_budget as budgeted
 from aot_tune.pipeline.scheduling.within_budget import Within
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -79,7 +79,7 @@ class World:
         self.now, self.log, self.stored, self.raced = 0.0, [], set(stored), raced
         self.turn = Budget(seconds, lambda: self.now)
         self.progress = Progress(cast(Any, SimpleNamespace(write=len, flush=lambda: None)), lambda: self.now)
-        self.outlook = Outlook(self.progress, self.turn)
+        self.pending = PendingWork(self.progress, self.turn)
         self.members = [self]
         self.overran = 0.0
         both = operator("a", (10, 1000, 10**7)), operator("b", (10, 10**6))
@@ -93,6 +93,9 @@ class World:
     def jobs_of(self, _backend: str) -> Jobs:
         return Jobs(count=2, reason="")
 
+    def keep(self, seconds: float) -> None:
+        assert seconds == 0.0
+
     def interrupt(self) -> None:
         raise AssertionError("the clock stands still while nothing runs")
 
@@ -102,7 +105,7 @@ class World:
 
     def compile(self, entries: list[Entry], what: str, ready: Callable[[Entry], None] = lambda _: None) -> None:
         assert len(entries) <= 4
-        self.outlook.compiling()
+        self.pending.compiling()
         for entry in entries:
             self.spend(COMPILE)
             self.log.append(f"compile {entry.rendered.symbol}")
@@ -111,7 +114,7 @@ class World:
             entry.object = Object(
                 digest="" if late else entry.rendered.symbol, status="compile-failed" if late else "ok", **fields
             )
-            self.outlook.compiled(self.operators[entry.candidate.operator].operator, entry)
+            self.pending.compiled(self.operators[entry.candidate.operator].operator, entry)
             ready(entry)
 
     def recall(self, _loaded: object, evidence: Evidence, where: Problem, entry: Entry) -> bool:
@@ -122,12 +125,12 @@ class World:
 
     def screen(self, loaded: LoadedOperator, evidence: Evidence, where: Problem, entries: list[Entry]) -> None:
         task = task_of(loaded.operator, where)
-        seconds, beside = 0.05 + 1e-8 * task.size, 0.0 if task in self.outlook.durations.prepared else 2e-8 * task.size
+        seconds, beside = 0.05 + 1e-8 * task.size, 0.0 if task in self.pending.durations.prepared else 2e-8 * task.size
         for entry in entries:
             self.spend(seconds + beside)
             self.log.append(f"screen {entry.rendered.symbol} {where.id}")
             self._take(evidence, where, entry)
-            self.outlook.screened(task, seconds, beside, "")
+            self.pending.screened(task, seconds, beside, "")
 
     def verify(self, entries: Iterable[Entry]) -> None:
         self.log += [f"verify {e.rendered.symbol}" for e in entries]
@@ -146,7 +149,7 @@ class World:
         for entry in finalists(evidence, where):
             evidence.add(self._measurement(where, entry, final=(ns(entry),) * 4, race="r"))
         evidence.fresh.pop(where.id, None)
-        self.outlook.raced(task_of(loaded.operator, where), seconds, 0.0)
+        self.pending.raced(task_of(loaded.operator, where), seconds, 0.0)
 
     def _measurement(self, where: Problem, entry: Entry, **fields: Any) -> Measurement:
         return Measurement(
@@ -161,11 +164,11 @@ class World:
 
     def tune(self, monkeypatch: pytest.MonkeyPatch) -> World:
         """What a build with a budget does: generic variants first, then the rest, then what only the report needs."""
-        monkeypatch.setattr(budgeted, "seconds_after", lambda session: session.outlook.after)
+        monkeypatch.setattr(budgeted, "seconds_after", lambda _: 0.0)
         self.compile([e for e in self.entries if e.candidate.generic], "generic")
         within = Within(cast(Session, self), cast(Crew, self), self.pairs)
         entries = [e for e in self.entries if e.object is None]
-        self.outlook.expect([v for _, v in self.pairs], entries)
+        self.pending.expect([v for _, v in self.pairs], entries)
         within.run(entries)
         self.log.append("finish")
         within.finish()
@@ -182,7 +185,7 @@ def test_with_enough_time_everything_is_measured_and_raced_once(monkeypatch: pyt
     assert set(world.winners().values()) == {100.0}
     assert {line for line in world.log if line.startswith("race")} >= {"race a N=10", "race b N=1000000"}
     assert all(v.note == "" for _, v in world.pairs)
-    assert world.outlook.left() == pytest.approx(0.0)
+    assert not world.pending.anything
 
 
 def test_generic_variants_are_verified_first_and_on_their_smallest_problems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,14 +221,15 @@ def test_generic_variants_that_no_problem_is_for_are_verified_by_the_same_worker
     assert log.index("verify other") < next(i for i, line in enumerate(log) if line.startswith("screen a_rows"))
 
 
-def test_and_without_a_budget_after_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_and_without_a_budget_after_the_measurements() -> None:
     world, module = (
         World(None),
         sys.modules["aot_tune.pipeline.scheduling.tune"],
     )  # the package has a function of that name
     entry, measurer = unserved(world), cast(Any, world)
     measurer.measure = lambda _loaded, evidence, where: world.log.append(f"measure {evidence.operator.name} {where.id}")
-    monkeypatch.setattr(module, "seconds_after", lambda _: 0.0)
+    measurer.each = lambda jobs: [job(measurer) for _, job in jobs]
+    measurer.each_member = lambda job: job(measurer)
     module._one_after_the_other(measurer, measurer, world.pairs, [entry], TARGET)
     assert [line for line in world.log if not line.startswith("measure")] == ["compile other", "verify other"]
     assert world.log[-1] == "verify other"

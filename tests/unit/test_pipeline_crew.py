@@ -20,7 +20,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.measuring.device_pool import Crew, _Turns
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
-from aot_tune.pipeline.scheduling.screen_queue import _screen, places_of
+from aot_tune.pipeline.scheduling.screen_queue import Priority, _screen, places_of
 from aot_tune.pipeline.scheduling.tune import _nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -34,13 +34,14 @@ def crew_of(count: int) -> Crew:
         for i in range(count)
     ]
     assert len({d.digest for d in devices}) == 1
-    lines: list[str] = []
+    lines, devices_left = list[str](), list(devices)
     session = SimpleNamespace(
         turn=Budget(None),
-        devices=devices,
+        devices=devices_left,
         progress=SimpleNamespace(line=lines.append),
         said=lines,
         checks=Checks(),
+        leave_out=devices_left.remove,
     )
     return Crew(cast(Session, session), devices)
 
@@ -383,5 +384,5 @@ def test_a_worker_that_fails_leaves_screens_to_others() -> None:
             raise WorkerError("lost")
 
     with pytest.raises(WorkerError, match="lost"):
-        _screen(place, Resemblances(place.evidence), 0.0, lambda _: False, cast(Measurer, Failing()))
+        _screen(place, Resemblances(place.evidence), Priority.OTHERS, lambda _: False, cast(Measurer, Failing()))
     assert [*place.rivals, *place.others] == [GENERIC]

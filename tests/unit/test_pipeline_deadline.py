@@ -22,7 +22,7 @@ from aot_tune.pipeline.measuring import measure
 from aot_tune.pipeline.measuring import verify_variants as verification
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.pending import Outlook
+from aot_tune.pipeline.pending import PendingWork
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import Request, make_plan
@@ -162,7 +162,7 @@ class Store:
         self.raced.append(measurements)
 
 
-def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | None) -> tuple[Measurer, Outlook]:
+def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | None) -> tuple[Measurer, PendingWork]:
     monkeypatch.setattr(measure, "baseline_versions", lambda _: {})
     monkeypatch.setattr(measure, "operator_digest", lambda _: "")
     budget = Budget(seconds, lambda: bench.now)
@@ -172,7 +172,7 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | Non
         turn=budget,
         budget=budget,
         progress=progress,
-        outlook=Outlook(progress, budget),
+        pending=PendingWork(progress, budget),
         checks=Checks(),
         store=SimpleNamespace(operator=lambda *_: store),
         policy_of=lambda _: SimpleNamespace(digest=""),
@@ -181,7 +181,7 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | Non
     lazy = LazyBench(cast(Session, session), device)
     lazy._bench = cast(Any, bench)
     monkeypatch.setattr(lazy, "shared_object", lambda _: Path("x"))
-    return Measurer(lazy), session.outlook
+    return Measurer(lazy), session.pending
 
 
 LOADED = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR, folder=Path()))
@@ -253,18 +253,18 @@ def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: p
 
 def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, found = Bench(), evidence(FAST, GENERIC)
-    one, outlook = measurer(monkeypatch, bench, seconds=1.0)
+    one, pending = measurer(monkeypatch, bench, seconds=1.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
-    assert outlook.durations.screening["scale"].count == 1
+    assert pending.durations.screening["scale"].count == 1
 
 
 def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor to compute the reference of a problem twice; a build that knew nearly all promised half an hour by that."""
     bench, found = Bench(), evidence(FAST, GENERIC)
-    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    one, pending = measurer(monkeypatch, bench, seconds=None)
     bench.starting, bench.reference = 60.0, 5.0
-    durations = outlook.durations
+    durations = pending.durations
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     task = one._one(LOADED, ONE).task
     assert durations.screen(task) == pytest.approx(1.0)
@@ -273,9 +273,9 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
     assert (durations.preparing.seconds, durations.preparing.count) == (5.0, 1)
 
     bench, found = Bench(), evidence(FAST, GENERIC)
-    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    one, pending = measurer(monkeypatch, bench, seconds=None)
     bench.starting, bench.reference = 60.0, 5.0
-    durations = outlook.durations
+    durations = pending.durations
     for number, problem in enumerate((ONE, TWO)):
         for entry in (FAST, GENERIC):
             found.add(measured(entry, problem, (100.0,)))
@@ -288,7 +288,7 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
 
 def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured on it first, perhaps long after, still has to be."""
-    one, outlook = measurer(monkeypatch, Bench(), seconds=None)
+    one, pending = measurer(monkeypatch, Bench(), seconds=None)
 
     def known(_: object, entry: Entry) -> Measurement:
         one.reused += 1
@@ -296,7 +296,7 @@ def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: 
 
     monkeypatch.setattr(one, "_known", known)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert outlook.durations.prepare(one._one(LOADED, ONE).task) > 0.0
+    assert pending.durations.prepare(one._one(LOADED, ONE).task) > 0.0
     assert one.spent == {}
 
 

@@ -174,7 +174,8 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
     crew = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
     progress = SimpleNamespace(line=lambda _: None, now=lambda: 0.0)
     session = SimpleNamespace(operators={}, step=1, turn=Budget(60), options=SimpleNamespace(mode="tune"), tell=id)
-    session.outlook = SimpleNamespace(expect=lambda *_, **__: None, anything=True)
+    session.end_turn = lambda: None
+    session.pending = SimpleNamespace(expect=lambda *_, **__: None, anything=True)
     session.policy_of, session.progress = lambda _: SimpleNamespace(race_ns=1e9), progress
 
     @contextmanager

@@ -16,7 +16,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import Crew
 from aot_tune.pipeline.scheduling import background_compiler as background
 from aot_tune.pipeline.scheduling.overlapped import _Tuning
-from aot_tune.pipeline.scheduling.screen_queue import Backlog
+from aot_tune.pipeline.scheduling.screen_queue import Backlog, Priority
 from aot_tune.pipeline.scheduling.tune import _unknown
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
@@ -186,7 +186,7 @@ def test_races_are_left_as_long_as_the_longest_takes_however_many_devices_there_
     for left, wait in ((least, True), (least + 0.1, False)):
         world = World(budget=left, clock=lambda: 0.0)
         world.members = [world] * devices
-        world.outlook.races = lambda: {Task("scale", f"N={i}", 1): s for i, s in enumerate(races)}
+        world.pending.races = lambda: {Task("scale", f"N={i}", 1): s for i, s in enumerate(races)}
         tuning = _Tuning(cast(Session, world), cast(Crew, world), [], [])
         assert bool(tuning._races_wait()) == wait
 
@@ -330,7 +330,7 @@ def test_what_others_wait_for_is_screened_first() -> None:
         one.recorded = one.rendered.symbol
     backlog = Backlog([(loaded, evidence)])
     backlog.rank({("scale", "N=8"): 2.0, ("scale", "N=64"): 40.0})
-    assert [backlog.urgency_of(e) for e in entries] == [0.0, 40.0, 40.0]
+    assert [backlog.priority_of(e) for e in entries] == [Priority.OTHERS, Priority.DECIDING, Priority.DECIDING]
     backlog.add(entries)
     assert backlog.unsettled(evidence) == {"N=8", "N=64"}
     passes = []
@@ -339,9 +339,10 @@ def test_what_others_wait_for_is_screened_first() -> None:
         backlog.screen(cast(Crew, world), lambda _: False)
         passes.append(world.screened[before:])
     own = ["generic_bf16_0", "slow_bf16_1"]
-    assert passes[:2] == [[("N=64", s) for s in own], [("N=8", s) for s in own]]
-    assert passes[2] == [("N=8", "vendor_bf16_7"), ("N=64", "vendor_bf16_7")]
-    assert len(passes) == 3
+    assert passes == [
+        [(where, s) for where in ("N=64", "N=8") for s in own],
+        [("N=8", "vendor_bf16_7"), ("N=64", "vendor_bf16_7")],
+    ]
 
 
 def test_screens_stop_between_two_problems_and_go_on_later() -> None:

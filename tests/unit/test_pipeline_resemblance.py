@@ -158,18 +158,18 @@ def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
 
 def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     bench = Bench()
-    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    one, pending = measurer(monkeypatch, bench, seconds=None)
     told.compiled()
-    outlook.expect([told.evidence], [], devices=1, overlap=True)
+    pending.expect([told.evidence], [])
     task = task_of(RESEMBLING, PLAIN_F16)
-    left = outlook._screens[task]
+    left = pending._screens[task]
     backlog = Backlog([(LOADED, told.evidence)])
     backlog.add(told.entries[s] for s in F16)
     places = [p for p in backlog._places if p.problem == PLAIN_F16]
     backlog._places = places
     backlog.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(one) for _, job in jobs])), lambda _: False)
     assert bench.calls == 4
-    assert left - outlook._screens[task] == 6
+    assert left - pending._screens[task] == 6
 
 
 def test_problems_that_others_resemble_are_screened_first(told: Told) -> None:

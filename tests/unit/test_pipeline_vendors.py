@@ -150,7 +150,9 @@ def test_libraries_are_asked_about_all_operators_at_once(monkeypatch: pytest.Mon
     session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True, renderer=rendered)
     monkeypatch.setattr(vendors, "_configs", configs)
     monkeypatch.setattr(vendors, "candidate_for", lambda op, _kernel, config, *_: SimpleNamespace(id=op.name, **config))
-    monkeypatch.setattr(vendors, "Entry", SimpleNamespace(of=lambda _, one: SimpleNamespace(candidate=one, only=None)))
+    monkeypatch.setattr(
+        vendors, "Entry", SimpleNamespace(of=lambda _, one, only: SimpleNamespace(candidate=one, only=only))
+    )
     operators: list[Any] = [
         SimpleNamespace(name=n, rows=r, kernels=[KERNEL], dtypes={}) for n, r in (("a", 1), ("b", 2))
     ]

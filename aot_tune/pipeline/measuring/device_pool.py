@@ -132,7 +132,7 @@ class Crew:
         self._homes = {number: member for number, member in self._homes.items() if member is not gone}
         thread.submit(bench.__exit__, None, None, None).result()
         thread.shutdown()
-        self._session.devices = [d for d in self._session.devices if d is not bench.device]
+        self._session.leave_out(bench.device)
         return bench.device
 
     def interrupt(self) -> None:

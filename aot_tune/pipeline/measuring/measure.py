@@ -163,7 +163,7 @@ class Measurer:
             measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self.over and not _counts(measurement)):
                 return
-            self._take(evidence, problem, entry, measurement)
+            evidence.add_screen(as_recorded(measurement))
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
@@ -171,11 +171,11 @@ class Measurer:
             self._spend(measurement, took)
             own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - own
-            self._session.outlook.screened(one.task, own, beside, f"best so far {shown}")
+            self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
 
     def spare(self, loaded: LoadedOperator, problem: Problem, count: int) -> None:
         """So many candidates are not screened on a problem, though that was expected."""
-        self._session.outlook.spared(self._one(loaded, problem).task, count)
+        self._session.pending.spared(self._one(loaded, problem).task, count)
 
     def probe(self, loaded: LoadedOperator, problem: Problem, entry: Entry) -> Measurement:
         """Screen a candidate on this device now, whatever is known of it, here or from other devices.
@@ -192,7 +192,7 @@ class Measurer:
         """Take over what the store knows of a candidate on a problem; whether it knew anything."""
         known = self._known(self._one(loaded, problem), entry)
         if known is not None:
-            self._take(evidence, problem, entry, known)
+            evidence.add_screen(as_recorded(known))
         return known is not None
 
     def knows(self, loaded: LoadedOperator, problem: Problem, candidate: str, digest: str) -> bool:
@@ -208,13 +208,13 @@ class Measurer:
         for left in reversed(range(_RACES)):
             entrants = finalists(evidence, problem)
             if not entrants:
-                evidence.fresh.pop(problem.id, None)
+                evidence.race_done(problem.id)
                 return
             self._race_once(loaded, evidence, problem, entrants)
             late = overlooked(evidence, problem) if left and problem.id not in evidence.fresh else set()
             if not late:
                 return
-            evidence.fresh[problem.id] = late
+            evidence.race_about(problem.id, late)
 
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
@@ -229,7 +229,7 @@ class Measurer:
             return
         for measurement in raced:
             evidence.add(as_recorded(measurement))
-        evidence.fresh.pop(problem.id, None)
+        evidence.race_done(problem.id)
         took = watched()
         own, beside = (
             took.whole - took.referring,
@@ -238,7 +238,7 @@ class Measurer:
         self.spent["race"] += own
         self.spent["references"] += beside
         told = (0.0, None) if took.waited else (own, beside)
-        self._session.outlook.raced(task_of(loaded.operator, problem), *told)
+        self._session.pending.raced(task_of(loaded.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
         """Begin to watch a screen or a race; what is returned tells, after it, what it took."""
@@ -265,10 +265,6 @@ class Measurer:
             if self.over:
                 return None
             raise
-
-    def _take(self, evidence: Evidence, problem: Problem, entry: Entry, measurement: Measurement) -> None:
-        evidence.add(as_recorded(measurement))
-        evidence.fresh.setdefault(problem.id, set()).add(entry.candidate.id)
 
     def _spend(self, measurement: Measurement, took: _Took) -> None:
         """Count what a screen took, by its phases."""

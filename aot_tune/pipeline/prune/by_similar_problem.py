@@ -61,7 +61,7 @@ class Resemblances:
         """
         best: dict[tuple[str, bool, bool], float] = {}
         passed = {e.candidate.id for e in entries if self._is_far(e, problem, near, best)}
-        self._evidence.passed_over |= {(c, problem.id) for c in passed}
+        self._evidence.pass_over(problem, passed)
         return passed
 
     def _is_far(self, entry: Entry, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]) -> bool:

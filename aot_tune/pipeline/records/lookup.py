@@ -111,9 +111,9 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
             continue
         if record.candidate.backend not in (alike_on_device if record.device else alike):
             continue
-        entry.recorded = record.code
+        entry.is_recorded_as(record.code)
         if record.status != "ok":  # it would fail again
-            entry.object = Object(
+            failed = Object(
                 key="",
                 path="",
                 digest="",
@@ -124,6 +124,7 @@ def note_recorded_objects(session: Session, database: OperatorDatabase, entries:
                 error=record.error,
                 cached=True,
             )
+            entry.has_become(failed)
 
 
 def _toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
@@ -271,8 +272,7 @@ def _rendered_again(
                 f"{rendered.digest[:12]}",
                 fix="tune again and record, or use the templates that the database was recorded with",
             )
-        found[record.id] = Entry.of(operator, rendered)
-        found[record.id].recorded = record.code
+        found[record.id] = Entry.of(operator, rendered, recorded=record.code)
     for generic in session.generic_entries(operator, target):
         found.setdefault(generic.candidate.id, generic)
     return found

@@ -51,7 +51,6 @@ def compile_kept(
         if not entry.compiled:
             error = entry.object.error if entry.object else ""
             raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
-        entry.rebuilt = bool(entry.recorded) and entry.code != entry.recorded
         if entry.rebuilt and session.options.strict:
             raise _other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)

@@ -11,6 +11,7 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measuring.bench_linker import Linker
 from aot_tune.pipeline.pending import expected_seconds
 from aot_tune.pipeline.prune.after_leader import follows_another
+from aot_tune.pipeline.scheduling.screen_queue import Priority
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator
 from aot_tune.support.run_program import kill_running
@@ -36,18 +37,18 @@ def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
 class Background:
     """Compiles entries in a thread of its own until `close`: the longest first, of equal ones what follows others last.
 
-    `urgency` tells how urgent an entry's screens are. `waited` are seconds in which `take` had nothing to give.
+    `priority_of` tells the priority of an entry's screens. `waited` are seconds in which `take` had nothing to give.
     """
 
     def __init__(
-        self, session: Session, linker: Linker, entries: Sequence[Entry], urgency: Callable[[Entry], float]
+        self, session: Session, linker: Linker, entries: Sequence[Entry], priority_of: Callable[[Entry], Priority]
     ) -> None:
-        self._session, self._linker, self._urgency = session, linker, urgency
+        self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = {n: loaded.operator for n, loaded in session.operators.items()}
         self._entries = sorted(entries, key=lambda e: _when(operators[e.candidate.operator], e))
         self._found: queue.Queue[Entry | BaseException | None] = queue.Queue()
         self._stopping, self._ended = threading.Event(), threading.Event()
-        self._most = 0.0
+        self._most = Priority.NOTHING
         self._over = False
         self.waited = 0.0
         self._begun = self._end = session.progress.now()
@@ -64,9 +65,9 @@ class Background:
         """How long compilers ran; to be asked when they have ended."""
         return self._end - self._begun
 
-    def calls(self, urgency: float) -> bool:
-        """Whether there is something to take that is more urgent, or the last has been compiled."""
-        return self._most > urgency or self._ended.is_set() or self.over
+    def calls(self, priority: Priority) -> bool:
+        """Whether there is something to take that has a higher priority, or the last has been compiled."""
+        return self._most > priority or self._ended.is_set() or self.over
 
     def take(self, *, wait: bool, until: Callable[[], object] = lambda: False) -> list[Entry]:
         """What has got ready since the last time; where that is nothing and `wait`, the first is waited for.
@@ -82,7 +83,7 @@ class Background:
             with contextlib.suppress(queue.Empty):
                 batch.append(self._found.get(timeout=_PATIENCE))
         self.waited += self._session.progress.now() - begun
-        self._most = 0.0
+        self._most = Priority.NOTHING
         with contextlib.suppress(queue.Empty):
             while True:
                 batch.append(self._found.get_nowait())
@@ -120,4 +121,4 @@ class Background:
         if self._stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # ends all that still waits to be compiled
         self._found.put(entry)
-        self._most = max(self._most, self._urgency(entry))
+        self._most = max(self._most, self._priority_of(entry))

@@ -12,7 +12,7 @@ from aot_tune.pipeline.measuring.device_pool import Crew, Job
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.prune.after_leader import awaited, to_compile
 from aot_tune.pipeline.scheduling.background_compiler import Background, may_compile
-from aot_tune.pipeline.scheduling.screen_queue import Backlog, Place, places_of
+from aot_tune.pipeline.scheduling.screen_queue import Backlog, Place, Priority, places_of
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
 
@@ -157,13 +157,13 @@ class _Tuning:
         due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
             for entry in due:
-                entry.due = self._session.turn.seconds is None  # else there may be no time for it
-            urgency: dict[tuple[str, str], float] = {}
+                entry.comes_next(self._session.turn.seconds is None)  # else there may be no time for it
+            seconds: dict[tuple[str, str], float] = {}
             for _, evidence in self._pairs:
                 mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
-                urgency |= {(evidence.operator.name, p): s for p, s in awaited(evidence, mine).items()}
-            self.backlog.rank(urgency)
-            self._background = Background(self._session, self._linker, due, self.backlog.urgency_of)
+                seconds |= {(evidence.operator.name, p): s for p, s in awaited(evidence, mine).items()}
+            self.backlog.rank(seconds)
+            self._background = Background(self._session, self._linker, due, self.backlog.priority_of)
 
     def _end(self) -> None:
         """End the compilers, and count what they took; what they had no time for is left again."""
@@ -175,15 +175,15 @@ class _Tuning:
             self.timings.waiting += self._background.waited
             self._background = None
 
-    def _stops(self, urgency: float) -> bool:
-        """Whether there is something better to do than to screen what is of some urgency."""
-        return bool(self._races_wait()) or (self._background is not None and self._background.calls(urgency))
+    def _stops(self, priority: Priority) -> bool:
+        """Whether there is something better to do than to screen what is of some priority."""
+        return bool(self._races_wait()) or (self._background is not None and self._background.calls(priority))
 
     def _races_wait(self) -> set[Task]:
         """The problems that were screened and not raced yet, when the budget has just the time for that; any thread."""
         if self._session.turn.seconds is None:
             return set()
-        races = {t: s for t, s in self._session.outlook.races().items() if t not in self._granted}
+        races = {t: s for t, s in self._session.pending.races().items() if t not in self._granted}
         each = 1 / len(self._crew.members)  # the longest may come last, and no device helps another with it
         seconds = each * sum(races.values()) + (1 - each) * max(races.values(), default=0.0)
         return set(races) if self._session.turn.left <= seconds else set()

@@ -1,9 +1,10 @@
-"""Screens that wait for a device: first those that tell whether other candidates are to be compiled."""
+"""Screens that wait for a device, by priority: first those that tell whether other candidates are to be compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
 
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -15,7 +16,15 @@ from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Backlog", "Place", "places_of"]
+__all__ = ["Backlog", "Place", "Priority", "places_of"]
+
+
+class Priority(IntEnum):
+    """What comes first: `DECIDING` screens tell whether candidates that follow others are to be compiled."""
+
+    NOTHING = 0
+    OTHERS = 1
+    DECIDING = 2
 
 
 @dataclass
@@ -23,7 +32,7 @@ class Place:
     """A problem; what is measured of its number is measured on one device.
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
-    others, in `others` the rest. `urgency` are the seconds that such followers take to compile, 0 without any. Problems
+    others, in `others` the rest. `awaited` are the seconds that such followers take to compile, 0 without any. Problems
     of a lower `rank` tell what need not be tried on it.
     """
 
@@ -32,21 +41,28 @@ class Place:
     evidence: Evidence
     problem: Problem
     rank: int = 0
-    urgency: float = 0.0
+    awaited: float = 0.0
     rivals: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
 
     @property
-    def most(self) -> float:
-        """How urgent the most urgent of what waits is; negative where nothing does."""
-        return self.urgency if self.rivals else 0.0 if self.others else -1.0
+    def priority_of_rivals(self) -> Priority:
+        """That of a rival's screen."""
+        return Priority.DECIDING if self.awaited > 0.0 else Priority.OTHERS
 
-    def take(self, urgency: float) -> list[Entry]:
-        """What waits and is of some urgency; it does not wait any more."""
+    @property
+    def priority(self) -> Priority:
+        """The highest of what waits."""
+        if self.rivals:
+            return self.priority_of_rivals
+        return Priority.OTHERS if self.others else Priority.NOTHING
+
+    def take(self, priority: Priority) -> list[Entry]:
+        """What waits and is of some priority; it does not wait any more."""
         taken: list[Entry] = []
-        if self.urgency == urgency:
+        if self.priority_of_rivals == priority:
             taken, self.rivals = self.rivals, []
-        if urgency == 0.0:
+        if priority == Priority.OTHERS:
             taken, self.others = [*taken, *self.others], []
         return taken
 
@@ -86,28 +102,33 @@ class Backlog:
             evidence, mine = place.evidence, by_operator.get(place.evidence.operator.name, [])
             place.add(evidence.tried(place.problem, mine) if mine else ())
 
-    def rank(self, urgency: Mapping[tuple[str, str], float]) -> None:
-        """Say how urgent screens are, by operator and problem id; see `Place`."""
+    def rank(self, awaited: Mapping[tuple[str, str], float]) -> None:
+        """Say what awaits the screens of rivals, by operator and problem id; see `Place`."""
         for place in self._places:
-            place.urgency = urgency.get((place.evidence.operator.name, place.problem.id), 0.0)
+            place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
 
-    def urgency_of(self, entry: Entry) -> float:
-        """How urgent an entry's most urgent screen would be."""
+    def priority_of(self, entry: Entry) -> Priority:
+        """The highest that a screen of an entry would have."""
         own = [p for p in self._places if p.evidence.operator.name == entry.candidate.operator]
-        if not own or not competes(own[0].evidence, entry):
-            return 0.0
-        return max((p.urgency for p in own if p.urgency and p.evidence.meant_for(entry, p.problem)), default=0.0)
+        decides = bool(own) and competes(own[0].evidence, entry)
+        awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(entry, p.problem) for p in own)
+        return Priority.DECIDING if awaited else Priority.OTHERS
 
     def unsettled(self, evidence: Evidence) -> set[str]:
         """Ids of an operator's problems on which rivals wait."""
         return {place.problem.id for place in self._places if place.evidence is evidence and place.rivals}
 
-    def screen(self, crew: Crew, stop: Callable[[float], bool]) -> None:
-        """Screen the most urgent of what waits; no problem is begun any more once `stop` says so of that urgency."""
-        most = [(place, place.most) for place in self._places]
-        top = max((urgency for _, urgency in most), default=-1.0)
-        chosen = [place for place, urgency in most if urgency == top >= 0.0]
-        chosen.sort(key=lambda place: (place.rank, place.number))
+    def screen(self, crew: Crew, stop: Callable[[Priority], bool]) -> None:
+        """Screen what waits with the highest priority; no problem is begun once `stop` says so of that priority.
+
+        Of what decides, that comes first which most is to be compiled by.
+        """
+        top = max((place.priority for place in self._places), default=Priority.NOTHING)
+        chosen = [place for place in self._places if place.priority == top != Priority.NOTHING]
+        if top == Priority.DECIDING:
+            chosen.sort(key=lambda place: (-place.awaited, place.rank, place.number))
+        else:
+            chosen.sort(key=lambda place: (place.rank, place.number))
         known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
         crew.each((place.number, partial(_screen, place, found, top, stop)) for place, found in known)
         self._reconsider()
@@ -125,7 +146,7 @@ class Backlog:
             before, self._fallen[id(evidence)] = self._fallen[id(evidence)], _fallen(evidence)
             if before == self._fallen[id(evidence)]:
                 continue
-            passed, evidence.passed_over = evidence.passed_over, set()
+            passed = evidence.reconsider()
             for place in (p for p in self._places if p.evidence is evidence):
                 mine = (evidence.entries[c] for c, problem in passed if problem == place.problem.id)
                 place.add(evidence.tried(place.problem, mine))
@@ -137,11 +158,11 @@ def _fallen(evidence: Evidence) -> int:
 
 
 def _screen(
-    place: Place, resemblances: Resemblances, urgency: float, stop: Callable[[float], bool], measurer: Measurer
+    place: Place, resemblances: Resemblances, priority: Priority, stop: Callable[[Priority], bool], measurer: Measurer
 ) -> bool:
-    if stop(urgency):
+    if stop(priority):
         return False
-    taken = place.take(urgency)
+    taken = place.take(priority)
     passed = resemblances.pass_over(place.problem, taken)
     if passed:
         measurer.spare(place.loaded, place.problem, len(passed))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -12,6 +15,7 @@ from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
+from aot_tune.pipeline.scheduling.screen_queue import Place, places_of
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.scheduling.within_budget import Within
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -28,17 +32,14 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
         _begin_budget(session)
     left = [t for t in session.targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
     for target in session.targets:
-        session.outlook.begin(target.family)
-        session.outlook.after = seconds_after(session)
-        session.turn = session.budget.part(max(len(left), 1), session.outlook.after)
+        session.pending.begin(target.family)
+        session.begin_turn(len(left), seconds_after(session))
         left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
         else:
             _on_device(session, target, devices, found)
-    session.outlook.after = seconds_after(session)
-    session.outlook.expect((), ())
     return found
 
 
@@ -61,10 +62,10 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
     for name, loaded in session.operators.items():
         try:
             evidence, database = recorded_evidence(session, loaded.operator, target)
-            evidence.note = evidence.note or _decided_by(session, evidence, database)
+            evidence.remark(_decided_by(session, evidence, database))
         except DatabaseError as error:
             evidence = Evidence(loaded.operator, target, {})
-            evidence.note = f"NOT TUNED for {target.name}, the generic variant serves: {error.what}"
+            evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {error.what}")
         session.progress.line(f"{name}: {evidence.note}")
         found[name].append(evidence)
 
@@ -86,7 +87,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         return
     operators = [loaded.operator for loaded, _ in pairs]
     with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
-        on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
+        on_host = family(target.family).on_host  # a compiler beside it would disturb what is measured
         within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
         if not on_host and _nothing_is_known(session, crew.device):
@@ -100,18 +101,14 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
-            backends = {e.candidate.backend for e in entries}
-            jobs = max((session.jobs_of(b).count for b in backends), default=1)
-            session.outlook.expect(
-                evidences, entries, devices=len(devices), jobs=jobs, overlap=not on_host, least_race=race
-            )
+            session.pending.expect(evidences, entries, least_race=race)
             if within is not None:
                 within.run(entries)
             elif on_host:
-                _one_after_the_other(session, crew.members[0], pairs, entries, target)
+                _one_after_the_other(session, crew, pairs, entries, target)
             else:
                 with ended_with(session.turn, crew.interrupt):
-                    if session.outlook.anything and session.turn.allows(1e-9):
+                    if session.pending.anything and session.turn.allows(1e-9):
                         check_agreement(session, crew, pairs)
                     timings = measure_overlapped(session, crew, pairs, entries)
                 session.progress.line(
@@ -124,7 +121,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         if within is not None:
             within.finish()
         for _, evidence in pairs if session.turn.seconds is not None else ():
-            evidence.note = evidence.note or left_undone(evidence)
+            evidence.remark(left_undone(evidence))
         known_before = crew.reused + recorded
         session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
         if crew.measured:
@@ -132,7 +129,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
-        session.tuned = session.progress.now()  # to end the workers and remove their files may take seconds
+        session.end_turn()  # to end the workers and remove their files may take seconds
 
 
 def _to_tune(
@@ -167,9 +164,7 @@ def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors
         others: list[Entry] = []
         if not evidence.entries:
             others = vendors.entries(loaded.operator) + session.generic_entries(loaded.operator, evidence.target)
-        new = {e.candidate.id: e for e in (*asked, *others) if e.candidate.id not in evidence.entries}
-        evidence.entries.update(new)
-        if new:
+        if evidence.try_too((*asked, *others)):
             fresh.append(evidence)
     return fresh
 
@@ -189,18 +184,23 @@ def _next_step(session: Session, entries: list[Entry], begun: float, step: int) 
 
 def _one_after_the_other(
     session: Session,
-    measurer: Measurer,
+    crew: Crew,
     pairs: list[tuple[LoadedOperator, Evidence]],
     entries: list[Entry],
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
     session.compile(entries, target.name)
-    session.outlook.after = seconds_after(session)
-    for loaded, evidence in pairs:
-        for problem in evidence.workload:
-            measurer.measure(loaded, evidence, problem)
-    measurer.verify(e for _, evidence in pairs for e in evidence.unserved)
+    crew.each((p.number, partial(_measure, p)) for p in places_of(pairs))
+    crew.each_member(partial(_verify, [e for _, evidence in pairs for e in evidence.unserved]))
+
+
+def _measure(queued: Place, measurer: Measurer) -> None:
+    measurer.measure(queued.loaded, queued.evidence, queued.problem)
+
+
+def _verify(entries: list[Entry], measurer: Measurer) -> None:
+    measurer.verify(entries)
 
 
 def _unknown(evidence: Evidence) -> list[Entry]:

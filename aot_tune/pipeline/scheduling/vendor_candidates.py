@@ -18,7 +18,7 @@ from aot_tune.database import OperatorDatabase, load_database
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
-from aot_tune.render import candidate_for
+from aot_tune.render import Candidate, candidate_for
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target, all_of
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.run_program import run
@@ -77,19 +77,17 @@ class Vendors:
 
     def entries(self, operator: Operator) -> list[Entry]:
         """Rendered candidates of one of the operators, each with the problems that it is meant for."""
-        found: dict[str, Entry] = {}
+        found: dict[str, tuple[Candidate, set[str]]] = {}
         for kernel, told in self._told[operator.name]:
             for problem, config in told.result():
                 dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
                 candidate = candidate_for(operator, kernel, config, self._target, problem, dtypes)
-                if candidate.id not in found:
-                    rendered = self._session.renderer.render(operator, candidate, self._target)
-                    found[candidate.id] = Entry.of(operator, rendered)
-                    found[candidate.id].only = set()
-                only = found[candidate.id].only
-                assert only is not None
-                only.add(problem.id)
-        return list(found.values())
+                found.setdefault(candidate.id, (candidate, set()))[1].add(problem.id)
+        render = self._session.renderer.render
+        return [
+            Entry.of(operator, render(operator, candidate, self._target), only=frozenset(problems))
+            for candidate, problems in found.values()
+        ]
 
 
 def vendor_entries(session: Session, operator: Operator, target: Target, device: Device) -> list[Entry]:

@@ -60,7 +60,7 @@ class Within:
             for p in evidence.workload
         ]
         self._pairs = pairs
-        self._durations = session.outlook.durations
+        self._durations = session.pending.durations
         self._gains = Gains(self._durations)
         self._costs: dict[str, dict[str, float]] = {}
 
@@ -116,9 +116,7 @@ class Within:
             self._session.compile(batch, "", ready)
         except InterruptedError:
             return
-        outlook, after = self._session.outlook, seconds_after(self._session)
-        self._session.turn.extend(outlook.after - after)  # other programs may have come or gone
-        outlook.after = after
+        self._session.keep(seconds_after(self._session))
         self._arrive(batch)
 
     def _arrive(self, entries: Iterable[Entry]) -> None:

@@ -43,7 +43,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
             fix="mend the kernels" + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
-        evidence.note = "no candidate survived; the generic variant is all there is"
+        evidence.nothing_survived()
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}

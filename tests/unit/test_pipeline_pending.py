@@ -1,4 +1,4 @@
-"""How long a build has left: what the link will take, and compiles, screens and races before it."""
+"""What waits on a target and what such things take; what the link will take."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any, cast
 import pytest
 from test_pipeline import FAST, GENERIC, OPERATOR, evidence
 
-from aot_tune.pipeline.pending import Outlook, task_of
+from aot_tune.pipeline.compiler_load import CompilerLoad
+from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import deadline
 from aot_tune.pipeline.scheduling.deadline import seconds_after
-from aot_tune.pipeline.session import Load, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
-ONE, TWO = OPERATOR.workload
+ONE, _ = OPERATOR.workload
 
 
 def session_with(
     monkeypatch: pytest.MonkeyPatch,
-    load: Load,
+    load: CompilerLoad,
     known: float | None,
     module: str = "",
     targets: int = 1,
@@ -43,7 +44,7 @@ def session_with(
 
 
 def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick, slow = Load(2, each=0.2), Load(2, each=0.8)
+    quick, slow = CompilerLoad(2, each=0.2), CompilerLoad(2, each=0.8)
     guesses = [seconds_after(session_with(monkeypatch, load, None)) for load in (quick, slow)]
     assert guesses[0] < guesses[1] < 4 * guesses[0]
     assert seconds_after(session_with(monkeypatch, quick, None, module="ops")) > guesses[0]
@@ -53,7 +54,7 @@ def test_the_link_is_reckoned_from_the_first_compiles_until_one_was_seen(monkeyp
 
 
 def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(2)
+    load = CompilerLoad(2)
     load.add(cpu=4.0, walls=[1.0] * 8)
     assert (load.granted, load.each) == (0.5, 0.5)
     assert seconds_after(session_with(monkeypatch, load, 7.0)) == 14.0
@@ -70,60 +71,22 @@ def test_other_programs_that_take_the_cores_make_the_link_longer(monkeypatch: py
     assert load.each == 0.5
 
 
-def outlook(budget: Budget, *, overlap: bool, devices: int = 1) -> Outlook:
-    found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), budget)
-    found.durations.compiled(5.0, 10.0)  # FAST's kernel says 5 seconds
-    for problem in OPERATOR.workload:
-        task = task_of(OPERATOR, problem)
-        found.durations.screened(task, 1.0, 0.0)
-        for _ in range(1000):
-            found.durations.raced(task, 3.0)
-    found.after = 5.0
-    assert (found.left() is None) == (budget.seconds is None)
-    found.expect([evidence(FAST, GENERIC)], [FAST], overlap=overlap, devices=devices)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("overlap", "devices", "seconds"),
-    [(False, 1, 10 + 4 + 6 + 5), (True, 1, 10 + 6 + 5), (True, 2, 10 + 3 + 5)],
-)
-def test_the_time_left_is_of_compiles_and_screens_and_races_and_the_link(
-    overlap: bool, devices: int, seconds: float
-) -> None:
-    found = outlook(Budget(None), overlap=overlap, devices=devices)
-    assert found.left() == pytest.approx(seconds, rel=0.05)
-    found.screened(task_of(OPERATOR, ONE), 1.0, 0.0, "")
-    found.raced(task_of(OPERATOR, ONE), 3.0, 0.0)
-    assert found.left() == pytest.approx(seconds - (3 + (not overlap)) / devices, rel=0.05)
-    found.expect((), ())
-    assert found.left() == 5.0
-
-
-def test_what_is_compiled_beside_the_first_is_not_taken_to_follow_it() -> None:
-    """The first of 16 took 3 s; by that alone 1273 more were said to take half an hour."""
-    left = []
-    for jobs in (1, 2, 16):
-        found = outlook(Budget(None), overlap=False)
-        found.expect([evidence(FAST, GENERIC)], [FAST], jobs=jobs)
-        left.append(found.left() or 0.0)
-    compiling = found.durations.compile(5.0)
-    assert left[0] - left[1] == pytest.approx(compiling / 3)  # half of another one was done meanwhile
-    assert left[2] == left[1]  # there is but one more
+def pending() -> PendingWork:
+    return PendingWork(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
 
 
 def test_what_was_screened_for_one_target_waits_for_no_race_on_the_next() -> None:
-    found, task = outlook(Budget(60), overlap=True), task_of(OPERATOR, ONE)
+    found, task = pending(), task_of(OPERATOR, ONE)
     for _ in range(2):
+        found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
         assert found.races() == {}
         found.screened(task, 1.0, 0.0, "")
         found.screened(task, 1.0, 0.0, "")
         assert list(found.races()) == [task]
-        found.expect([evidence(FAST, GENERIC)], [FAST, GENERIC])
 
 
 def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> None:
-    found, task = Outlook(Progress(), Budget(None)), task_of(OPERATOR, ONE)
+    found, task = pending(), task_of(OPERATOR, ONE)
     found.screened(task, 9.0, 9.0, "")
     found.raced(task, 90.0, 0.0)
     cpu = found.durations
@@ -138,27 +101,10 @@ def test_what_was_learned_on_one_family_of_devices_says_nothing_of_another() -> 
     assert cpu.screen(task) == pytest.approx(9.0)
 
 
-def test_compiles_that_are_expected_to_be_short_are() -> None:
-    found = Outlook(Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None))), Budget(None))
-    found.durations.compiled(40.0, 20.0)
-    found.expect([evidence(FAST, GENERIC)], [FAST])
-    with_short = cast(float, found.left())
-    found.expect([evidence(FAST, GENERIC)], [])
-    assert with_short - cast(float, found.left()) == pytest.approx(2.5, rel=0.2)
-
-
 def test_before_any_race_one_is_taken_for_as_long_as_the_policy_gives_it() -> None:
-    durations = Outlook(Progress(), Budget(None)).durations
+    durations = pending().durations
     durations.least_race = 1.0
     task = task_of(OPERATOR, ONE)
     assert durations.race(task) == 1.0
     durations.raced(task, 0.1)
     assert durations.race(task) < 1.0
-
-
-def test_no_more_time_is_promised_than_the_budget_has() -> None:
-    now = 0.0
-    found = outlook(Budget(12, lambda: now), overlap=False)
-    assert found.left() == 12
-    now = 10.0
-    assert found.left() == 2
