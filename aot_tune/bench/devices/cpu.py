@@ -24,6 +24,9 @@ class Cpu:
     """The machine's CPU cores, as one device."""
 
     on_host = True
+    compiling_disturbs = True
+    is_exclusive = False
+    start_seconds = 0.0
     caution = ""
 
     def devices(self, threads: int) -> list[Device]:

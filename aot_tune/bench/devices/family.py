@@ -41,10 +41,15 @@ class Family(Protocol):
     """The bench's side of a family.
 
     `on_host` says that candidates compute on the host's cores: workers beside them must be quiet while they are timed,
-    and start only when they are needed. `caution` is what every build for the family must say; empty for most.
+    and start only when they are needed. `compiling_disturbs` what is measured, so that nothing is compiled beside it.
+    Verifying takes a device that `is_exclusive` away from other builds. A worker takes `start_seconds` to start.
+    `caution` is what every build for the family must say; empty for most.
     """
 
     on_host: bool
+    compiling_disturbs: bool
+    is_exclusive: bool
+    start_seconds: float
     caution: str
 
     def devices(self, threads: int) -> list[Device]:

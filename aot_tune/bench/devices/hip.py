@@ -17,6 +17,9 @@ class Hip:
     """AMD's GPUs; there are none as far as the bench knows, so that nothing here is ever asked of a device."""
 
     on_host = False
+    compiling_disturbs = False
+    is_exclusive = True
+    start_seconds = 0.0  # there is none
     caution = "hip targets: nothing is measured on AMD's devices, and their code is untested on real cards"
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
 from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.measuring.bench_files import Shared
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -109,7 +110,7 @@ def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
     count = _benches(device, len(turns))
     with (
         Shared(session, count, lambda: turns.ended) as shared,
-        LazyBench(session, device, exclusive=device.family != "cpu", shared=shared) as first,
+        LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
         first.get()  # has the device to itself, before others begin on it
@@ -131,7 +132,7 @@ def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
 
 
 def _benches(device: Device, count: int) -> int:
-    if device.family == "cpu":
+    if not family(device.family).is_exclusive:
         return 1
     memory = int(device.identity.get("memory_gib", 0))
     return max(1, min(_MOST, usable_cores() // _CORES, memory // _GIB, count // _EACH))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import checks_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import target_by_name
@@ -72,9 +73,10 @@ def verified_beside(session: Session) -> Iterator[None]:
     What fails or is in want of time is left to `verify_shipped`, which tells of it.
     """
     targets = session.targets
-    here = all(t.family != "cpu" for t in targets) and any(session.device_for(t) is not None for t in targets)
+    on_host = any(family(t.family).on_host for t in targets)
+    here = not on_host and any(session.device_for(t) is not None for t in targets)
     generics = [e for one in session.operators.values() for e in session.generic_entries(one.operator)] if here else []
-    generics = [e for e in generics if target_by_name(e.candidate.target).family == "cpu"]
+    generics = [e for e in generics if family(target_by_name(e.candidate.target).family).on_host]
     if not (generics and _measures(session)):
         yield
         return
@@ -123,12 +125,11 @@ def _verify_group(
         WorkerError: when no worker can be started for what this build measures, or for a CPU.
     """
     try:
-        # Nothing is timed, so a CPU is shared with other builds; a GPU's memory is not.
-        with LazyBench(session, device, exclusive=device.family != "cpu") as bench:
+        with LazyBench(session, device, exclusive=family(device.family).is_exclusive) as bench:  # nothing is timed
             for entry in itertools.takewhile(lambda _: not ended(), group):
                 _verify(session, bench, session.operators[entry.candidate.operator], entry)
     except WorkerError as error:
-        if _measures(session) or device.family == "cpu" or not all(e.candidate.generic for e in group):
+        if _measures(session) or family(device.family).on_host or not all(e.candidate.generic for e in group):
             raise
         # What a GPU's workers need, such as torch, is asked for where something is measured.
         count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
@@ -174,9 +175,9 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
 
 def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
     """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
-    operator, family = loaded.operator, bench.device.family
-    problem = min(served_by(session, operator, entry, family), key=lambda p: (operator.compulsory_bytes(p), p.id))
-    policy = f"verify only, {session.policy_of(family).digest}"
+    operator, devices = loaded.operator, bench.device.family
+    problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
+    policy = f"verify only, {session.policy_of(devices).digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
@@ -196,16 +197,16 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
         )
 
 
-def served_by(session: Session, operator: Operator, entry: Entry, family: str) -> list[Problem]:
+def served_by(session: Session, operator: Operator, entry: Entry, devices: str) -> list[Problem]:
     """Problems of the workload that a variant serves, never none.
 
     For a variant whose dtypes the workload has nothing of, it is the workload in those; where nothing is worth tuning
-    on devices of the family, the author's checks or else odd problems stand for it.
+    on `devices` of that family, the author's checks or else odd problems stand for it.
     """
     workload = (
-        operator.workload_for(family)
+        operator.workload_for(devices)
         or operator.checks
-        or [c.problem for c in checks_for(operator, (), session.policy_of(family), on_host=family == "cpu")]
+        or [c.problem for c in checks_for(operator, (), session.policy_of(devices), on_host=family(devices).on_host)]
     )
     served = [p for p in workload if all_of(entry.requires, operator.facts(p))]
     return served or [msgspec.structs.replace(p, dtypes=dict(entry.candidate.dtypes)) for p in workload]

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
@@ -61,7 +62,7 @@ class Known:
             for measurement in (*found, *beside):
                 evidence.add(measurement)
             given += len(found)
-        if given and evidence.target.family != "cpu":
+        if given and not family(evidence.target.family).compiling_disturbs:  # screens waited, and some were spared
             self._pass_over(evidence)
         return given
 

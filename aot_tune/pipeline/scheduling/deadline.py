@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from aot_tune.bench.devices.family import family
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -24,8 +25,6 @@ _PER_SOURCE = 1.2
 _CHECK, _PER_PROBLEM = 1.0, 0.08
 """Seconds in which variants are verified inside the library: the start of the workers, and by problem of the workload,
 which there are about two or three of for each variant."""
-_GPU_START = 5.0
-"""More of these where there is a GPU: on an H200's machine its workers took 4.4 s to import torch, 0.3 s for CUDA."""
 _COMPILE = 0.5
 """CPU seconds of a compile, where no generic variant was compiled."""
 
@@ -70,13 +69,13 @@ def seconds_after(session: Session) -> float:
     known = link_seconds(link_memory(session))
     if known is None:
         runtime = _PACKAGE / "runtime"
-        folders = [runtime, *(runtime / family for family in session.plan.families)]
+        folders = [runtime, *(runtime / name for name in session.plan.families)]
         folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
         sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
         problems = sum(
             len(o.operator.workload_for(t.family)) for t in session.targets for o in session.operators.values()
         )
         known = _FILES + _CHECK + _PER_PROBLEM * problems
-        known += _GPU_START * any(d.family == "cuda" for d in session.devices)
+        known += max((family(d.family).start_seconds for d in session.devices), default=0.0)
         known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
     return known / load.granted

@@ -87,10 +87,10 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         return
     operators = [loaded.operator for loaded, _ in pairs]
     with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
-        on_host = family(target.family).on_host  # a compiler beside it would disturb what is measured
-        within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
+        alone = family(target.family).compiling_disturbs
+        within = Within(session, crew, pairs) if alone and session.turn.seconds is not None else None
         recorded = 0
-        if not on_host and _nothing_is_known(session, crew.device):
+        if not alone and _nothing_is_known(session, crew.device):
             crew.start()
         step = session.step
         while step and (fresh := _ask(session, pairs, vendors, step)):
@@ -100,11 +100,11 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 recorded += known.give(evidence)
             entries = [e for _, evidence in pairs for e in _unknown(evidence)]
             evidences = [evidence for _, evidence in pairs]
-            race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
+            race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
             session.pending.expect(evidences, entries, least_race=race)
             if within is not None:
                 within.run(entries)
-            elif on_host:
+            elif alone:
                 _one_after_the_other(session, crew, pairs, entries, target)
             else:
                 with ended_with(session.turn, crew.interrupt):

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, digest_of
@@ -92,19 +93,19 @@ def plan_checks(
 
 def _odd(session: Session, loaded: LoadedOperator, entry: Entry) -> list[Check]:
     """One or two small problems that the object was right on by itself."""
-    family = target_by_name(entry.candidate.target).family
-    policy = session.policy_of(family)
+    devices = target_by_name(entry.candidate.target).family
+    policy = session.policy_of(devices)
     return oddest_checks(
-        session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host=family == "cpu")
+        session.checks.of(loaded.folder, loaded.operator, entry.requires, policy, on_host=family(devices).on_host)
     )
 
 
 def _problem(session: Session, operator: Operator, entry: Entry, chosen: Sequence[Chosen]) -> Problem:
     """The cheapest problem of the workload that dispatch gives to a variant, else the cheapest that it serves."""
-    family = target_by_name(entry.candidate.target).family
-    served = served_by(session, operator, entry, family)
+    devices = target_by_name(entry.candidate.target).family
+    served = served_by(session, operator, entry, devices)
     won = [p for p in served if any(_picked(one, p) == entry.candidate.id for one in chosen)]
-    if family == "cpu":
+    if family(devices).on_host:
         won = [p for p in won if _is_quick(operator, p)]
     return min(won or served, key=lambda p: (operator.compulsory_bytes(p), p.id))
 
