@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import partial
 from types import TracebackType
 
@@ -17,14 +17,12 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
+from aot_tune.support.threads import end_all
 
 __all__ = ["Crew", "Job"]
 
 Job = Callable[[Measurer], object]
 """What a device is to do; False says that it did nothing."""
-
-_AGAIN = 0.1
-"""Seconds between two attempts to end what runs."""
 
 
 class Crew:
@@ -120,8 +118,7 @@ class Crew:
         except BaseException:
             for member in self.members:
                 member.ended = True
-            while wait(waiting, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
-                self.interrupt()
+            end_all(waiting, self.interrupt)
             raise
 
     def leave_out(self, position: int) -> Device:
@@ -154,8 +151,8 @@ class Crew:
                 member.ended = True
             both = zip(self.benches, self._threads, strict=True)
             ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
-            while error is not None and wait(ends, timeout=_AGAIN).not_done:  # a second Ctrl-C left a thread busy
-                self.interrupt()
+            if error is not None:  # a second Ctrl-C may have left a thread busy
+                end_all(ends, self.interrupt)
             for end, thread in zip(ends, self._threads, strict=True):
                 end.result()
                 thread.shutdown()

@@ -7,7 +7,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from aot_tune.bench.devices.cpu import usable_cores
@@ -17,6 +17,7 @@ from aot_tune.pipeline.measuring.bench_files import Shared
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.support.errors import WorkerError
+from aot_tune.support.threads import end_all
 
 __all__ = ["Turns", "in_turns", "unavailable"]
 
@@ -27,8 +28,6 @@ _UNAVAILABLE = re.compile(r"\breturned -100\b")
 _MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
 """Benches at a time: at most so many, each for so many cores, so much of the device's memory and so many variants. A
 bench is three processes, which take seconds to start."""
-_AGAIN = 0.1
-"""Seconds between two attempts to end what runs."""
 
 
 class Turns(Generic[T]):
@@ -125,10 +124,13 @@ def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
                 turns.again(first)
         except BaseException:
             turns.ended = True
-            while wait(helping, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
-                for bench in others:
-                    bench.interrupt()
+            end_all(helping, lambda: _interrupt(others))
             raise
+
+
+def _interrupt(benches: Sequence[LazyBench]) -> None:
+    for bench in benches:
+        bench.interrupt()
 
 
 def _benches(device: Device, count: int) -> int:

@@ -21,11 +21,10 @@ from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
+from aot_tune.support.threads import end_all
 
 __all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
 
-_AGAIN = 0.1
-"""Seconds between two attempts to end what runs."""
 _NOT_RUN = ("skipped", "timeout")
 """A generic kernel may be too slow for a large problem, or want too much workspace; that is not a wrong result."""
 
@@ -93,8 +92,7 @@ def verified_beside(session: Session) -> Iterator[None]:
             wait((verified,))
         except BaseException:
             ended.set()
-            while wait((verified,), timeout=_AGAIN).not_done:  # it may be just starting workers
-                bench.interrupt()
+            end_all((verified,), bench.interrupt)
             raise
 
 

@@ -11,13 +11,12 @@ from aot_tune.bench.devices.family import family
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
+from aot_tune.support.threads import AGAIN
 from aot_tune.support.wall_clock import link_seconds
 
 __all__ = ["ended_with", "link_memory", "seconds_after"]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_AGAIN = 0.1
-"""Seconds between two attempts to end what runs."""
 _FILES = 1.0
 """Seconds for the choice of variants, the library's files, and what starts and checks the link."""
 _PER_SOURCE = 1.2
@@ -42,7 +41,7 @@ def ended_with(budget: Budget, stop: Callable[[], None]) -> Iterator[None]:
         while not done.wait(wait):
             if budget.left <= 0:
                 stop()
-            wait = max(budget.left, _AGAIN)
+            wait = max(budget.left, AGAIN)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
