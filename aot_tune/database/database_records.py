@@ -88,11 +88,6 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
         """The candidate of that id."""
         return next((c for c in self.candidates if c.id == name), None)
 
-    def of_problem(self, problem: Problem) -> list[Measurement]:
-        """The measurements of a problem."""
-        key = problem_key(problem)
-        return [m for m in self.measurements if problem_key(m.problem) == key]
-
 
 def make_database(
     *,

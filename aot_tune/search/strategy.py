@@ -39,7 +39,6 @@ class Listed:
     ) -> None:
         queue, rest = _in_order(space, first)
         self._queue = (queue + rest)[:limit]
-        self.size = len(queue) + len(rest)
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
         """The next `count` configs."""

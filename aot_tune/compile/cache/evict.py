@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from aot_tune.compile.cache.entry import RECORD
 from aot_tune.support.storage import new_temporary, private_folder, sweep_temporaries
 
-__all__ = ["LIMIT_BYTES", "prune", "usage"]
+__all__ = ["LIMIT_BYTES", "prune"]
 
 LIMIT_BYTES = 1 << 30
 _EVERY_SECONDS = 60.0
@@ -35,12 +35,6 @@ def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS
             return _remove_entries(root, limit)
     except (Timeout, OSError, NotImplementedError):  # the last where there are no locks
         return 0  # the cache is complete without it; the next build tries again
-
-
-def usage(root: Path) -> tuple[int, int]:
-    """How many objects a cache holds, and the bytes that they and their records take."""
-    folders = [f for f in (root / "objects").glob("*/*") if f.is_dir()]
-    return len(folders), sum(f.stat().st_size for folder in folders for f in folder.iterdir())
 
 
 def _remove_entries(root: Path, limit: int) -> int:

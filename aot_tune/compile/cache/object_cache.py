@@ -46,7 +46,7 @@ _FULL = ("no space left", "disk quota exceeded")
 
 class CacheCounters(msgspec.Struct):
     """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, objects that are
-    `unkept` and will be made again, entries that were `damaged` and replaced, and compiler seconds that hits saved."""
+    `unkept` and will be made again, and entries that were `damaged` and replaced."""
 
     hits: int = 0
     misses: int = 0
@@ -54,7 +54,6 @@ class CacheCounters(msgspec.Struct):
     failed: int = 0
     unkept: int = 0
     damaged: int = 0
-    seconds_saved: float = 0.0
 
 
 class ObjectCache:
@@ -100,18 +99,12 @@ class ObjectCache:
             self._open_root(self._root, required)
 
     @classmethod
-    def at(cls, location: CacheLocation, toolchain: Toolchain, *, timeout: float = 240.0) -> ObjectCache:
+    def at(cls, location: CacheLocation, toolchain: Toolchain) -> ObjectCache:
         """The cache at a place that `cache_location` found; says so once when nothing is kept."""
         if location.message:
             _log.warning("%s", location.message)
-        return cls(
-            location.root,
-            toolchain,
-            mode=location.mode,
-            trusted=location.trusted,
-            required=location.required,
-            timeout=timeout,
-        )
+        trusted, required = location.trusted, location.required
+        return cls(location.root, toolchain, mode=location.mode, trusted=trusted, required=required)
 
     @property
     def root(self) -> Path | None:
@@ -230,7 +223,6 @@ class ObjectCache:
     def _hit(self, found: Object) -> Object:
         with self._count:
             self.counters.hits += 1
-            self.counters.seconds_saved += found.seconds
         return found
 
     def _get_locked(self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target) -> Object:

@@ -26,19 +26,17 @@ def scalar_type(scalar: Scalar) -> str:
     return _SCALARS[scalar.dtype_name]
 
 
-def parameters(operator: Operator, *, attributes: bool = True) -> list[str]:
+def parameters(operator: Operator) -> list[str]:
     """Declarations of the tensors, scalars and attributes, in the order of the C functions."""
     result = [f"const DLTensor* {t.name}" for t in operator.tensors]
     result += [f"{scalar_type(s)} {s.name}" for s in operator.scalars]
-    if attributes:
-        result += [f"int32_t {a.name}" for a in operator.attributes]
-    return result
+    return result + [f"int32_t {a.name}" for a in operator.attributes]
 
 
-def arguments(operator: Operator, prefix: str = "") -> list[str]:
-    """The names of the same arguments, each after `prefix`."""
+def arguments(operator: Operator) -> list[str]:
+    """The names of the same arguments."""
     names = [t.name for t in operator.tensors] + [s.name for s in operator.scalars]
-    return [prefix + n for n in names + [a.name for a in operator.attributes]]
+    return names + [a.name for a in operator.attributes]
 
 
 def shape_text(operator: Operator, tensor: str) -> str:
