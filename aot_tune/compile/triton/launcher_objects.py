@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME
+from aot_tune.compile.programs import CXX_ADDRESS_SPACE, baseline_flags
 from aot_tune.support.run_program import Finished, run
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
@@ -17,7 +17,6 @@ HEADER, IMAGE = "kernel.h", "kernel.bin"
 LAUNCHER = Path(__file__).resolve().parents[2] / "runtime" / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 
-_MEMORY = 4 << 30
 _MOST_AXES = 5
 _FLAGS = (
     "-std=c++17",
@@ -86,7 +85,7 @@ def _descriptor(one: DescriptorMap) -> str:
 
 def host_flags() -> tuple[str, ...]:
     """How launchers are compiled, for every CPU of this machine's kind."""
-    return (*_FLAGS, *(("-march=x86-64",) if platform.machine() == "x86_64" else ()))
+    return (*_FLAGS, *baseline_flags())
 
 
 def compile_launcher(
@@ -99,4 +98,4 @@ def compile_launcher(
     argv = [*command, *host_flags(), "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
     argv += ["-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))
-    return run(argv, folder=folder, environ=environ, timeout=left, memory=_MEMORY)
+    return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)
