@@ -11,9 +11,10 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile.object_records import CompileStatus, Object, measured_code
-from aot_tune.database.identity import canonical, problem_key
+from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
+from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.database.identity import canonical
 from aot_tune.database.reference_source import names_used
 from aot_tune.spec import Expr
+from aot_tune.support.digests import canonical
 from aot_tune.support.own_modules import is_installed
 
 __all__ = ["UnlistedError", "plain_value"]

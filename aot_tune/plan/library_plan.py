@@ -34,6 +34,7 @@ from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, 
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
@@ -346,13 +347,12 @@ def _input_files(
 def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     """Digest of names and contents; a file's name is taken below the folder it was found in."""
     bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parents[1]]
-    lines = []
-    for path in files:
+    named = []
+    for path in files:  # in any order, where folders of isolated builds are
         resolved = path.resolve()
         base = next((b for b in bases if resolved.is_relative_to(b)), resolved.parent)
-        lines.append(f"{resolved.relative_to(base)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}")
-    text = "\n".join(sorted(lines))  # folders of isolated builds are in any order
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+        named.append((str(resolved.relative_to(base)), path))
+    return digest_of_files(named)
 
 
 def devices(threads: int, families: Sequence[str]) -> list[Device]:

@@ -24,13 +24,16 @@ from aot_tune.compile.toolchain import Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.errors import CacheError
+from aot_tune.support.shared_fields import shared_fields
 from aot_tune.support.storage import (
     DISK_ERRORS,
+    TEMPORARIES,
     CacheLocation,
     CacheMode,
     CorruptError,
     OtherSchemaError,
     check_folder,
+    discard,
     new_temporary,
     private_folder,
     scratch_folder,
@@ -180,7 +183,7 @@ class ObjectCache:
             self._root = None
             return
         if writable:
-            sweep_temporaries(root / "tmp")
+            sweep_temporaries(root / TEMPORARIES)
 
     def _disable(self, error: OSError) -> None:
         with self._count:
@@ -234,7 +237,7 @@ class ObjectCache:
             found = self._lookup(key)  # another process may have made it while we waited
             if found is not None:
                 return self._hit(found)
-            temporary = new_temporary(root / "tmp")
+            temporary = new_temporary(root / TEMPORARIES)
             try:
                 temporary.mkdir(mode=0o700)
                 outcome, stored = self._compile(temporary, rendered, target)
@@ -247,7 +250,7 @@ class ObjectCache:
                         self.counters.unkept += 1
                     return _object(stored, key, folder / OBJECT, cached=False)
                 write_entry(temporary, stored, text)
-                _publish(temporary, folder, root / "tmp")
+                _publish(temporary, folder, root / TEMPORARIES)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._made.add(key)
@@ -299,32 +302,14 @@ class ObjectCache:
 
 
 def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
-    return Object(
-        key=key,
-        path=str(path) if stored.status == "ok" else "",
-        digest=stored.digest,
-        device=stored.device,
-        symbol=stored.symbol,
-        source=stored.source,
-        target=stored.target,
-        status=stored.status,
-        error=stored.error,
-        log=stored.log,
-        seconds=stored.seconds,
-        resources=stored.resources,
-        cached=cached,
-    )
+    own = str(path) if stored.status == "ok" else ""
+    return Object(key=key, path=own, cached=cached, **shared_fields(stored, Object))
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
     """Put a complete entry in its place in one step; what lies there is damaged or old, and goes."""
     if os.path.lexists(folder):
-        old = new_temporary(temporaries)
-        folder.rename(old)
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.unlink()
+        discard(folder, temporaries)
     temporary.rename(folder)
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
