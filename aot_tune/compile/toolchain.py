@@ -203,5 +203,5 @@ def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
     """
     wanted = tuple(targets)
     known = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
-    found = [t for t in known.values() if t.family == "cpu" or any(t.meets(w) for w in wanted)]
+    found = [t for t in known.values() if t.on_host or any(t.meets(w) for w in wanted)]
     return tuple(sorted(found, key=lambda t: (t.family, t.level, t.name)))

@@ -11,9 +11,12 @@ from aot_tune.compile.programs import CXX_ADDRESS_SPACE, baseline_flags
 from aot_tune.support.run_program import Finished, run
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
-__all__ = ["HEADER", "IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "kernel_header"]
+__all__ = ["HEADER", "IMAGE", "KERNEL_IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "kernel_header"]
 
 HEADER, IMAGE = "kernel.h", "kernel.bin"
+KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
+"""The section of an object that holds its image, with a zero byte after it."""
+
 LAUNCHER = Path(__file__).resolve().parents[2] / "runtime" / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 
@@ -52,7 +55,7 @@ constexpr bool descriptor_rounding = {descriptor_rounding};
 }}  // namespace kernel
 
 // The label is not global: many of them meet in a library.
-asm(".pushsection .rodata.aot_tune_kernel_image,\\"a\\",@progbits\\n"
+asm(".pushsection {section},\\"a\\",@progbits\\n"
     ".balign 16\\n"
     "aot_tune_kernel_image:\\n"
     ".incbin \\"{image}\\"\\n"
@@ -66,7 +69,7 @@ __asm__("aot_tune_kernel_image");
 def kernel_header(image: Image) -> str:
     """The text of `kernel.h`, for behind `launch.h`: what the launcher must know of an image, and the image itself."""
     values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
-    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE}
+    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE, "section": KERNEL_IMAGE}
     return _TEXT.format(**values)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from aot_tune.link.archive import Member, read_archive
 from aot_tune.link.elf import Image, device_code_digest
-from aot_tune.link.library_records import family_of
+from aot_tune.link.families import FAMILIES, family_of
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
@@ -22,10 +22,7 @@ _SOURCE_PATH = re.compile(
 )
 """An absolute one: debug information of CMake's Debug builds holds relative ones."""
 _PATH = "holds the path"
-_LATE = (
-    *("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
-    *("libamdhip64.", "libc10", "libtorch"),
-)
+_LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
