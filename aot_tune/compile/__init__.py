@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.compile.batches import Batch, Progress, compile_all, compile_batches
+from aot_tune.compile.batches import Batch, CompileProgress, compile_all, compile_batches
 from aot_tune.compile.cache.object_cache import CacheCounters, ObjectCache
 from aot_tune.compile.jobs import Jobs, parallel_compiles
 from aot_tune.compile.object_records import CompileOutcome, Object
@@ -20,10 +20,10 @@ __all__ = [
     "Batch",
     "CacheCounters",
     "CompileOutcome",
+    "CompileProgress",
     "Jobs",
     "Object",
     "ObjectCache",
-    "Progress",
     "Toolchain",
     "compile_all",
     "compile_batches",

@@ -14,7 +14,7 @@ from aot_tune.compile.programs import DEVICE_CODE
 from aot_tune.compile.triton.launcher_objects import KERNEL_IMAGE
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Image", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
+__all__ = ["SharedLibrary", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
 
 # Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -40,7 +40,7 @@ class _Piece:
     code: bool
 
 
-class Image:
+class SharedLibrary:
     """A parsed shared library."""
 
     def __init__(self, data: bytes) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FAMILIES", "Family", "family_facts", "family_of"]
+__all__ = ["FAMILIES", "FamilyFacts", "family_facts", "family_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class FamilyFacts:
     """Facts of a family of devices.
 
     Args:
@@ -25,13 +25,13 @@ class Family:
 
 
 FAMILIES = {
-    "cpu": Family(on_host=True),
-    "cuda": Family(
+    "cpu": FamilyFacts(on_host=True),
+    "cuda": FamilyFacts(
         preloads=True,
         initialisers=1,
         late=("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
     ),
-    "hip": Family(preloads=True, late=("libamdhip64.",)),
+    "hip": FamilyFacts(preloads=True, late=("libamdhip64.",)),
 }
 
 
@@ -40,6 +40,6 @@ def family_of(target: str) -> str:
     return target.split("-", 1)[0]
 
 
-def family_facts(target: str) -> Family:
+def family_facts(target: str) -> FamilyFacts:
     """The facts of the family of a target's name."""
-    return FAMILIES.get(family_of(target), Family())
+    return FAMILIES.get(family_of(target), FamilyFacts())

@@ -26,7 +26,7 @@ from aot_tune.compile.programs import (
     rule_files,
 )
 from aot_tune.compile.toolchain import Toolchain, toolchain_for
-from aot_tune.compile.triton.compile_pool import DiedError, Setup, TimedOutError, pool
+from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
 from aot_tune.compile.triton.launcher_functions import functions_of
 from aot_tune.compile.triton.launcher_objects import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.render.triton.recipe import read_recipe
@@ -129,10 +129,10 @@ class TritonToolchain(Toolchain):
         target_of(target.name)
         request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
         search = sys.path if self._search is None else self._search
-        setup = Setup.of(target.name, template_roots(self._env()), search, self._env())
+        setup = CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
         try:
             reply, memory = pool().compile(setup, request, timeout)
-        except DiedError as error:
+        except CompilerDiedError as error:
             return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
         except TimedOutError as error:
             log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
