@@ -7,6 +7,7 @@ from pathlib import Path
 from aot_tune.link.check.verify_library import verify
 from aot_tune.link.emit.generate import Generated, generate
 from aot_tune.link.library_records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.support.installed_paths import PACKAGE, RUNTIME
 
 __all__ = [
     "DecisionNode",
@@ -24,9 +25,9 @@ __all__ = [
 
 def runtime_folder() -> Path:
     """The C++ sources that every library holds, with the public base header under `include/`."""
-    return Path(__file__).resolve().parent.parent / "runtime"
+    return RUNTIME
 
 
 def binding_folder() -> Path:
     """The C++ sources that every Python module holds."""
-    return Path(__file__).resolve().parent / "binding"
+    return PACKAGE / "link" / "binding"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import AddTensor, Operator, Tensor
+from aot_tune.spec.dtypes import DTYPES
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
@@ -323,4 +324,4 @@ def _wrong_indices(tensor: str, rank: int, indices: Sequence[str], wanted: str) 
 
 def scalar_type(name: str) -> str:
     """The C type that a scalar of that dtype is passed as."""
-    return {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}[name]
+    return DTYPES[name].c

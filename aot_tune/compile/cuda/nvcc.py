@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.compile.cuda.device_objects import FUNCTIONS, device_digest, localize, public_functions
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
-from aot_tune.compile.cuda.toolkit import SYSTEM, Toolkit, find_cutlass, find_nvcc, open_toolkit, query_environment
+from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit, query_environment
 from aot_tune.compile.cuda.visible_gpus import visible_devices
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
@@ -35,6 +35,7 @@ from aot_tune.compile.programs import (
 )
 from aot_tune.compile.toolchain import Toolchain
 from aot_tune.spec import Target
+from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.ptxas_report import kernel_resources
 from aot_tune.support.run_program import key_environment, run
@@ -76,7 +77,7 @@ class NvccToolchain(Toolchain):
     name = "nvcc"
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM, search: Sequence[str] | None = None
+        self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
     ) -> None:
         super().__init__(environ)
         self._system, self._search = system, search

@@ -14,20 +14,17 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.programs import ask, named_command, program_state
+from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["WHEELS", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit", "query_environment"]
+__all__ = ["Toolkit", "find_cutlass", "find_nvcc", "open_toolkit", "query_environment"]
 
-WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
-"""What `pip install` needs for a whole compiler; the first one brings nvidia-cuda-crt and nvidia-nvvm along."""
-
-SYSTEM = Path("/usr/local/cuda")
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
 _INSTALL = (
     "install the CUDA toolkit, or set NVCC or CUDA_HOME to where it is, "
-    f"or `pip install {' '.join(WHEELS)}`, or leave the cuda targets out of AOT_TUNE_TARGETS"
+    f"or `pip install {' '.join(NVCC_WHEELS)}`, or leave the cuda targets out of AOT_TUNE_TARGETS"
 )
 
 
@@ -83,7 +80,7 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_nvcc(
-    environ: Mapping[str, str], system: Path = SYSTEM, search: Sequence[str] | None = None
+    environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """The program, and the arguments that NVCC or CUDACXX give it.
 

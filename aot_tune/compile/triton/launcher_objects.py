@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME
 from aot_tune.compile.programs import CXX_ADDRESS_SPACE, baseline_flags
+from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.support.run_program import Finished, run
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
@@ -17,7 +18,7 @@ HEADER, IMAGE = "kernel.h", "kernel.bin"
 KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
 """The section of an object that holds its image, with a zero byte after it."""
 
-LAUNCHER = Path(__file__).resolve().parents[2] / "runtime" / "triton"
+LAUNCHER = RUNTIME / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 
 _MOST_AXES = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.spec import Operator, Scalar, Tensor
+from aot_tune.spec.dtypes import DTYPES
 
 __all__ = [
     "arguments",
@@ -18,12 +19,10 @@ __all__ = [
     "shape_text",
 ]
 
-_SCALARS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
-
 
 def scalar_type(scalar: Scalar) -> str:
     """The C type that a scalar is passed as."""
-    return _SCALARS[scalar.dtype_name]
+    return DTYPES[scalar.dtype_name].c
 
 
 def parameters(operator: Operator) -> list[str]:
