@@ -71,7 +71,7 @@ class MeasurementStore:
         self._since = 0 if begun is None else begun.since
         self._root = None if mode == "off" else root
         self._memory: dict[str, tuple[Measurement, ...]] = {}
-        self.hits = self.misses = self.written = self.damaged = 0
+        self.written = self.damaged = 0
         self.used: dict[str, str] = {}
         """Digests of the files that were read or written, by their names."""
         self.absent: set[str] = set()
@@ -126,10 +126,7 @@ class MeasurementStore:
         if peek:
             return found
         if found is None:
-            self.misses += 1
             self.absent.add(name)
-        else:
-            self.hits += 1
         return found
 
     def save(self, key: dict[str, object], measurements: tuple[Measurement, ...]) -> None:

@@ -87,7 +87,7 @@ def test_what_is_there_is_found_and_nothing_is_made(tmp_path: Path, chain, count
     assert found is not None
     assert (found.digest, found.cached) == (made.digest, True)
     assert cache.find(rendered, target, maker | {"toolchain": {"version": "another"}}) is None
-    assert (cache.counters.hits, cache.counters.compiled) == (1, 1)
+    assert cache.counters.compiled == 1
 
 
 def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
@@ -177,7 +177,7 @@ def test_a_candidate_that_is_asked_for_twice_is_compiled_once(
     assert len({o.key for o in objects.values()}) == 6
     assert [p.done for p in seen] == [1, 2, 3, 4, 5, 6]
     assert {p.total for p in seen} == {6}
-    assert cache.counters.misses == cache.counters.compiled == 6
+    assert cache.counters.compiled == 6
     assert all(o.source == r.digest for r in rendereds for o in [objects[r.candidate.id]])
 
 

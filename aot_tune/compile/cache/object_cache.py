@@ -48,13 +48,10 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, objects that are
-    `unkept` and will be made again, and entries that were `damaged` and replaced."""
+    """What a cache did: compiler runs (`compiled`), objects that are `unkept` and will be made again, and entries
+    that were `damaged` and replaced."""
 
-    hits: int = 0
-    misses: int = 0
     compiled: int = 0
-    failed: int = 0
     unkept: int = 0
     damaged: int = 0
 
@@ -136,8 +133,7 @@ class ObjectCache:
 
     def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
         """The object of a rendered candidate, if it is in the cache; `maker` as for `key`."""
-        found = self._lookup(self.key(rendered, target, maker)[0])
-        return None if found is None else self._hit(found)
+        return self._lookup(self.key(rendered, target, maker)[0])
 
     def get(self, rendered: Rendered, target: Target) -> Object:
         """The object of a rendered candidate; a source that does not compile gives an object with that status.
@@ -151,7 +147,7 @@ class ObjectCache:
         key, text = self.key(rendered, target)
         found = self._lookup(key)
         if found is not None:
-            return self._hit(found)
+            return found
         if self._root is not None and self._mode in ("rw", "fresh"):
             try:
                 return self._get_locked(self._root, key, text, rendered, target)
@@ -223,11 +219,6 @@ class ObjectCache:
         self._warned.add(key)
         return None
 
-    def _hit(self, found: Object) -> Object:
-        with self._count:
-            self.counters.hits += 1
-        return found
-
     def _get_locked(self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target) -> Object:
         folder = self._entry(root, key)
         lock = root / "locks" / key[:2] / f"{key}.lock"
@@ -236,7 +227,7 @@ class ObjectCache:
         with FileLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
             found = self._lookup(key)  # another process may have made it while we waited
             if found is not None:
-                return self._hit(found)
+                return found
             temporary = new_temporary(root / TEMPORARIES)
             try:
                 temporary.mkdir(mode=0o700)
@@ -280,9 +271,7 @@ class ObjectCache:
             outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
         good = outcome.status == "ok"
         with self._count:
-            self.counters.misses += 1
             self.counters.compiled += 1
-            self.counters.failed += not good
         includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
         self.includes.update(includes)
         return outcome, Stored(
