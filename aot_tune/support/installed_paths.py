@@ -7,7 +7,16 @@ from pathlib import Path
 
 from aot_tune.support.errors import BuildError
 
-__all__ = ["BUNDLED_MODULE", "BUNDLED_PREFIX", "PACKAGE", "RUNTIME", "cmake_dir", "include_dir", "installed_report"]
+__all__ = [
+    "BINDING",
+    "BUNDLED_MODULE",
+    "BUNDLED_PREFIX",
+    "PACKAGE",
+    "RUNTIME",
+    "cmake_dir",
+    "include_dir",
+    "installed_report",
+]
 
 BUNDLED_MODULE = "aot_tune.ops"
 """The Python module of the bundled operators."""
@@ -20,6 +29,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 RUNTIME = PACKAGE / "runtime"
 """The C++ sources that every library holds, with the public base header under `include/`."""
+
+BINDING = PACKAGE / "link" / "binding"
+"""The C++ sources that every Python module holds."""
 
 
 def _installed(relative: str) -> Path:
