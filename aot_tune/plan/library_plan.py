@@ -348,12 +348,11 @@ def _input_files(
 def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     """Digest of names and contents; a file's name is taken below the folder it was found in."""
     bases = [*(r.resolve() for r in roots), PACKAGE]
-    named = []
-    for path in files:  # in any order, where folders of isolated builds are
-        resolved = path.resolve()
-        base = next((b for b in bases if resolved.is_relative_to(b)), resolved.parent)
-        named.append((str(resolved.relative_to(base)), path))
-    return digest_of_files(named)
+
+    def name(file: Path) -> str:
+        return str(file.relative_to(next((b for b in bases if file.is_relative_to(b)), file.parent)))
+
+    return digest_of_files((name(p.resolve()), p) for p in files)
 
 
 def devices(threads: int, families: Sequence[str]) -> list[Device]:
