@@ -133,7 +133,7 @@ class CxxToolchain(Toolchain):
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
-        return dict(_identity(*self._asked()))
+        return dict(_identity(*self.asked()))
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees, and what it makes of them by itself."""
@@ -168,16 +168,16 @@ class CxxToolchain(Toolchain):
 
     def search_folders(self) -> tuple[str, ...]:
         """Folders in which headers are looked for, in the compiler's order."""
-        return search_folders(*self._asked())
+        return search_folders(*self.asked())
 
     def added(self) -> str:
         """Digest of what its driver, scripts around that and files of options tell the compiler proper.
 
         Such a script may run another one, of which the digests of programs tell nothing.
         """
-        return _added(*self._asked())
+        return _added(*self.asked())
 
-    def _asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
+    def asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
         """What answers of the compiler depend on."""
         command = self.command()
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))

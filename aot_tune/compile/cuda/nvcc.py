@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.compile.cuda.device_objects import FUNCTIONS, device_digest, localize, public_functions
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
-from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit, query_environment
+from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.cuda.visible_gpus import visible_devices
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
@@ -224,9 +224,7 @@ class NvccToolchain(Toolchain):
         return CxxToolchain(environ | {"CXX": named})
 
     def _binutils(self) -> dict[str, str]:
-        command = self._host().command()
-        state = program_state(Path(os.path.realpath(command[0])))
-        return _binutils(tuple(command), query_environment(self._env()), state)
+        return _binutils(*self._host().asked())
 
     def _flags(self, target: Target) -> tuple[str, ...]:
         host = (f"-Xcompiler={flag}" for flag in (*_HOST, *baseline_flags()))

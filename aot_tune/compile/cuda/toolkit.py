@@ -18,7 +18,7 @@ from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["Toolkit", "find_cutlass", "find_nvcc", "open_toolkit", "query_environment"]
+__all__ = ["Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
 
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
@@ -119,14 +119,9 @@ def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]
     Raises:
         ToolchainError: when it does not answer as nvcc does.
     """
-    return _open(command, host, query_environment(environ), program_state(Path(command[0])))
-
-
-def query_environment(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables of a program that is asked and writes nothing."""
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
-    return tuple(sorted(child.items()))
+    return _open(command, host, tuple(sorted(child.items())), program_state(Path(command[0])))
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
