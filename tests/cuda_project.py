@@ -19,7 +19,7 @@ from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
-from aot_tune.link.elf import Image
+from aot_tune.link.elf import SharedLibrary
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for
 from aot_tune.report import Report
 from aot_tune.spec import Operator, Target
@@ -104,7 +104,7 @@ class Made:
 
     def needed(self) -> list[str]:
         """The libraries that library and module ask for when they are loaded."""
-        return [n for p in (self.library, self.module) for n in Image(p.read_bytes()).dynamic("DT_NEEDED")]
+        return [n for p in (self.library, self.module) for n in SharedLibrary(p.read_bytes()).dynamic("DT_NEEDED")]
 
     def run(self, code: str) -> str:
         """Run Python beside the module, in a fresh process that sees no driver."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.compile.batches import Batch, Progress, compile_all, compile_batches
-from aot_tune.compile.cache.evict import usage
+from aot_tune.compile.batches import Batch, CompileProgress, compile_all, compile_batches
 from aot_tune.compile.cache.object_cache import CacheCounters, ObjectCache
 from aot_tune.compile.jobs import Jobs, parallel_compiles
 from aot_tune.compile.object_records import CompileOutcome, Object
@@ -21,10 +20,10 @@ __all__ = [
     "Batch",
     "CacheCounters",
     "CompileOutcome",
+    "CompileProgress",
     "Jobs",
     "Object",
     "ObjectCache",
-    "Progress",
     "Toolchain",
     "compile_all",
     "compile_batches",
@@ -35,5 +34,4 @@ __all__ = [
     "target_by_name",
     "toolchain_for",
     "toolchains",
-    "usage",
 ]

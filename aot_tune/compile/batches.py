@@ -19,12 +19,12 @@ from aot_tune.render import Rendered
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import kill_running
 
-__all__ = ["Batch", "Progress", "Task", "compile_all", "compile_batches"]
+__all__ = ["Batch", "CompileProgress", "Task", "compile_all", "compile_batches"]
 
 Task = Callable[[], None]
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class CompileProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far compiling is: `done` of `total` objects, and the one that just came, with the candidate's id."""
 
     done: int
@@ -46,7 +46,7 @@ def compile_all(
     cache: ObjectCache,
     rendereds: Iterable[Rendered],
     jobs: int,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[CompileProgress], None] | None = None,
 ) -> dict[str, Object]:
     """Objects of rendered candidates of one backend by candidate id; see `compile_batches`.
 
@@ -58,7 +58,7 @@ def compile_all(
 
 def compile_batches(
     batches: Sequence[Batch],
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[CompileProgress], None] | None = None,
     then: Callable[[str, Object], Task | None] = lambda *_: None,
 ) -> dict[str, Object]:
     """Objects of rendered candidates by candidate id.
@@ -80,7 +80,7 @@ def compile_batches(
         for done, (candidate, result) in enumerate(_made(wanted, compilers), 1):
             made[candidate] = result
             if on_progress is not None:
-                on_progress(Progress(done=done, total=len(wanted), candidate=candidate, object=result))
+                on_progress(CompileProgress(done=done, total=len(wanted), candidate=candidate, object=result))
     return made
 
 

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
-import shutil
-import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
+import msgspec
+
+from aot_tune.compile.diagnostics import SOURCE_NAME
 from aot_tune.compile.headers import opened_files, search_folders, sought
-from aot_tune.compile.jobs import MEMORY_PER_COMPILE
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
-    NO_OBJECT,
+    CXX_ADDRESS_SPACE,
+    LINK_FLAGS,
     QUERY_SECONDS,
     ask,
-    is_object,
+    failure_of,
+    link,
+    named_command,
+    object_bytes,
     program_digest,
     program_of,
     program_state,
     rule_files,
 )
+from aot_tune.compile.toolchain import Toolchain
 from aot_tune.spec import Target
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.run_program import Finished, compiler_environment, key_environment, run
+from aot_tune.support.run_program import Finished, key_environment, run
 
 __all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
 
@@ -49,11 +52,6 @@ FLAGS = (
     "-fdiagnostics-color=never",
     "-fno-diagnostics-show-caret",
 )
-LINK_FLAGS = ("-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
-BUSY_SHARE = 0.5
-"""A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
-
-_MEMORY = 4 << 30
 _LISTING = 4 << 20
 """Bytes of a list of included files that are kept: there are thousands in large libraries."""
 
@@ -87,13 +85,13 @@ def cpu_level(cpuinfo: str) -> int:
     return level
 
 
-class CxxToolchain:
+class CxxToolchain(Toolchain):
     """g++, or what CXX names (a program, perhaps behind a launcher such as ccache, perhaps with arguments)."""
 
     name = "cxx"
 
     def __init__(self, environ: Mapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-        self._environ = environ
+        super().__init__(environ)
         self._cpuinfo = cpuinfo
 
     def configured(self, environ: Mapping[str, str]) -> CxxToolchain:
@@ -116,39 +114,26 @@ class CxxToolchain:
             level = 0
         return tuple(t for t in _TARGETS if t.level <= level)
 
-    def memory_per_job(self) -> int:
-        """A large candidate takes 400 MB."""
-        return MEMORY_PER_COMPILE
-
     def command(self) -> list[str]:
         """The compiler and the arguments that always precede ours.
 
         Raises:
             ToolchainError: when there is none.
         """
-        environ = self._env()
-        named = environ.get("CXX", "")
-        if named:
-            whole = shutil.which(named, path=environ.get("PATH"))
-            words = [named] if whole else shlex.split(named)
-        else:
-            words = next(([w] for w in ("g++", "c++") if shutil.which(w, path=environ.get("PATH"))), [])
-        program = shutil.which(words[0], path=environ.get("PATH")) if words else None
-        if program is None:
+        named, path = self._env().get("CXX", ""), self._env().get("PATH")
+        tried = (named_command(name, path) for name in ((named,) if named else ("g++", "c++")))
+        found = next((command for command in tried if command is not None), None)
+        if found is None:
             raise ToolchainError(
                 f"CXX={named!r} is not a program" if named else "no C++ compiler found: neither g++ nor c++ is on PATH",
                 why="candidates are compiled when the library is built",
                 fix="install g++ 11 or later, or set CXX to its path, or configure with -DCMAKE_CXX_COMPILER=<path>",
             )
-        return [str(Path(program).absolute()), *words[1:]]  # it is run in other folders than this one
+        return found
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
-        return dict(_identity(*self._asked()))
-
-    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """All of it: an object is told by its own digest."""
-        return dict(identity)
+        return dict(_identity(*self.asked()))
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees, and what it makes of them by itself."""
@@ -162,23 +147,12 @@ class CxxToolchain:
         prefix = f"-ffile-prefix-map={folder}=."
         argv = [*self.command(), *_flags(target), prefix, "-MD", "-MF", "candidate.d"]
         argv += ["-c", SOURCE_NAME, "-o", out.name]
-        done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=_MEMORY)
-        if done.timed_out:
-            log = f"{done.output}\nerror: the compiler took longer than {timeout:g} s"
-            lasting = done.busy > BUSY_SHARE * timeout
-            seen = self._opened(source, target, folder, log) if lasting else ()
-            return CompileOutcome(status="timeout", log=log, seconds=done.seconds, includes=seen, lasting=lasting)
-        if done.code != 0:
-            log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
-            lasting = done.code > 0 and is_lasting(done.output)
-            seen = self._opened(source, target, folder, log) if lasting else ()
-            return CompileOutcome(
-                status="compile-failed", log=log, seconds=done.seconds, includes=seen, lasting=lasting
-            )
+        done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
         rule = folder / "candidate.d"
-        if not is_object(out) or not rule.is_file():
-            log = f"{done.output}\n{NO_OBJECT}"
-            return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=False)
+        failed = failure_of(done, timeout, "the compiler", out, rule)
+        if failed is not None:
+            seen = self._opened(source, target, folder, failed.log) if failed.lasting else ()
+            return msgspec.structs.replace(failed, includes=seen)
         return CompileOutcome(
             status="ok",
             log=done.output,
@@ -189,35 +163,21 @@ class CxxToolchain:
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
-        argv = [*self.command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
-        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=QUERY_SECONDS)
-        if done.code != 0 or done.timed_out:
-            raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
-
-    def link_arguments(self) -> tuple[str, ...]:
-        """Nothing beside what the compiler itself adds."""
-        return ()
-
-    def include_folders(self) -> tuple[str, ...]:
-        """Nothing beside the compiler's own."""
-        return ()
-
-    def locate(self, include: str) -> str:
-        """Names of included files are their paths."""
-        return include
+        argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
+        link(argv, out, self._child(out.parent))
 
     def search_folders(self) -> tuple[str, ...]:
         """Folders in which headers are looked for, in the compiler's order."""
-        return search_folders(*self._asked())
+        return search_folders(*self.asked())
 
     def added(self) -> str:
         """Digest of what its driver, scripts around that and files of options tell the compiler proper.
 
         Such a script may run another one, of which the digests of programs tell nothing.
         """
-        return _added(*self._asked())
+        return _added(*self.asked())
 
-    def _asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
+    def asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
         """What answers of the compiler depend on."""
         command = self.command()
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
@@ -231,12 +191,6 @@ class CxxToolchain:
         argv = [*self.command(), *_flags(target), "-E", "-H", SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
         return self._includes(source, opened_files(done.output), log)
-
-    def _env(self) -> Mapping[str, str]:
-        return os.environ if self._environ is None else self._environ
-
-    def _child(self, scratch: Path) -> dict[str, str]:
-        return compiler_environment(self._env(), scratch)
 
 
 def _flags(target: Target) -> tuple[str, ...]:
@@ -269,19 +223,9 @@ def _added(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driv
 
 
 def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:
-    found = {"text": _text_bytes(out.read_bytes()), "memory": done.memory}
+    found = {"text": object_bytes(out), "memory": done.memory}
     rows = stack.read_text(encoding="utf-8", errors="replace").splitlines() if stack.is_file() else []
     return found | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
-
-
-def _text_bytes(elf: bytes) -> int:
-    """Bytes of code of a 64-bit little-endian ELF file: the sizes of its executable sections."""
-    table, (size, count) = struct.unpack_from("<Q", elf, 0x28)[0], struct.unpack_from("<HH", elf, 0x3A)
-    total = 0
-    for at in range(table, table + size * count, size):
-        flags, length = struct.unpack_from("<Q", elf, at + 8)[0], struct.unpack_from("<Q", elf, at + 0x20)[0]
-        total += length if flags & 0x4 else 0
-    return int(total)
 
 
 TOOLCHAIN = CxxToolchain()

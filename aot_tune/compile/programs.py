@@ -1,24 +1,68 @@
-"""What toolchains share: digests of the programs that they run, and the files that a compiler says it read."""
+"""What toolchains share: finding and asking compilers, what a run came to, the files that it read and made."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import shlex
 import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from aot_tune.compile.diagnostics import first_error
-from aot_tune.support.errors import ToolchainError
-from aot_tune.support.run_program import run
+from elftools.elf.elffile import ELFFile
 
-__all__ = ["NO_OBJECT", "ask", "is_object", "program_digest", "program_of", "program_state", "rule_files"]
+from aot_tune.compile.diagnostics import first_error, is_lasting
+from aot_tune.compile.object_records import CompileOutcome, CompileStatus
+from aot_tune.support.errors import ToolchainError
+from aot_tune.support.run_program import OUTPUT, Finished, run
+
+__all__ = [
+    "DEVICE_CODE",
+    "LINK_FLAGS",
+    "ask",
+    "baseline_flags",
+    "cut",
+    "failure_of",
+    "is_object",
+    "link",
+    "named_command",
+    "object_bytes",
+    "program_digest",
+    "program_of",
+    "program_state",
+    "rule_files",
+]
 
 QUERY_SECONDS = 60.0
-NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
+CXX_ADDRESS_SPACE = 4 << 30
+"""Bytes of address space that a C++ compiler may take."""
+
+BUSY_SHARE = 0.5
+"""A run that computed for this share of its time was slow by itself; with less, the machine was busy."""
+
+LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+DEVICE_CODE = ".nv_fatbin"
+"""The section of an object that holds what a GPU of NVIDIA runs."""
+
+_EXECUTABLE = 0x4
+_NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
 """Said of a compiler, or of a launcher before it, that hides its failure."""
+
+
+def named_command(named: str, path: str | None) -> list[str] | None:
+    """A program on `path`, perhaps with arguments, as variables name it; None where there is none."""
+    words = [named] if shutil.which(named, path=path) else shlex.split(named)
+    program = shutil.which(words[0], path=path) if words else None
+    # by its whole path: it is run in other folders than this one
+    return None if program is None else [str(Path(program).absolute()), *words[1:]]
+
+
+def baseline_flags() -> tuple[str, ...]:
+    """What makes a C++ compiler compile for every CPU of this machine's kind."""
+    return ("-march=x86-64",) if platform.machine() == "x86_64" else ()
 
 
 def program_state(path: Path) -> tuple[str, int, int, int]:
@@ -33,19 +77,61 @@ def program_digest(state: tuple[str, int, int, int]) -> str:
     return hashlib.sha256(Path(state[0]).read_bytes()).hexdigest()
 
 
-def ask(command: Sequence[str], environ: Mapping[str, str], question: str) -> str:
-    """What a C++ compiler answers to an option.
+def ask(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *question: str,
+    fix: str = "set CXX to a working g++ 11 or later",
+) -> str:
+    """What a compiler answers to options.
 
     Raises:
         ToolchainError: when it fails or says nothing.
     """
-    done = run([*command, question], folder=Path("/"), environ=environ, timeout=QUERY_SECONDS)
+    done = run([*command, *question], folder=Path("/"), environ=environ, timeout=QUERY_SECONDS)
     if done.code != 0 or not done.output.strip():
-        raise ToolchainError(
-            f"{command[0]} {question} fails: {first_error(done.output)}",
-            fix="set CXX to a working g++ 11 or later",
-        )
+        raise ToolchainError(f"{command[0]} {question[0]} fails: {first_error(done.output)}", fix=fix)
     return done.output
+
+
+def link(argv: Sequence[str], out: Path, environ: Mapping[str, str]) -> None:
+    """Run a linker that makes `out`.
+
+    Raises:
+        ToolchainError: with its first error line.
+    """
+    done = run(argv, folder=out.parent, environ=environ, timeout=QUERY_SECONDS)
+    if done.code != 0 or done.timed_out:
+        raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
+
+
+def failure_of(done: Finished, timeout: float, compiler: str, made: Path, rule: Path) -> CompileOutcome | None:
+    """What a run came to that did not make both files, an object and its make rule; None when it made them.
+
+    Args:
+        compiler: what it is called in the log.
+    """
+    log, lasting = done.output, False
+    status: CompileStatus = "compile-failed"
+    if done.timed_out:
+        log, status = f"{log}\nerror: {compiler} took longer than {timeout:g} s", "timeout"
+        lasting = done.busy > BUSY_SHARE * timeout
+    elif done.code < 0:
+        log = f"{log}\nerror: {compiler} died of signal {-done.code}"
+    elif done.code > 0:
+        lasting = is_lasting(log)
+    elif is_object(made) and rule.is_file():
+        return None
+    else:
+        log = f"{log}\n{_NO_OBJECT}"
+    return CompileOutcome(status=status, log=log, seconds=done.seconds, lasting=lasting)
+
+
+def cut(text: str) -> str:
+    """Head and tail of a long text."""
+    if len(text) <= OUTPUT:
+        return text
+    return f"{text[: OUTPUT // 2]}\n... {len(text) - OUTPUT} characters left out ...\n{text[-OUTPUT // 2 :]}"
 
 
 def program_of(command: Sequence[str], environ: Mapping[str, str], name: str) -> str | None:
@@ -65,6 +151,14 @@ def is_object(path: Path) -> bool:
         return False
     table, (size, count) = struct.unpack_from("<Q", data, 0x28)[0], struct.unpack_from("<HH", data, 0x3A)
     return bool(0 < table <= len(data) - size * count)
+
+
+def object_bytes(path: Path) -> int:
+    """Bytes of code, of the host and of the device, in an object."""
+    with path.open("rb") as file:
+        sections = list(ELFFile(file).iter_sections())
+        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == DEVICE_CODE)
+        return int(sum(s["sh_size"] for s in wanted))
 
 
 def rule_files(path: Path, source: str) -> list[str]:

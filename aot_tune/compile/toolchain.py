@@ -6,14 +6,17 @@ import importlib
 import os
 import pkgutil
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
+from aot_tune.compile.jobs import MEMORY_PER_COMPILE
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.spec import Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
+from aot_tune.support.run_program import compiler_environment
 
 __all__ = [
     "Toolchain",
@@ -29,73 +32,77 @@ __all__ = [
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
-@runtime_checkable
-class Toolchain(Protocol):
-    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`; nothing else names it."""
+class Toolchain(ABC):
+    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`; nothing else names it.
 
-    @property
-    def name(self) -> str:
-        """The backend that kernels name."""
-        ...
+    Args:
+        environ: variables that choose the compiler; by default those of this process.
+    """
 
+    name: ClassVar[str]
+    """The backend that kernels name."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = environ
+
+    @abstractmethod
     def configured(self, environ: Mapping[str, str]) -> Toolchain:
         """The toolchain as another environment chooses it (for C++: CXX)."""
-        ...
 
+    @abstractmethod
     def targets(self) -> tuple[Target, ...]:
         """All targets, by level."""
-        ...
 
+    @abstractmethod
     def baselines(self) -> tuple[Target, ...]:
         """What generic variants are compiled for: one target for all devices of a family where there can be one.
 
         Code that runs on one architecture alone has a baseline for each; `generic_targets` tells those of a library.
         """
-        ...
 
+    @abstractmethod
     def native(self) -> tuple[Target, ...]:
         """Targets that run on this machine, by level; the last is the best. Empty where there is no such device."""
-        ...
 
+    @abstractmethod
     def identity(self) -> dict[str, str]:
         """Version and content digests of the programs that make objects; no paths.
 
         Raises:
             ToolchainError: when there is no compiler, with the ways to point to one.
         """
-        ...
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """The part of an `identity` that decides `CompileOutcome.device`; all of it where there is no such digest."""
-        ...
+        """The part of an `identity` that decides `CompileOutcome.device`: not what the host's C++ compiler adds."""
+        return {name: text for name, text in identity.items() if not name.startswith("host ")}
 
     def memory_per_job(self) -> int:
-        """Bytes that one compiler run may need; they bound how many run at a time."""
-        ...
+        """Bytes that one compiler run may need; they bound how many run at a time. g++ takes 400 MB at most."""
+        return MEMORY_PER_COMPILE
 
+    @abstractmethod
     def recipe(self, target: Target) -> dict[str, object]:
         """Everything beside the source and the identity that decides what an object holds, as plain data.
 
         Raises:
             ToolchainError: when this compiler does not know the target.
         """
-        ...
 
+    @abstractmethod
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile `source` to the file `out`; its folder is the compiler's own and may be littered.
 
         Raises:
             ToolchainError: when the compiler cannot be started; never for what the source does.
         """
-        ...
 
+    @abstractmethod
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library for the benchmark.
 
         Raises:
             ToolchainError: with the linker's first error line.
         """
-        ...
 
     def link_arguments(self) -> tuple[str, ...]:
         """What a library that holds objects of this toolchain must be linked with, after the objects.
@@ -103,18 +110,24 @@ class Toolchain(Protocol):
         Raises:
             ToolchainError: when a library that it needs is not there.
         """
-        ...
+        return ()
 
     def include_folders(self) -> tuple[str, ...]:
         """Folders of headers that the run time of this toolchain's family is compiled with."""
-        ...
+        return ()
 
     def locate(self, include: str) -> str:
         """Where an included file lies now; `include` is its name in `CompileOutcome.includes`.
 
         Names hold no folder that changes from build to build, such as that of a wheel under build isolation.
         """
-        ...
+        return include
+
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
+
+    def _child(self, scratch: Path) -> dict[str, str]:
+        return compiler_environment(self._env(), scratch)
 
 
 @cache
@@ -127,8 +140,7 @@ def toolchains() -> Mapping[str, Toolchain]:
         if offered is None:
             continue
         if not isinstance(offered, Toolchain):
-            lacks = [n for n in dir(Toolchain) if not n.startswith("_") and not hasattr(offered, n)]
-            raise ToolchainError(f"TOOLCHAIN of module {module} is none: it lacks {', '.join(lacks)}")
+            raise ToolchainError(f"TOOLCHAIN of module {module} is none: it is not derived from Toolchain")
         found[offered.name] = offered
     return found
 
@@ -191,5 +203,5 @@ def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
     """
     wanted = tuple(targets)
     known = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
-    found = [t for t in known.values() if t.family == "cpu" or any(t.meets(w) for w in wanted)]
+    found = [t for t in known.values() if t.on_host or any(t.meets(w) for w in wanted)]
     return tuple(sorted(found, key=lambda t: (t.family, t.level, t.name)))

@@ -11,9 +11,10 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile.object_records import CompileStatus, Object, measured_code
-from aot_tune.database.identity import canonical, problem_key
+from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Problem
+from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
@@ -87,11 +88,6 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
     def candidate(self, name: str) -> CandidateRecord | None:
         """The candidate of that id."""
         return next((c for c in self.candidates if c.id == name), None)
-
-    def of_problem(self, problem: Problem) -> list[Measurement]:
-        """The measurements of a problem."""
-        key = problem_key(problem)
-        return [m for m in self.measurements if problem_key(m.problem) == key]
 
 
 def make_database(

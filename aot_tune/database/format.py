@@ -20,6 +20,7 @@ from aot_tune.database.database_records import (
 from aot_tune.render import Candidate
 from aot_tune.spec import ConfigValue, Problem
 from aot_tune.support.errors import DatabaseError
+from aot_tune.support.shared_fields import shared_fields
 
 __all__ = ["SCHEMA", "decode", "encode"]
 
@@ -158,41 +159,13 @@ def _lines(database: OperatorDatabase) -> Iterator[_Line]:
 
 
 def _candidate_line(record: CandidateRecord) -> _Candidate:
-    c = record.candidate
-    return _Candidate(
-        id=c.id,
-        kernel=c.kernel,
-        backend=c.backend,
-        target=c.target,
-        config=dict(sorted(c.config.items())),
-        pins=dict(sorted(c.pins.items())),
-        generic=c.generic,
-        dtypes=dict(sorted(c.dtypes.items())),
-        status=record.status,
-        source=record.source,
-        object=record.object,
-        device=record.device,
-        error=record.error,
-    )
+    return _Candidate(**_ordered(shared_fields(record, _Candidate) | shared_fields(record.candidate, _Candidate)))
 
 
 def _measurement_line(m: Measurement) -> _Measurement:
-    samples = m.final or m.screen
-    return _Measurement(
-        problem=m.problem.id,
-        candidate=m.candidate,
-        status=m.status,
-        reason=m.reason,
-        ns=None if m.ns is None else rounded(m.ns),
-        spread=None if m.ns is None else half_width(samples),
-        error=m.error,
-        bitwise=m.bitwise,
-        overhead=m.overhead,
-        leak=m.leak,
-        race=m.race,
-        final=m.final,
-        screen=m.screen,
-    )
+    ns = None if m.ns is None else rounded(m.ns)
+    spread = None if m.ns is None else half_width(m.final or m.screen)
+    return _Measurement(**shared_fields(m, _Measurement) | {"problem": m.problem.id, "ns": ns, "spread": spread})
 
 
 def _encode_line(line: _Line) -> bytes:
@@ -300,38 +273,14 @@ def _add(known: dict[str, Any], name: str, value: object, where: str) -> None:
 
 
 def _candidate(line: _Candidate, operator: str, where: str) -> CandidateRecord:
-    candidate = Candidate(
-        operator=operator,
-        kernel=line.kernel,
-        backend=line.backend,
-        target=line.target,
-        config=line.config,
-        pins=line.pins,
-        generic=line.generic,
-        dtypes=line.dtypes,
-    )
+    candidate = Candidate(operator=operator, **shared_fields(line, Candidate))
     if candidate.id != line.id:
         raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=_RESTORE)
-    return CandidateRecord(
-        candidate=candidate,
-        source=line.source,
-        object=line.object,
-        device=line.device,
-        status=line.status,
-        error=line.error,
-    )
+    return CandidateRecord(candidate=candidate, **shared_fields(line, CandidateRecord))
 
 
 def _problem(line: _Problem, where: str) -> Problem:
-    problem = Problem(
-        dims=line.dims,
-        order=line.order,
-        strides=line.strides,
-        present=line.present,
-        attributes=line.attributes,
-        alignment=line.alignment,
-        dtypes=line.dtypes,
-    )
+    problem = Problem(**shared_fields(line, Problem))
     if problem.id != line.id:
         raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=_RESTORE)
     return problem
@@ -350,22 +299,9 @@ def _measurement(
     record = candidates.get(line.candidate)
     if record is None and not line.candidate.startswith(BASELINE):
         raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=_RESTORE)
-    found = Measurement(
-        candidate=line.candidate,
-        code=record.code if record is not None else "",
-        problem=problem,
-        device=digests[0],
-        policy=digests[1],
-        status=line.status,
-        reason=line.reason,
-        screen=line.screen,
-        final=line.final,
-        race=line.race,
-        error=line.error,
-        bitwise=line.bitwise,
-        overhead=line.overhead,
-        leak=line.leak,
-    )
+    code = record.code if record is not None else ""
+    known = {"problem": problem, "code": code, "device": digests[0], "policy": digests[1]}
+    found = Measurement(**shared_fields(line, Measurement) | known)
     if (None if found.ns is None else rounded(found.ns)) != line.ns:
         raise DatabaseError(f"{where}: ns {line.ns} is not the median of its times", fix=_RESTORE)
     return found

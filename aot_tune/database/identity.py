@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-
-import msgspec
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
 from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.support.digests import canonical, canonical_digest
 
-__all__ = ["canonical", "digest", "operator_digest", "problem_key"]
-
-
-def canonical(value: object) -> bytes:
-    """Plain data as JSON that does not depend on the order of any mapping."""
-    return msgspec.json.encode(value, order="deterministic")
-
-
-def digest(value: object) -> str:
-    """SHA-256 of plain data."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+__all__ = ["operator_digest", "problem_key"]
 
 
 def problem_key(problem: Problem) -> str:
@@ -42,7 +30,7 @@ def operator_digest(operator: Operator) -> str:
     scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
     uses = used_elsewhere(operator.reference)
-    return digest(
+    return canonical_digest(
         {
             "name": operator.name,
             "dims": operator.dims,

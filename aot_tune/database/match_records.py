@@ -37,13 +37,6 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     usable: tuple[Measurement, ...]
     refused: tuple[Refused, ...]
 
-    def reasons(self) -> dict[str, int]:
-        """How many measurements each reason kept out."""
-        counts: dict[str, int] = {}
-        for refused in self.refused:
-            counts[refused.reason] = counts.get(refused.reason, 0) + 1
-        return counts
-
 
 def match_measurements(
     database: OperatorDatabase,
@@ -128,7 +121,3 @@ def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baseli
         name = m.candidate.removeprefix(BASELINE)
         return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
     return "" if m.candidate in same else "code"
-
-
-def _counts(m: Measurement) -> bool:
-    return m.ns is not None and not m.candidate.startswith(BASELINE)

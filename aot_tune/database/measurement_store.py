@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,18 +11,20 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database.begun import Begun
-from aot_tune.database.identity import digest, problem_key
+from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import (
     DISK_ERRORS,
+    TEMPORARIES,
     CacheLocation,
     CacheMode,
     CorruptError,
     OtherSchemaError,
     check_folder,
-    check_trust,
     private_folder,
+    read_own,
     replace_file,
     seal,
     sweep_temporaries,
@@ -71,7 +71,7 @@ class MeasurementStore:
         self._since = 0 if begun is None else begun.since
         self._root = None if mode == "off" else root
         self._memory: dict[str, tuple[Measurement, ...]] = {}
-        self.hits = self.misses = self.written = self.damaged = 0
+        self.written = self.damaged = 0
         self.used: dict[str, str] = {}
         """Digests of the files that were read or written, by their names."""
         self.absent: set[str] = set()
@@ -80,7 +80,7 @@ class MeasurementStore:
             try:
                 check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
                 if mode in ("rw", "fresh"):
-                    sweep_temporaries(self._root / "tmp")
+                    sweep_temporaries(self._root / TEMPORARIES)
             except CacheError as error:
                 if required:
                     raise
@@ -117,7 +117,7 @@ class MeasurementStore:
 
         Who only wants to know whether there is something (`peek`) does not count.
         """
-        name = digest(key)
+        name = canonical_digest(key)
         found = self._memory.get(name)
         if found is None and self._root is not None and self._mode != "fresh":
             found = self._read(self._path(self._root, name), name)
@@ -126,25 +126,22 @@ class MeasurementStore:
         if peek:
             return found
         if found is None:
-            self.misses += 1
             self.absent.add(name)
-        else:
-            self.hits += 1
         return found
 
     def save(self, key: dict[str, object], measurements: tuple[Measurement, ...]) -> None:
         """Store measurements under a key. A disk that cannot be written to costs one warning, and the memory of it."""
-        name = digest(key)
+        name = canonical_digest(key)
         self._memory[name] = measurements
         self.used.pop(name, None)
         root = self._root  # another thread may find the disk full
         if root is None or self._mode == "ro":
             return
-        path = Path(self._path(root, name))
+        path = self._path(root, name)
         try:
             private_folder(path.parent)
             data = seal(_Stored(key=key, measurements=measurements), SCHEMA)
-            replace_file(path, data, root / "tmp")
+            replace_file(path, data, root / TEMPORARIES)
             self.written += 1
             self.used[name] = hashlib.sha256(data).hexdigest()
             self.absent.discard(name)
@@ -163,14 +160,14 @@ class MeasurementStore:
         except (OSError, CacheError, CorruptError):
             return ""
 
-    def _path(self, root: Path, name: str) -> str:
-        return f"{root}/measurements/{name[:2]}/{name}.json"
+    def _path(self, root: Path, name: str) -> Path:
+        return root / "measurements" / name[:2] / f"{name}.json"
 
-    def _read(self, path: str, name: str) -> tuple[Measurement, ...] | None:
+    def _read(self, path: Path, name: str) -> tuple[Measurement, ...] | None:
         try:
             data = self._bytes(path)
             stored = unseal(data, _Stored, SCHEMA)
-            if digest(stored.key) != name:
+            if canonical_digest(stored.key) != name:
                 raise CorruptError("its key is not its name")
             self.used[name] = hashlib.sha256(data).hexdigest()
             return stored.measurements
@@ -183,20 +180,8 @@ class MeasurementStore:
             _log.warning("measurement %s is not used: %s", path, error)
         return None
 
-    def _bytes(self, path: str) -> bytes:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptError("it is not a file")
-            if status.st_mtime_ns < self._since:
-                raise FileNotFoundError
-            if not self._trusted:
-                check_trust(status, Path(path))
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(descriptor)
+    def _bytes(self, path: Path) -> bytes:
+        return read_own(path, trusted=self._trusted, since=self._since)
 
 
 class OperatorStore:

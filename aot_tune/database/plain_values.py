@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.database.identity import canonical
 from aot_tune.database.reference_source import names_used
 from aot_tune.spec import Expr
+from aot_tune.support.digests import canonical
 from aot_tune.support.own_modules import is_installed
 
 __all__ = ["UnlistedError", "plain_value"]
@@ -38,14 +38,14 @@ def plain_value(value: object) -> object:
         UnlistedError: for an object that is none of ours and no plain data.
     """
     try:
-        return _Walk().plain(value, 0)
+        return _ValueWalk().plain(value, 0)
     except UnlistedError:
         raise
     except Exception as error:  # what is not ours may do anything when it is looked at
         raise UnlistedError(f"something that raises {type(error).__name__}: {error}") from error
 
 
-class _Walk:
+class _ValueWalk:
     def __init__(self) -> None:
         self._seen: dict[object, int] = {}
         self._held: list[object] = []

@@ -48,7 +48,7 @@ def used_elsewhere(function: Callable[..., Any]) -> list[list[str]]:
     modules, Python's and this package's count as the same everywhere. It is apart from `own_sources`, and empty for
     most references, since those alone are in databases of before.
     """
-    walk = _Walk()
+    walk = _ReferenceWalk()
     walk.visit(getattr(function, "__qualname__", "reference"), function)
     return [[name, text] for name, text in sorted(walk.found - set(own_sources(function).items()))]
 
@@ -70,7 +70,7 @@ def _globals_used(code: CodeType) -> set[str]:
     return names
 
 
-class _Walk:
+class _ReferenceWalk:
     def __init__(self) -> None:
         self.found: set[tuple[str, str]] = set()
         self._seen: dict[object, object] = {}  # holds what was met, so that nothing else gets its identity

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase, nearest_databases
-from aot_tune.render import canonical_digest
 from aot_tune.spec import Config, Kernel, Operator
+from aot_tune.support.digests import canonical_digest
 
 __all__ = ["winners_elsewhere"]
 

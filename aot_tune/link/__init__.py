@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aot_tune.link.check.verify_library import verify
 from aot_tune.link.emit.generate import Generated, generate
 from aot_tune.link.library_records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
@@ -15,18 +13,6 @@ __all__ = [
     "LinkedVariant",
     "OperatorTable",
     "TargetTable",
-    "binding_folder",
     "generate",
-    "runtime_folder",
     "verify",
 ]
-
-
-def runtime_folder() -> Path:
-    """The C++ sources that every library holds, with the public base header under `include/`."""
-    return Path(__file__).resolve().parent.parent / "runtime"
-
-
-def binding_folder() -> Path:
-    """The C++ sources that every Python module holds."""
-    return Path(__file__).resolve().parent / "binding"

@@ -10,9 +10,11 @@ from typing import Any
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
+from aot_tune.compile.programs import DEVICE_CODE
+from aot_tune.compile.triton.launcher_objects import KERNEL_IMAGE
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Image", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
+__all__ = ["SharedLibrary", "Symbols", "device_code_digest", "initialiser_count", "symbols_of"]
 
 # Bytes (before, after) a relocation's place that linking may change, where they are not (0, 4); by machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -38,7 +40,7 @@ class _Piece:
     code: bool
 
 
-class Image:
+class SharedLibrary:
     """A parsed shared library."""
 
     def __init__(self, data: bytes) -> None:
@@ -125,7 +127,7 @@ def symbols_of(member: bytes) -> Symbols:
 def device_code_digest(member: bytes) -> str:
     """SHA-256 of the code for GPUs in an object, as its toolchain counts it; empty where there is none."""
     elf: Any = ELFFile(BytesIO(member))
-    fatbin, image = (elf.get_section_by_name(n) for n in (".nv_fatbin", ".rodata.aot_tune_kernel_image"))
+    fatbin, image = (elf.get_section_by_name(n) for n in (DEVICE_CODE, KERNEL_IMAGE))
     if image is not None:  # of a Triton kernel: a zero byte ends it
         return hashlib.sha256(image.data()[:-1]).hexdigest()
     return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aot_tune.link.families import family_facts, family_of
 from aot_tune.spec import ConfigValue, Expr, Operator, Problem
 
 __all__ = [
@@ -14,8 +15,6 @@ __all__ = [
     "LinkedVariant",
     "OperatorTable",
     "TargetTable",
-    "family_of",
-    "has_preload",
 ]
 
 
@@ -63,7 +62,7 @@ class LinkedVariant:
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that its object must define, sorted."""
         names = {"launch", "workspace"}
-        names |= {"preload"} if has_preload(self.target) else set()
+        names |= {"preload"} if family_facts(self.target).preloads else set()
         names |= {"note"} if self.notes else set()
         return tuple(f"{self.symbol}_{name}" for name in sorted(names))
 
@@ -170,13 +169,3 @@ class LibrarySpec:
     def face(self) -> str:
         """The name of the Python module."""
         return self.module or self.name
-
-
-def family_of(target: str) -> str:
-    """The family of devices of a target's name: `cpu` of `cpu-x86-64-v4`."""
-    return target.split("-", 1)[0]
-
-
-def has_preload(target: str) -> bool:
-    """Whether a target's variants have the function `<symbol>_preload`."""
-    return family_of(target) in ("cuda", "hip")

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from aot_tune.database import Begun, begin, forget
-from aot_tune.database.identity import digest
 from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
@@ -22,6 +21,7 @@ from aot_tune.pipeline.shipping.finish import choose, finish
 from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
@@ -94,7 +94,7 @@ def _kind(session: Session) -> str:
     """What builds have in common that would measure the same."""
     plan, options = session.plan, session.options
     asked = [options.filter, options.exclude_backends, options.effort]
-    return digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
+    return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 
 def _shown_again(plan: Plan, directory: Path) -> str:

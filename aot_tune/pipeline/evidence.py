@@ -13,9 +13,10 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import median_error, without_drift
 from aot_tune.compile import Object
 from aot_tune.pipeline.guards import Conditions
-from aot_tune.render import Candidate, Rendered, canonical_digest, requirements
+from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
+from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "tie_band"]
 

@@ -19,6 +19,7 @@ from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import (
     Batch,
+    CompileProgress,
     Object,
     ObjectCache,
     compile_batches,
@@ -28,7 +29,6 @@ from aot_tune.compile import (
     target_by_name,
     toolchain_for,
 )
-from aot_tune.compile import Progress as CompileProgress
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases

@@ -34,7 +34,9 @@ from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, 
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.spec.names import check_identifier
+from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
+from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
@@ -327,7 +329,7 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
 def _input_files(
     roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
 ) -> list[Path]:
-    files = {p for p in Path(__file__).resolve().parents[1].rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    files = {p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
         for folder, folders, names in os.walk(root):
@@ -345,14 +347,12 @@ def _input_files(
 
 def _digest(files: Sequence[Path], roots: Sequence[Path]) -> str:
     """Digest of names and contents; a file's name is taken below the folder it was found in."""
-    bases = [*(r.resolve() for r in roots), Path(__file__).resolve().parents[1]]
-    lines = []
-    for path in files:
-        resolved = path.resolve()
-        base = next((b for b in bases if resolved.is_relative_to(b)), resolved.parent)
-        lines.append(f"{resolved.relative_to(base)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}")
-    text = "\n".join(sorted(lines))  # folders of isolated builds are in any order
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    bases = [*(r.resolve() for r in roots), PACKAGE]
+
+    def name(file: Path) -> str:
+        return str(file.relative_to(next((b for b in bases if file.is_relative_to(b)), file.parent)))
+
+    return digest_of_files((name(p.resolve()), p) for p in files)
 
 
 def devices(threads: int, families: Sequence[str]) -> list[Device]:

@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
+
 __all__ = ["build_requirements", "chosen", "visible_gpus"]
 
 _MEASURING = ("auto", "tune")
 _TORCH = "torch>=2.9"
 _CUTLASS = "nvidia-cutlass>=4.2"
 _TRITON = "triton>=3.6,<3.10"
-_NVCC = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 _OLDEST_WHEELS = 13
 """Wheels of nvcc for earlier versions of CUDA hold no nvcc."""
 _SECONDS = 20.0
@@ -37,7 +38,7 @@ def build_requirements(
     project: Path,
     *,
     editable: bool = False,
-    system: Path = Path("/usr/local/cuda"),
+    system: Path = SYSTEM_CUDA,
 ) -> list[str]:
     """Requirements of a wheel of the project at that folder; empty for a build that uses no GPU.
 
@@ -109,7 +110,7 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
 def _nvcc_wheels(driver: int) -> list[str]:
     """A whole compiler, not newer than the driver where there is one."""
     limit = f",<{driver // 1000}.{driver % 1000 // 10 + 1}" if driver // 1000 >= _OLDEST_WHEELS else ",<14"
-    return [f"{name}>={_OLDEST_WHEELS}{limit}" for name in _NVCC]
+    return [f"{name}>={_OLDEST_WHEELS}{limit}" for name in NVCC_WHEELS]
 
 
 def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:

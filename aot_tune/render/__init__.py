@@ -7,7 +7,6 @@ from aot_tune.render.candidate import (
     assumes_less,
     candidate_for,
     candidates_for,
-    canonical_digest,
     requirements,
 )
 from aot_tune.render.environment import SourceLine
@@ -26,7 +25,6 @@ __all__ = [
     "bind",
     "candidate_for",
     "candidates_for",
-    "canonical_digest",
     "read_recipe",
     "requirements",
     "resolved",

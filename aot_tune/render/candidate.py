@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -11,13 +10,9 @@ import msgspec
 from aot_tune.render.triton.grid_limits import grid_limits
 from aot_tune.render.triton.specialize import generic_pins, guards, is_pruned, plain_pins, specialized_pins
 from aot_tune.spec import ConfigValue, Expr, Kernel, Operator, Problem, Target, all_of, dim, dtype_index
+from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "canonical_digest", "requirements"]
-
-
-def canonical_digest(value: object) -> str:
-    """SHA-256 of the canonical JSON of plain data: independent of the order of keys, the process and the machine."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+__all__ = ["Candidate", "assumes_less", "candidate_for", "candidates_for", "requirements"]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.render.cxx_functions import TENSOR, CxxFunctions, scalar_type
-from aot_tune.spec import AddTensor
 from aot_tune.support.errors import RenderError
 
 __all__ = ["CudaFunctions"]
@@ -149,17 +148,10 @@ class CudaFunctions(CxxFunctions):
     def apply_epilogue(self, tensor: str, indices: Sequence[str], variable: str) -> str:
         """A statement that takes the float `variable` through the operator's epilogue at `indices`, without a store."""
         self._all_indices(tensor, indices)
-        epilogue = self._op.epilogue
-        steps = epilogue.steps if epilogue is not None and epilogue.output == tensor else ()
 
         def fill() -> str:
-            lines = [f"float& aot_v = {variable};"]
-            for step in steps:
-                if isinstance(step, AddTensor):
-                    lines.append(self._add(step, indices, 1, None))
-                else:
-                    lines.append(self._activate(step.attribute))
-            return "{ " + " ".join([*lines, "(void)aot_v;"]) + " }"
+            lines = self._applied(self._steps(tensor), indices)
+            return "{ " + " ".join([f"float& aot_v = {variable};", *lines, "(void)aot_v;"]) + " }"
 
         return self._hooks.open("apply_epilogue", fill)
 

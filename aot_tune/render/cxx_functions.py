@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from aot_tune.render.hooks import Hooks
 from aot_tune.spec import AddTensor, Operator, Tensor
+from aot_tune.spec.dtypes import DTYPES
+from aot_tune.spec.epilogue import EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
@@ -193,8 +195,7 @@ class CxxFunctions:
     ) -> str:
         """As `store`, after the operator's epilogue; a statement in braces."""
         statement = self.store(tensor, indices, "aot_v", lanes, count)
-        epilogue = self._op.epilogue
-        steps = epilogue.steps if epilogue is not None and epilogue.output == tensor else ()
+        steps = self._steps(tensor)
         if any(not isinstance(s, AddTensor) for s in steps) and not self._hooks.opened("epilogue_functions"):
             raise RenderError(
                 f"store_output({tensor!r}): the operator has an activation whose functions are not there",
@@ -202,15 +203,24 @@ class CxxFunctions:
             )
 
         def fill() -> str:
-            lines = [f"auto aot_v = {value};"]
-            for step in steps:
-                if isinstance(step, AddTensor):
-                    lines.append(self._add(step, indices, lanes, count))
-                else:
-                    lines.append(self._activate(step.attribute))
-            return "{ " + " ".join([*lines, statement]) + " }"
+            lines = self._applied(steps, indices, lanes, count)
+            return "{ " + " ".join([f"auto aot_v = {value};", *lines, statement]) + " }"
 
         return self._hooks.open("store_output", fill)
+
+    def _steps(self, tensor: str) -> tuple[EpilogueStep, ...]:
+        """The steps of the epilogue that a tensor gets."""
+        epilogue = self._op.epilogue
+        return epilogue.steps if epilogue is not None and epilogue.output == tensor else ()
+
+    def _applied(
+        self, steps: Sequence[EpilogueStep], indices: Sequence[str], lanes: int = 1, count: str | None = None
+    ) -> list[str]:
+        """Statements that take the variable `aot_v` through steps."""
+        return [
+            self._add(s, indices, lanes, count) if isinstance(s, AddTensor) else self._activate(s.attribute)
+            for s in steps
+        ]
 
     def epilogue_functions(self) -> str:
         """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
@@ -323,4 +333,4 @@ def _wrong_indices(tensor: str, rank: int, indices: Sequence[str], wanted: str) 
 
 def scalar_type(name: str) -> str:
     """The C type that a scalar of that dtype is passed as."""
-    return {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}[name]
+    return DTYPES[name].c

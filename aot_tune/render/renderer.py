@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import msgspec
 
-from aot_tune.render.candidate import Candidate, canonical_digest, requirements
+from aot_tune.render.candidate import Candidate, requirements
 from aot_tune.render.cuda_functions import CudaFunctions
 from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
@@ -17,6 +17,7 @@ from aot_tune.render.tokens import token_text
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import Operator, Target
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
-from aot_tune.report.report_records import NOT_TRIED, Failure, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.table import format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
-    "Failure",
+    "DroppedCandidate",
     "OperatorReport",
     "ProblemRow",
     "Report",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NOT_TRIED", "Failure", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
 
 NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
@@ -68,7 +68,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     varies: bool = False
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate that was dropped, and why; `count` problems had the same.
 
     `again` is the command that tries it by itself.
@@ -95,7 +95,7 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     statuses: dict[str, int]
     problems: tuple[ProblemRow, ...]
     variants: tuple[VariantRow, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[DroppedCandidate, ...]
     mean_regret: float
     held_out_regret: float | None
     not_held_out: int = 0

@@ -42,9 +42,6 @@ class Encoding:
         self.points = np.hstack([_points(self.ranks, self.named), self.evenness])
         self.sizes = _products([columns[n] for n in varied if _is_size(columns[n])], len(configs))
 
-    def __len__(self) -> int:
-        return len(self.ranks)
-
     def distances(self, number: int) -> Ints:
         """By config: in how many parameters it differs from one."""
         found: Ints = np.count_nonzero(self.ranks != self.ranks[number], axis=1)

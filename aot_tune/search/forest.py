@@ -13,7 +13,12 @@ __all__ = ["Forest"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_DEPTH = 16
+_TREES, _DEPTH = 32, 16
+_TRIES = 8
+"""Random splits of which each node takes the best; at most as many as there are features."""
+
+_LEAST = 3
+"""Samples from which a node is split."""
 
 
 class Forest:
@@ -22,26 +27,14 @@ class Forest:
     Args:
         points, values: float64 [n, features] and [n].
         random: where splits come from; its stream is the same in every version of numpy.
-        trees: how many.
-        tries: random splits of which each node takes the best; at most as many as there are features.
-        least: samples from which a node is split.
     """
 
-    def __init__(
-        self,
-        points: Floats,
-        values: Floats,
-        random: np.random.RandomState,
-        trees: int = 32,
-        tries: int = 8,
-        least: int = 3,
-    ) -> None:
-        self.trees = trees
+    def __init__(self, points: Floats, values: Floats, random: np.random.RandomState) -> None:
         self._feature: list[Ints] = []
         self._threshold: list[Floats] = []
         self._left: list[Ints] = []
         self._value: list[Floats] = []
-        self._grow(points, values, random, tries, least)
+        self._grow(points, values, random)
         self._features = np.concatenate(self._feature)
         self._thresholds = np.concatenate(self._threshold)
         self._lefts = np.concatenate(self._left)
@@ -50,18 +43,18 @@ class Forest:
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation [m] over the trees at points [m, features]."""
         flat = points.ravel()
-        row = np.repeat(np.arange(len(points)) * points.shape[1], self.trees)
-        node = np.tile(np.arange(self.trees), len(points))
+        row = np.repeat(np.arange(len(points)) * points.shape[1], _TREES)
+        node = np.tile(np.arange(_TREES), len(points))
         for _ in range(len(self._value) - 1):
             beyond = flat.take(row + self._features.take(node)) > self._thresholds.take(node)
             node = self._lefts.take(node) + beyond
-        found = self._values.take(node).reshape(len(points), self.trees)
+        found = self._values.take(node).reshape(len(points), _TREES)
         return found.mean(axis=1), found.std(axis=1)
 
-    def _grow(self, points: Floats, values: Floats, random: np.random.RandomState, tries: int, least: int) -> None:
-        sample = np.tile(np.arange(len(points)), self.trees)
-        node = np.repeat(np.arange(self.trees), len(points))
-        base, count = 0, self.trees  # numbers of this level's nodes
+    def _grow(self, points: Floats, values: Floats, random: np.random.RandomState) -> None:
+        sample = np.tile(np.arange(len(points)), _TREES)
+        node = np.repeat(np.arange(_TREES), len(points))
+        base, count = 0, _TREES  # numbers of this level's nodes
         for depth in range(_DEPTH):
             size = np.bincount(node, minlength=count)
             total = np.bincount(node, values[sample], minlength=count)
@@ -69,11 +62,11 @@ class Forest:
             self._value.append(mean)
             own = np.arange(base, base + count)
             feature, threshold, left = np.zeros(count, np.int64), np.full(count, np.inf), own.copy()
-            again = size >= least
+            again = size >= _LEAST
             if depth < _DEPTH - 1 and again.any() and points.shape[1]:
                 keep = again[node]
                 sample, node = sample[keep], (np.cumsum(again) - 1)[node[keep]]
-                split = _Splits(points, values, sample, node, int(again.sum()), random, tries)
+                split = _Splits(points, values, sample, node, int(again.sum()), random)
                 which = np.flatnonzero(again)[split.found]
                 feature[which], threshold[which] = split.feature[split.found], split.threshold[split.found]
                 left[which] = base + count + 2 * np.arange(len(which))
@@ -105,10 +98,9 @@ class _Splits:
         node: Ints,
         count: int,
         random: np.random.RandomState,
-        tries: int,
     ) -> None:
         starts = np.searchsorted(node, np.arange(count))
-        tries = min(tries, points.shape[1])
+        tries = min(_TRIES, points.shape[1])
         features = np.argsort(random.random_sample((count, points.shape[1])), axis=1)[:, :tries]
         seen = points[sample[:, None], features[node]]
         low, high = np.minimum.reduceat(seen, starts, axis=0), np.maximum.reduceat(seen, starts, axis=0)

@@ -43,9 +43,6 @@ class Told:
         """Whether a config was told to succeed."""
         return self._costs.get(number, math.inf) < math.inf
 
-    def __len__(self) -> int:
-        return len(self._costs)
-
     def tell(self, number: int, cost: float) -> None:
         """Take a cost over; the last one of a config stands."""
         self._costs[number] = max(cost, 1e-300) if math.isfinite(cost) else math.inf

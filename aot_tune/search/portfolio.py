@@ -74,11 +74,6 @@ class Portfolio:
         self._models = Models(self._space, self._random)
         self._turn = 0
 
-    @property
-    def size(self) -> int:
-        """Configs in the space."""
-        return len(self._configs)
-
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
         """Up to `count` configs that were not proposed before: never more than it makes sense to try in one go.
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from aot_tune.render import canonical_digest
 from aot_tune.search.portfolio import Portfolio
 from aot_tune.spec import Config, ConfigValue
+from aot_tune.support.digests import canonical_digest
 
 __all__ = ["Listed", "Strategy", "make_strategy"]
 
@@ -39,7 +39,6 @@ class Listed:
     ) -> None:
         queue, rest = _in_order(space, first)
         self._queue = (queue + rest)[:limit]
-        self.size = len(queue) + len(rest)
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
         """The next `count` configs."""

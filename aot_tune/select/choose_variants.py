@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["choose_variants", "log_regret"]
-
-
-def log_regret(costs: Mapping[str, float], kept: set[str] | frozenset[str]) -> float:
-    """log(best time with `kept` / best time); infinite when none of `kept` serves the problem."""
-    best = min(costs.values())
-    mine = min((t for c, t in costs.items() if c in kept), default=math.inf)
-    return math.log(mine / best)
+__all__ = ["choose_variants"]
 
 
 def choose_variants(

@@ -17,11 +17,14 @@ __all__ = ["learn", "rank"]
 Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
+_TOLERANCE = 0.002
+"""Log regret per problem that is not worth a split."""
+
 _UNSERVED = math.log(100.0)
 """Counted for a variant that cannot serve a problem: far worse than any that can, but comparable."""
 
 
-def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str], *, tolerance: float = 0.002) -> list[Node]:
+def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str]) -> list[Node]:
     """Learn the tree that picks among `kept`; node 0 is the root.
 
     A node is split where that lowers the summed log regret of its problems most; where no single split lowers it, the
@@ -32,11 +35,10 @@ def learn(costs: Costs, facts: Mapping[str, Facts], kept: Sequence[str], *, tole
         costs: times in ns by problem and candidate.
         facts: facts by problem.
         kept: candidate ids; not empty.
-        tolerance: log regret per problem that is not worth a split.
     """
     problems = sorted(p for p, row in costs.items() if any(c in row for c in kept))
     regret = np.array([_regrets(costs[p], kept) for p in problems])
-    learner = _Learner(regret, _columns(problems, facts), list(kept), tolerance)
+    learner = _Learner(regret, _columns(problems, facts), list(kept))
     learner.grow(np.arange(len(problems)))
     return learner.nodes
 
@@ -78,11 +80,9 @@ class _Learner:
     Problems are numbered in the order of their names.
     """
 
-    def __init__(
-        self, regret: Matrix, columns: Mapping[str, NDArray[np.int64]], kept: list[str], tolerance: float
-    ) -> None:
+    def __init__(self, regret: Matrix, columns: Mapping[str, NDArray[np.int64]], kept: list[str]) -> None:
         self.nodes: list[Node] = []
-        self._regret, self._columns, self._kept, self._tolerance = regret, columns, kept, tolerance
+        self._regret, self._columns, self._kept = regret, columns, kept
         self._facts = list(columns)
         self._strides = np.array([fact.startswith("stride.") for fact in columns], dtype=np.bool_)
         self._table = np.array(list(columns.values()), dtype=np.int64).reshape(len(columns), len(regret))
@@ -103,8 +103,8 @@ class _Learner:
         return index
 
     def _choose(self, problems: Rows, here: float) -> _Split | None:
-        worth = here - self._tolerance
-        if here <= self._tolerance * len(problems):
+        worth = here - _TOLERANCE
+        if here <= _TOLERANCE * len(problems):
             return None
         splits = list(self._splits(problems))
         best = min(splits, key=lambda s: s.total, default=None)

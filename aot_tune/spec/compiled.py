@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Function", "Node", "compiled"]
+__all__ = ["ExprNode", "Function", "compiled"]
 
 Function = Callable[[Mapping[str, int]], int]
 
 
-class Node(Protocol):
+class ExprNode(Protocol):
     """What this needs of an expression."""
 
     @property
@@ -27,7 +27,7 @@ class Node(Protocol):
 
 
 def compiled(
-    expr: Node, unary: Mapping[str, Callable[[int], int]], binary: Mapping[str, Callable[[int, int], int]]
+    expr: ExprNode, unary: Mapping[str, Callable[[int], int]], binary: Mapping[str, Callable[[int, int], int]]
 ) -> Function:
     """A function of facts that gives what the expression does; `unary` and `binary` are what operations do.
 
@@ -49,7 +49,7 @@ def compiled(
     return _of_two(binary[expr.kind], expr.args, parts)
 
 
-def _of_two(join: Callable[[int, int], int], args: tuple[Node, ...], parts: list[Function]) -> Function:
+def _of_two(join: Callable[[int, int], int], args: tuple[ExprNode, ...], parts: list[Function]) -> Function:
     """Facts and constants, which most operations are of, are taken without a call."""
     (left, right), kinds = parts, (args[0].kind, args[1].kind)
     if kinds == ("fact", "const"):

@@ -17,6 +17,7 @@ from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.check_operator import check_unique_operators
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import OptionError, SpecError, did_you_mean
+from aot_tune.support.installed_paths import PACKAGE
 
 _ARGUMENT = re.compile(r"(?P<declaration>\w+)\.__init__\(\) (missing|got an unexpected .* '(?P<unknown>\w+)'$)")
 
@@ -35,9 +36,8 @@ MODULE_PREFIX = "_aot_tune_operator_"
 
 def bundled_templates() -> Path:
     """The folder of the operators that ship with the project, installed or in a source tree."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "templates"
-    return installed if installed.is_dir() else package.parent / "templates"
+    installed = PACKAGE / "templates"
+    return installed if installed.is_dir() else PACKAGE.parent / "templates"
 
 
 def operator_folders(roots: Sequence[Path]) -> list[Path]:

@@ -23,6 +23,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, int] = {}
     last: int = 0
 
+    @property
+    def on_host(self) -> bool:
+        """Whether it is for the CPU, on which compilers run as well."""
+        return self.family == "cpu"
+
     def runs_on(self, level: int) -> bool:
         """Whether a device of that level runs this target."""
         return self.level <= level and (self.last == 0 or level <= self.last)

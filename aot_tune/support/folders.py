@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from aot_tune.support.storage import new_temporary
+from aot_tune.support.digests import digest_of_files
+from aot_tune.support.storage import discard
 
 __all__ = ["folder_digest", "put_folder"]
 
@@ -21,14 +21,8 @@ def folder_digest(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
     Raises:
         OSError: when a file cannot be read.
     """
-    lines = []
-    for name, path in _files(folder):
-        if path is None:
-            lines.append(f"{name}\0")
-        elif not suffixes or path.suffix in suffixes:
-            lines.append(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}")
-    text = "\n".join(sorted(lines))
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest() if lines else ""
+    named = [(n, p) for n, p in _files(folder) if p is None or not suffixes or p.suffix in suffixes]
+    return digest_of_files(named) if named else ""
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path | None]]:
@@ -53,13 +47,9 @@ def _files(folder: Path) -> Iterator[tuple[str, Path | None]]:
 
 def put_folder(fresh: Path, folder: Path, temporaries: Path) -> None:
     """Put a folder in another's place; of two builds at once, one wins whole."""
-    old = new_temporary(temporaries)
     for last in (False, False, True):
-        try:
-            folder.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError):
+            discard(folder, temporaries)
         try:
             fresh.rename(folder)
             return

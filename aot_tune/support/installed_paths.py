@@ -7,7 +7,16 @@ from pathlib import Path
 
 from aot_tune.support.errors import BuildError
 
-__all__ = ["BUNDLED_MODULE", "BUNDLED_PREFIX", "cmake_dir", "include_dir", "installed_report"]
+__all__ = [
+    "BINDING",
+    "BUNDLED_MODULE",
+    "BUNDLED_PREFIX",
+    "PACKAGE",
+    "RUNTIME",
+    "cmake_dir",
+    "include_dir",
+    "installed_report",
+]
 
 BUNDLED_MODULE = "aot_tune.ops"
 """The Python module of the bundled operators."""
@@ -15,17 +24,24 @@ BUNDLED_MODULE = "aot_tune.ops"
 BUNDLED_PREFIX = "aot_tune"
 """What the names of their C functions begin with."""
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of the package aot_tune, installed or in a source tree."""
+
+RUNTIME = PACKAGE / "runtime"
+"""The C++ sources that every library holds, with the public base header under `include/`."""
+
+BINDING = PACKAGE / "link" / "binding"
+"""The C++ sources that every Python module holds."""
 
 
 def _installed(relative: str) -> Path:
     """A path of the installed package; in an editable install, CMake's files are in site-packages."""
-    roots = [_PACKAGE, *(Path(p) / "aot_tune" for p in _site_packages())]
+    roots = [PACKAGE, *(Path(p) / "aot_tune" for p in _site_packages())]
     for root in roots:
         if (root / relative).exists():
             return root / relative
     raise BuildError(
-        f"{relative} is not below {_PACKAGE}",
+        f"{relative} is not below {PACKAGE}",
         why="this is a source tree, not an installed package",
         fix="install it with `pip install .`",
     )

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ __all__ = [
     "group_seconds",
     "key_environment",
     "kill_running",
+    "python_environment",
     "run",
 ]
 
@@ -64,6 +65,13 @@ def compiler_environment(environ: Mapping[str, str], scratch: Path) -> dict[str,
     kept |= key_environment(environ)
     kept.setdefault("PATH", os.defpath)
     return kept | {"LC_ALL": "C", "TMPDIR": str(scratch), "SOURCE_DATE_EPOCH": "0"}
+
+
+def python_environment(search: Iterable[str]) -> dict[str, str]:
+    """Variables of a Python that imports from `search`, whatever the user's say, and writes no bytecode."""
+    path = os.pathsep.join(folder for folder in search if folder and Path(folder).exists())
+    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+    return {"PYTHONPATH": path, **fixed}
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,18 +28,24 @@ __all__ = [
     "check_folder",
     "check_loadable",
     "check_trust",
+    "discard",
     "new_temporary",
     "private_folder",
+    "read_own",
     "replace_file",
     "scratch_folder",
     "seal",
     "sweep_temporaries",
     "unseal",
+    "write_changed",
     "write_file",
 ]
 
 CacheMode = Literal["rw", "ro", "fresh", "off"]
 _MODES: tuple[CacheMode, ...] = ("rw", "ro", "fresh", "off")
+TEMPORARIES = "tmp"
+"""The folder of temporaries below a cache's root, and below that of each of its rooms."""
+
 _STALE_SECONDS = 24 * 3600.0
 T = TypeVar("T")
 
@@ -179,6 +185,47 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_changed(path: Path, data: bytes) -> None:
+    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def read_own(path: Path, *, trusted: bool, since: int = 0) -> bytes:
+    """What a file holds; one that was changed last before `since`, in ns, is taken for none.
+
+    Raises:
+        OSError: when it is not there, or cannot be opened.
+        CorruptError: when it is no plain file.
+        CacheError: when it is not this user's alone and not `trusted`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptError(f"its {path.name} is not a file")
+        if status.st_mtime_ns < since:
+            raise FileNotFoundError
+        if not trusted:
+            check_trust(status, path)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def discard(path: Path, temporaries: Path) -> None:
+    """Remove a folder or file in one step: a reader finds all of it or nothing."""
+    doomed = new_temporary(temporaries)
+    path.rename(doomed)
+    if doomed.is_dir() and not doomed.is_symlink():
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink()
 
 
 def new_temporary(folder: Path, prefix: str = "") -> Path:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.support.storage import CorruptError, OtherSchemaError, private_folder, replace_file, seal, unseal
+from aot_tune.support.storage import (
+    TEMPORARIES,
+    CorruptError,
+    OtherSchemaError,
+    private_folder,
+    replace_file,
+    seal,
+    unseal,
+)
 
 __all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before"]
 
@@ -79,7 +87,7 @@ def note_linked(directory: Path) -> None:
     wall.checks += 1
     with contextlib.suppress(OSError):  # nothing but an estimate is lost
         private_folder(memory.parent)
-        replace_file(memory, seal(links, _SCHEMA), memory.parent.parent / "tmp")
+        replace_file(memory, seal(links, _SCHEMA), memory.parent.parent / TEMPORARIES)
         _write(directory, wall)
 
 

@@ -15,7 +15,7 @@ from aot_tune.spec import DTYPES, Expr, Facts, present
 from aot_tune.support.errors import SpecError
 from aot_tune.triton.triton_messages import Given, TensorFacts
 
-__all__ = ["Arguments", "TensorView", "UnknownValueError"]
+__all__ = ["KernelArguments", "TensorView", "UnknownValueError"]
 
 
 class UnknownValueError(Exception):
@@ -38,7 +38,7 @@ class _Unknown:
     __hash__ = None  # type: ignore[assignment]
 
 
-class _DType:
+class _ElementType:
     """An element type where torch is not loaded: its size, and its name as torch shows it."""
 
     def __init__(self, name: str) -> None:
@@ -99,7 +99,7 @@ class TensorView:
     def dtype(self) -> Any:
         """torch's, where torch is loaded."""
         torch: Any = sys.modules.get("torch")
-        return getattr(torch, DTYPES[self._name].torch) if torch is not None else _DType(self._name)
+        return getattr(torch, DTYPES[self._name].torch) if torch is not None else _ElementType(self._name)
 
     @property
     def itemsize(self) -> int:
@@ -139,7 +139,7 @@ class TensorView:
         return True
 
 
-class Arguments(Mapping[str, Any]):
+class KernelArguments(Mapping[str, Any]):
     """What a function is passed, by name; `facts` are those of one call, None to get expressions.
 
     An optional tensor is None where it is absent: with expressions, the reader is followed for both.

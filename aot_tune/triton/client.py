@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.run_program import compiler_environment, run
+from aot_tune.support.run_program import compiler_environment, python_environment, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import Answer, InspectRequest
@@ -34,9 +34,7 @@ def child_environment(environ: Mapping[str, str], search: Sequence[str], scratch
     It imports from `search`, sees no GPU (what depends on one is answered for the target instead), no variable that
     changes what Triton makes, and writes nothing outside `scratch`.
     """
-    child = compiler_environment(environ, scratch)
-    child["PYTHONPATH"] = os.pathsep.join(folder for folder in search if folder and Path(folder).exists())
-    child |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+    child = compiler_environment(environ, scratch) | python_environment(search)
     child |= dict.fromkeys(("HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), str(scratch))
     child |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
     return child | {"OMP_NUM_THREADS": "1"}

@@ -22,7 +22,7 @@ from aot_tune.triton.absent_devices import DeviceFacts, device_of, target_of
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.load_function import load
 from aot_tune.triton.standins import stand_in
-from aot_tune.triton.triton_messages import CompileReply, CompileRequest, DescriptorMap, Fault, Hello, Image
+from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Fault, Image
 
 __all__ = ["main"]
 
@@ -37,7 +37,7 @@ class _StaleError(Exception):
     """What the process has loaded is not what a fresh one would compile from."""
 
 
-class _Worker:
+class _Compiler:
     def __init__(self, target: str, roots: list[str]) -> None:
         from aot_tune.triton import interface
 
@@ -178,15 +178,15 @@ def main() -> int:
 
     try:
         find_triton()
-        worker = _Worker(sys.argv[1], sys.argv[2:])
+        worker = _Compiler(sys.argv[1], sys.argv[2:])
     except AotTuneError as error:
-        say(Hello(fault=Fault(what=error.what, why=error.why, fix=error.fix)))
+        say(CompilerReady(fault=Fault(what=error.what, why=error.why, fix=error.fix)))
         return 1
     except Exception as error:
         what = f"Triton cannot be imported: {type(error).__name__}: {error}"
-        say(Hello(fault=Fault(what=what, fix="install it again, with a version for this Python")))
+        say(CompilerReady(fault=Fault(what=what, fix="install it again, with a version for this Python")))
         return 1
-    say(Hello(version=worker.version()))
+    say(CompilerReady(version=worker.version()))
     decoder = msgspec.json.Decoder(CompileRequest)
     for line in requests:
         os.ftruncate(log, 0)

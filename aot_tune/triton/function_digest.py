@@ -53,13 +53,13 @@ def reach(function: Any, is_jit: Callable[[object], bool], plain: Callable[[obje
         is_jit: whether an object is one, or another callable of Triton with a source.
         plain: the value of a constexpr, the name of a dtype, anything else as it is.
     """
-    walk = _Walk(is_jit, plain)
+    walk = _FunctionWalk(is_jit, plain)
     walk.add(function)
     text = "\0".join(sorted(walk.texts))
     return Reached(hashlib.sha256(text.encode()).hexdigest(), tuple(walk.functions))
 
 
-class _Walk:
+class _FunctionWalk:
     def __init__(self, is_jit: Callable[[object], bool], plain: Callable[[object], object]) -> None:
         self.is_jit, self.plain = is_jit, plain
         self.seen: set[int] = set()

@@ -11,7 +11,7 @@ from aot_tune.spec import OPTIONS, Expr, Facts, parameter
 from aot_tune.spec.expr import as_expr
 from aot_tune.spec.trace import trace
 from aot_tune.support.errors import SpecError
-from aot_tune.triton.arguments import Arguments, UnknownValueError
+from aot_tune.triton.arguments import KernelArguments, UnknownValueError
 from aot_tune.triton.triton_messages import FunctionRequest, Given
 
 __all__ = ["Decorated", "prune", "trace_heuristics"]
@@ -71,15 +71,15 @@ def trace_heuristics(
                 why=f"launch options that heuristics may give are {', '.join(OPTIONS)}",
                 fix="name a function without it",
             )
-        expr = _traced(compute, Arguments(given, None, element_type, more), what)
+        expr = _traced(compute, KernelArguments(given, None, element_type, more), what)
         known = [problem.facts for problem in request.problems]
-        if _check(expr, compute, partial(Arguments, given, element_type=element_type, more=more), known, what):
+        if _check(expr, compute, partial(KernelArguments, given, element_type=element_type, more=more), known, what):
             booleans.append(name)
         found[name] = expr
     return found, booleans
 
 
-def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> Expr:
+def _traced(compute: Callable[[Any], Any], arguments: KernelArguments, what: str) -> Expr:
     try:
         value = trace(lambda: compute(arguments), what)
     except UnknownValueError as error:
@@ -111,7 +111,7 @@ def _traced(compute: Callable[[Any], Any], arguments: Arguments, what: str) -> E
 def _check(
     expr: Expr,
     compute: Callable[[Any], Any],
-    arguments: Callable[[Facts], Arguments],
+    arguments: Callable[[Facts], KernelArguments],
     known: Sequence[Facts],
     what: str,
 ) -> bool:
@@ -201,7 +201,7 @@ def prune(
     found, before = {}, function.configs()
     for problem in request.problems:
         more = {n: e for n, e in heuristics.items() if n in outer}
-        values = Arguments(passed(request, names), problem.facts, element_type, more).copy()
+        values = KernelArguments(passed(request, names), problem.facts, element_type, more).copy()
         what = f"kernel {request.name!r}: pruning the configs of {request.function} for {problem.id}"
         kept = _pruned(tuner, values, constexprs, what)
         found[problem.id] = sorted({_index(tuner.configs, config, what) for config in kept})

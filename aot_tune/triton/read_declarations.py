@@ -60,7 +60,7 @@ def inspect_functions(
     found: Inspections = {}
     for target in (*_generic_targets(operators, targets, baselines), *targets):
         wanted = _requests(operators, target)
-        if not wanted or target.family == "cpu":
+        if not wanted or target.on_host:
             continue
         try:
             request = InspectRequest(target=target.name, roots=[str(r) for r in roots], functions=wanted)

@@ -13,11 +13,11 @@ __all__ = [
     "Answer",
     "CompileReply",
     "CompileRequest",
+    "CompilerReady",
     "DescriptorMap",
     "Fault",
     "FunctionRequest",
     "Given",
-    "Hello",
     "Image",
     "InspectRequest",
     "ProblemFacts",
@@ -173,7 +173,7 @@ class CompileReply(msgspec.Struct, frozen=True, kw_only=True):
     stale: bool = False
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class CompilerReady(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's first line: it is ready, or `fault` says why it never will be."""
 
     version: str = ""

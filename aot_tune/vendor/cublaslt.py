@@ -132,7 +132,6 @@ class _Search:
     product: Product
     operands: Operands
     multiprocessors: int
-    workspace: int
     own: list[dict[str, int]]
     checked: int = 0
     passed: int = 0
@@ -154,8 +153,6 @@ def enumerate_algorithms(
     limit: int = 48,
     *,
     checks: int = CHECKS,
-    workspace: int = WORKSPACE_LIMIT,
-    multiprocessors: int = 0,
 ) -> Found:
     """At most `limit` configs that the library says can run.
 
@@ -167,14 +164,14 @@ def enumerate_algorithms(
     third, for as many pairs as give `limit` configs.
     """
     operands = _operands(library, product)
-    processors = multiprocessors or ask_device().get("multiprocessors", _MULTIPROCESSORS)
+    processors = ask_device().get("multiprocessors", _MULTIPROCESSORS)
     reduction = _ANY_REDUCTION if product.dtype == "f32" else _FLOAT_REDUCTION
     configs: list[dict[str, int]] = []
-    for algorithm in library.heuristic(operands, HEURISTICS, workspace, reduction):
+    for algorithm in library.heuristic(operands, HEURISTICS, WORKSPACE_LIMIT, reduction):
         config = library.config(algorithm) | {"VERSION": library.version}
         if "ALGO" in config and config not in configs:
             configs.append(config)
-    search = _Search(library, product, operands, processors, workspace, own=list(configs))
+    search = _Search(library, product, operands, processors, own=list(configs))
     configs = configs[:limit]
     heuristics = len(configs)
     ids = sorted(library.ids(operands), key=lambda number: (not search.named(number), number))
@@ -292,7 +289,7 @@ def _try(search: _Search, number: int, algorithm: Algorithm, config: dict[str, i
     if not all(library.set(algorithm, name, value) for name, value in config.items()):
         return False
     needed = library.workspace(search.operands, algorithm)
-    if needed is None or needed > search.workspace:
+    if needed is None or needed > WORKSPACE_LIMIT:
         return False
     whole = {"ALGO": number} | config | {"VERSION": library.version}
     group = search.found.setdefault((number, config["TILE"]), {})

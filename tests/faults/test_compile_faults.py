@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile import ObjectCache, compile_all, cxx, target_by_name, toolchain_for
+from aot_tune.compile import ObjectCache, compile_all, programs, target_by_name, toolchain_for
 from aot_tune.support.errors import ToolchainError
 
 pytestmark = pytest.mark.alone
@@ -67,7 +67,7 @@ def test_warnings_alone_are_no_failure(tmp_path: Path, make_rendered) -> None:
 
 def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, monkeypatch) -> None:
     """It computes all the time: its own fault, remembered with the limit it had."""
-    monkeypatch.setattr(cxx, "BUSY_SHARE", 0.05)  # the machine that runs the tests may be busy
+    monkeypatch.setattr(programs, "BUSY_SHARE", 0.05)  # the machine that runs the tests may be busy
     chain = compiler("", "-fconstexpr-loop-limit=2147483647 -fconstexpr-ops-limit=2147483647")
     cache = ObjectCache(tmp_path / "c", chain, timeout=1.5)
     began = time.monotonic()

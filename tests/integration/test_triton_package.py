@@ -16,7 +16,7 @@ from environments import ROOT, environment, run
 from triton_record import copy_templates, why_no_triton, write_record
 
 from aot_tune.link.archive import read_archive
-from aot_tune.link.elf import Image, device_code_digest
+from aot_tune.link.elf import SharedLibrary, device_code_digest
 
 TARGET = "cuda-sm_90a"
 
@@ -58,7 +58,7 @@ def test_it_is_a_library_of_cubins_without_a_toolkit(replayed: Made) -> None:
     data = replayed.library.read_bytes()
     assert b".target sm_80" in data
     assert str(ROOT).encode() not in data
-    assert Image(data)
+    assert SharedLibrary(data)
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,7 @@ from aot_tune.link import (
     LinkedVariant,
     OperatorTable,
     TargetTable,
-    binding_folder,
     generate,
-    runtime_folder,
 )
 from aot_tune.spec import (
     Attribute,
@@ -36,6 +34,7 @@ from aot_tune.spec import (
     problem,
     stride,
 )
+from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 M, N, K = dims("M N K")
 
@@ -290,7 +289,7 @@ def link_library(
     """Generate and link as a package would be; `families` are those beside CPUs, the rest is what toolchains need."""
     folder.mkdir(parents=True, exist_ok=True)
     made = generate(spec, folder)
-    runtime, binding = runtime_folder(), binding_folder()
+    runtime, binding = RUNTIME, BINDING
     library, module = folder / f"lib{spec.library}.so", folder / f"{spec.face}.abi3.so"
     own = [f"-I{runtime}", f"-I{runtime / 'include'}", *(f"-I{folder}" for folder in includes)]
     sources = [p for f in ("", *families) for p in sorted((runtime / f).glob("*.cpp"))]

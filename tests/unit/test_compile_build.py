@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aot_tune.compile import Batch, Jobs, ObjectCache, Progress, compile_batches
+from aot_tune.compile import Batch, CompileProgress, Jobs, ObjectCache, compile_batches
 from aot_tune.render import Rendered
 
 
@@ -46,7 +46,7 @@ def test_a_quick_backend_does_not_wait_for_a_slow_one(make_rendered: Any) -> Non
         assert quick_done.wait(30), "the quick backend waits until the slow one is done"
         return rendered.candidate.id
 
-    def seen(progress: Progress) -> None:
+    def seen(progress: CompileProgress) -> None:
         order.append(cast("str", progress.object))
         quick_done.set()
 
@@ -123,7 +123,7 @@ def test_what_a_cache_holds_is_there_at_once_and_needs_no_compiler(make_rendered
         assert threading.get_ident() == main
         return rendered.candidate.id if rendered is held else None
 
-    def seen(progress: Progress) -> None:
+    def seen(progress: CompileProgress) -> None:
         order.append(cast("str", progress.object))
         release.set()
 
@@ -146,7 +146,7 @@ def test_what_is_still_to_be_done_with_objects_is_done_in_other_threads_at_a_tim
     def then(name: str, _found: object) -> Callable[[], None] | None:
         return None if name == plain.candidate.id else lambda: task(name)
 
-    def seen(progress: Progress) -> None:
+    def seen(progress: CompileProgress) -> None:
         name = cast("str", progress.object)
         assert name in done or name == plain.candidate.id
         order.append(name)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for, usage
+from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import SCHEMA, Stored, file_digest, key_text
 from aot_tune.compile.cache.evict import prune
 from aot_tune.support.errors import CacheError, OptionError, ToolchainError
@@ -87,7 +87,7 @@ def test_what_is_there_is_found_and_nothing_is_made(tmp_path: Path, chain, count
     assert found is not None
     assert (found.digest, found.cached) == (made.digest, True)
     assert cache.find(rendered, target, maker | {"toolchain": {"version": "another"}}) is None
-    assert (cache.counters.hits, cache.counters.compiled) == (1, 1)
+    assert cache.counters.compiled == 1
 
 
 def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
@@ -177,7 +177,7 @@ def test_a_candidate_that_is_asked_for_twice_is_compiled_once(
     assert len({o.key for o in objects.values()}) == 6
     assert [p.done for p in seen] == [1, 2, 3, 4, 5, 6]
     assert {p.total for p in seen} == {6}
-    assert cache.counters.misses == cache.counters.compiled == 6
+    assert cache.counters.compiled == 6
     assert all(o.source == r.digest for r in rendereds for o in [objects[r.candidate.id]])
 
 
@@ -227,7 +227,7 @@ def test_pruning_takes_what_was_not_used_for_longest(tmp_path: Path, chain, make
     assert entry(root, first.key).is_dir()
     assert [entry(root, k).exists() for k in keys] == [n < 200 - removed for n in range(200)]
     assert prune(root, limit=101 * size, every=0) == 0
-    assert usage(root) == (201 - removed, (201 - removed) * size)
+    assert len(list((root / "objects").glob("*/*"))) == 201 - removed
     assert list((root / "tmp").iterdir()) == []
     assert prune(root, limit=1, every=3600) == 0  # it ran a moment ago
     assert prune(root, limit=1, every=0) == 200 - removed  # the one used today stays

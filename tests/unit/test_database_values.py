@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from project import OPERATOR
 
-from aot_tune.database.identity import digest
 from aot_tune.database.plain_values import UnlistedError, plain_value
 from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.digests import canonical_digest as digest
 
 ELSEWHERE = """
 import os

@@ -10,7 +10,6 @@ from typing import Any
 from aot_tune.compile import Object
 from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.database import CandidateRecord
-from aot_tune.database.identity import digest
 from aot_tune.link.archive import Member
 from aot_tune.link.check.verify_library import _other_device_code, _Variant
 from aot_tune.link.elf import device_code_digest
@@ -18,6 +17,7 @@ from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.lookup import note_recorded_objects
 from aot_tune.pipeline.records.record_writer import _other_code
 from aot_tune.render import Candidate, Rendered
+from aot_tune.support.digests import canonical_digest as digest
 from aot_tune.support.errors import DatabaseError
 
 NVCC = {"version": "13.0.88", "ptxas": "p", "host version": "12", "host ld": "l"}

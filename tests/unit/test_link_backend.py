@@ -8,7 +8,8 @@ from pathlib import Path
 
 import linked
 
-from aot_tune.link import DecisionNode, TargetTable, generate, runtime_folder
+from aot_tune.link import DecisionNode, TargetTable, generate
+from aot_tune.support.installed_paths import RUNTIME
 
 BACKEND = """
 #include <cstdlib>
@@ -66,7 +67,7 @@ def test_a_family_of_its_own(tmp_path: Path) -> None:
     table = TargetTable(target="toy-11", level=11, nodes=(DecisionNode(leaf=(2,)),))
     operators = (dataclasses.replace(gemm, variants=variants, tables=(table,)), spec.operators[1])
     made = generate(dataclasses.replace(spec, operators=operators), tmp_path / "out")
-    runtime = runtime_folder()
+    runtime = RUNTIME
     (tmp_path / "toy.cpp").write_text(BACKEND)
     (tmp_path / "program.cpp").write_text(PROGRAM)
     sources = [str(tmp_path / "program.cpp"), str(tmp_path / "toy.cpp"), made.dispatch]

@@ -9,14 +9,14 @@ from pathlib import Path
 import linked
 import pytest
 
-from aot_tune.link import runtime_folder
+from aot_tune.support.installed_paths import RUNTIME
 
 
 @pytest.fixture(scope="module")
 def program(built: linked.Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """link_calls.cpp with the library's sources, all but the kernels compiled with sanitizers."""
     target = tmp_path_factory.mktemp("sanitized") / "calls"
-    runtime, out = runtime_folder(), built.library.parent
+    runtime, out = RUNTIME, built.library.parent
     flags = ["-std=c++17", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
     flags += ["-fsanitize=address,undefined", *(f"-I{folder}" for folder in (out, runtime, runtime / "include"))]
     sources = [str(Path(__file__).with_name("link_calls.cpp")), built.made.dispatch]
@@ -60,7 +60,7 @@ int main() { return call(); }
 def test_a_call_after_the_end_of_its_thread_has_memory_of_its_own(built: linked.Built, tmp_path: Path) -> None:
     source, program, folder = tmp_path / "last.cpp", tmp_path / "last", built.library.parent
     source.write_text(LAST)
-    flags = ["-std=c++17", f"-I{folder}", f"-I{runtime_folder() / 'include'}", f"-Wl,-rpath,{folder}"]
+    flags = ["-std=c++17", f"-I{folder}", f"-I{RUNTIME / 'include'}", f"-Wl,-rpath,{folder}"]
     subprocess.run(["g++", *flags, str(source), str(built.library), "-o", str(program)], check=True)
     done = subprocess.run([str(program)], check=False, env={**os.environ, "AOT_TUNE_CPU_LEVEL": "2"})
     assert done.returncode == 0
@@ -109,7 +109,7 @@ def test_threads_of_small_stacks_call(built: linked.Built, tmp_path: Path) -> No
     """What threads remember does not lie on their stacks, as the thread_locals of a program's libraries do."""
     source, program, folder = tmp_path / "small.c", tmp_path / "small", built.library.parent
     source.write_text(SMALL)
-    flags = [f"-I{folder}", f"-I{runtime_folder() / 'include'}", "-pthread", f"-Wl,-rpath,{folder}"]
+    flags = [f"-I{folder}", f"-I{RUNTIME / 'include'}", "-pthread", f"-Wl,-rpath,{folder}"]
     subprocess.run(["gcc", *flags, str(source), str(built.library), "-o", str(program)], check=True)
     assert subprocess.run([str(program)], check=False).returncode == 0
 
@@ -158,6 +158,6 @@ int main(int count, char** values) {
 def test_a_thread_ends_after_the_library_was_closed(built: linked.Built, tmp_path: Path) -> None:
     source, program = tmp_path / "closed.c", tmp_path / "closed"
     source.write_text(CLOSED)
-    flags = [f"-I{built.library.parent}", f"-I{runtime_folder() / 'include'}", "-pthread"]
+    flags = [f"-I{built.library.parent}", f"-I{RUNTIME / 'include'}", "-pthread"]
     subprocess.run(["gcc", *flags, str(source), "-o", str(program)], check=True)
     assert subprocess.run([str(program), str(built.library)], check=False).returncode == 0

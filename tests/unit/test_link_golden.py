@@ -18,14 +18,13 @@ from aot_tune.link import (
     LinkedVariant,
     OperatorTable,
     TargetTable,
-    binding_folder,
-    runtime_folder,
 )
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import render_header
 from aot_tune.link.emit.python_module import render_module, render_stub
 from aot_tune.link.manifest import render_manifest
 from aot_tune.spec import problem, stride
+from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "link"
 
@@ -121,7 +120,7 @@ def test_text_that_c_could_misread(tmp_path: Path) -> None:
     (tmp_path / "aot_tune" / "ops.h").write_text(render_header(spec))
     (tmp_path / "dispatch.cpp").write_text(render_dispatch(spec, odd))
     (tmp_path / "module.cpp").write_text(render_module(spec))
-    folders = (tmp_path, runtime_folder(), runtime_folder() / "include", binding_folder())
+    folders = (tmp_path, RUNTIME, RUNTIME / "include", BINDING)
     flags = ["-std=c++17", "-trigraphs", "-Wall", "-Wextra", "-Werror", *(f"-I{f}" for f in folders)]
     flags += [f"-I{sysconfig.get_paths()['include']}", "-fsyntax-only"]
     for name in ("dispatch.cpp", "module.cpp"):
@@ -163,5 +162,5 @@ def test_the_header_is_c_and_cpp(tmp_path: Path, compiler: list[str], dlpack: st
     after = "#include <dlpack/dlpack.h>\n" if dlpack == "findable" else ""
     text = (OWN_DLPACK if dlpack == "before" else "") + HEADER_USE.replace("int main", after + "int main")
     flags = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{tmp_path}"]
-    flags += [f"-I{runtime_folder() / 'include'}", "-"]
+    flags += [f"-I{RUNTIME / 'include'}", "-"]
     subprocess.run([*compiler, *flags], input=text, text=True, check=True)

@@ -17,11 +17,12 @@ import pytest
 from linked_cuda import N, OnDevice, python
 from linked_hip import GFX942, call
 
-from aot_tune.link import LibrarySpec, generate, runtime_folder, verify
+from aot_tune.link import LibrarySpec, generate, verify
 from aot_tune.link.check.check_tables import check_library
 from aot_tune.link.check.verify_library import read_manifest
 from aot_tune.spec import Kernel, Tensor, problem
 from aot_tune.support.errors import ManifestError, ToolchainError
+from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.triton.installed import find_triton
 
 HERE = Path(__file__).resolve().parent
@@ -246,7 +247,7 @@ def test_declarations_are_those_of_the_header(tmp_path: Path) -> None:
 #define __HIP_PLATFORM_AMD__ 1
 #include <hip/hip_runtime_api.h>
 #include <cstddef>
-#include "{runtime_folder() / "hip" / "hip.cpp"}"
+#include "{RUNTIME / "hip" / "hip.cpp"}"
 namespace aot_tune {{
 namespace {{
 static_assert(offsetof(Properties, architecture) == offsetof(hipDeviceProp_t, gcnArchName));
@@ -265,7 +266,7 @@ int main() {{
   return same && aot_tune::per_thread() ? 0 : 1;
 }}
 """)
-    runtime = runtime_folder()
+    runtime = RUNTIME
     folders = [f"-I{header()}", f"-I{runtime}", f"-I{runtime / 'include'}"]
     sources = [str(program), *(str(p) for p in sorted(runtime.glob("*.cpp")))]
     flags = ["-std=c++17", "-w", "-DAOT_TUNE_PREFIX=test"]

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_link_plain import BF16, F32, F64, Given, Tensor
 
-from aot_tune.link import runtime_folder
+from aot_tune.support.installed_paths import RUNTIME
 
 SHIM = """
 #include "check.cpp"
@@ -90,7 +90,7 @@ Call = tuple[Given | None, ...]
 def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("known")
     (folder / "shim.cpp").write_text(SHIM)
-    runtime = runtime_folder()
+    runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
     library = ctypes.CDLL(str(folder / "shim.so"))
@@ -236,7 +236,7 @@ int main() {
 
 def test_a_broadcast_tensor_of_more_elements_than_64_bits_count(tmp_path: Path) -> None:
     (tmp_path / "wide.cpp").write_text(WIDE)
-    runtime = runtime_folder()
+    runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
     flags += [f"-I{runtime}", f"-I{runtime / 'include'}", str(tmp_path / "wide.cpp"), "-o", str(tmp_path / "wide")]
     subprocess.run(["g++", *flags], check=True)

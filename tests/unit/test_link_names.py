@@ -12,12 +12,13 @@ from pathlib import Path
 import linked
 import pytest
 
-from aot_tune.link import LibrarySpec, OperatorTable, binding_folder, runtime_folder
+from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.emit.header import render_header
 from aot_tune.link.emit.python_module import python_signature, render_module
 from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
 from aot_tune.spec.check_operator import check_unique_operators
 from aot_tune.support.errors import SpecError
+from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 (N,) = dims("N")
 EXTREMES = (
@@ -74,14 +75,14 @@ def extreme_library() -> LibrarySpec:
 def compiled(text: str, folder: Path, *flags: str, name: str = "source.cpp") -> None:
     (folder / name).write_text(text)
     run = ["gcc" if name.endswith(".c") else "g++", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    subprocess.run([*run, f"-I{runtime_folder() / 'include'}", f"-I{folder}", *flags, name], check=True, cwd=folder)
+    subprocess.run([*run, f"-I{RUNTIME / 'include'}", f"-I{folder}", *flags, name], check=True, cwd=folder)
 
 
 def test_defaults_that_have_no_literal(tmp_path: Path) -> None:
     spec = extreme_library()
     (tmp_path / spec.header).parent.mkdir(exist_ok=True)
     (tmp_path / spec.header).write_text(render_header(spec))
-    includes = [binding_folder(), runtime_folder(), sysconfig.get_paths()["include"]]
+    includes = [BINDING, RUNTIME, sysconfig.get_paths()["include"]]
     compiled(render_module(spec), tmp_path, "-std=c++17", *(f"-I{folder}" for folder in includes))
     operator: Operator = spec.operators[0].operator
     signature = inspect._signature_fromstr(inspect.Signature, len, f"({python_signature(operator)})")  # type: ignore[attr-defined]

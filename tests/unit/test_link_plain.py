@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aot_tune.link import runtime_folder
+from aot_tune.support.installed_paths import RUNTIME
 
 SHIM = """
 #include "check.cpp"
@@ -95,7 +95,7 @@ class Given:
 def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("plain")
     (folder / "shim.cpp").write_text(SHIM)
-    runtime = runtime_folder()
+    runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
     return ctypes.CDLL(str(folder / "shim.so"))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.link import runtime_folder
 from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
+from aot_tune.support.installed_paths import RUNTIME
 
 SHIM = """
 #include "check.cpp"
@@ -33,7 +33,7 @@ extern "C" int64_t shim(int rank, int64_t* shape, int64_t* strides) {
 def shim(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("shim")
     (folder / "shim.cpp").write_text(SHIM)
-    runtime = runtime_folder()
+    runtime = RUNTIME
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", f"-I{runtime}", f"-I{runtime / 'include'}"]
     subprocess.run(["g++", *flags, str(folder / "shim.cpp"), "-o", str(folder / "shim.so")], check=True)
     library = ctypes.CDLL(str(folder / "shim.so"))

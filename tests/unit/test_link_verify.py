@@ -14,7 +14,7 @@ import pytest
 
 from aot_tune.link import generate, verify
 from aot_tune.link.check.verify_library import verify_module
-from aot_tune.link.elf import Image
+from aot_tune.link.elf import SharedLibrary
 from aot_tune.support.errors import ManifestError
 
 
@@ -80,10 +80,10 @@ def test_constants_are_compared(tmp_path: Path) -> None:
     )
     assert whole.returncode == 0
     linked_bytes = bytearray((tmp_path / "all.so").read_bytes())
-    assert Image(bytes(linked_bytes)).missing_pieces(data) == []
+    assert SharedLibrary(bytes(linked_bytes)).missing_pieces(data) == []
     place = linked_bytes.index((33).to_bytes(4, "little") + (44).to_bytes(4, "little"))
     linked_bytes[place] = 34
-    assert Image(bytes(linked_bytes)).missing_pieces(data) == [".rodata"]
+    assert SharedLibrary(bytes(linked_bytes)).missing_pieces(data) == [".rodata"]
 
 
 def test_equal_bytes_are_looked_for_as_what_they_are(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_equal_bytes_are_looked_for_as_what_they_are(tmp_path: Path) -> None:
         (tmp_path / f"{name}.s").write_text(f'{text}.section .note.GNU-stack, "", @progbits\n')
         subprocess.run(["gcc", "-c", f"{name}.s"], cwd=tmp_path, check=True)
     subprocess.run(["gcc", "-shared", "-s", "-Wl,-Bsymbolic", "-o", "all.so", "held.o"], cwd=tmp_path, check=True)
-    image = Image((tmp_path / "all.so").read_bytes())
+    image = SharedLibrary((tmp_path / "all.so").read_bytes())
     for order in (list(sources), [*reversed(sources)]):  # the second time it remembers
         found = {name: image.missing_pieces((tmp_path / f"{name}.o").read_bytes()) for name in order}
         assert found == {"held": [], "code": [".text"], "constants": [], "unfilled": [".rodata"]}

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot_tune.database.identity import digest
 from aot_tune.database.plain_values import UnlistedError, plain_value
 from aot_tune.pipeline.records.build_inputs import loaded_modules, module_digests
 from aot_tune.spec.load_operators import bundled_templates, load_operator, load_operators
+from aot_tune.support.digests import canonical_digest as digest
 from aot_tune.support.folders import folder_digest
 
 Patch = pytest.MonkeyPatch

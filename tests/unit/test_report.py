@@ -17,7 +17,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.pipeline.shipping.finish import _disturbed
 from aot_tune.pipeline.shipping.story import _paired
 from aot_tune.report import (
-    Failure,
+    DroppedCandidate,
     OperatorReport,
     ProblemRow,
     Report,
@@ -107,10 +107,10 @@ REPORT = Report(
                 ),
             ),
             failures=(
-                Failure(
+                DroppedCandidate(
                     candidate="packed MR=14", status="compile-failed", reason="packed.cpp.j2:12: no such thing", count=1
                 ),
-                Failure(
+                DroppedCandidate(
                     candidate="packed MR=8",
                     status="crashed",
                     reason="SIGSEGV in launch",

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ask, integer, request
 
-from aot_tune.compile.triton.compile_pool import DiedError, Pool, Setup, TimedOutError
+from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerPool, CompilerSetup, TimedOutError
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import dims
 from aot_tune.support.errors import ToolchainError
@@ -29,14 +29,14 @@ _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    made = Pool()
+def pool() -> Iterator[CompilerPool]:
+    made = CompilerPool()
     yield made
     made.close()
 
 
-def setup_of(search: list[str], **environ: str) -> Setup:
-    return Setup.of(TARGET, [str(FUNCTIONS.parent)], search, {**os.environ, **environ})
+def setup_of(search: list[str], **environ: str) -> CompilerSetup:
+    return CompilerSetup.of(TARGET, [str(FUNCTIONS.parent)], search, {**os.environ, **environ})
 
 
 def compile_request(search: list[str], folder: Path, function: str = "rows.py:plain") -> CompileRequest:
@@ -70,7 +70,7 @@ def workers(parent: int | None = None) -> list[int]:
 
 
 @EACH_TRITON
-def test_a_worker_is_kept_and_used_again(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_a_worker_is_kept_and_used_again(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     before = set(workers(os.getpid()))
     asked = compile_request(search, tmp_path)
     images = []
@@ -87,7 +87,7 @@ def test_a_worker_is_kept_and_used_again(search: list[str], pool: Pool, tmp_path
 
 
 @EACH_TRITON
-def test_threads_have_one_each_and_agree(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_threads_have_one_each_and_agree(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     before = set(workers(os.getpid()))
     asked = [compile_request(search, tmp_path / str(i)) for i in range(3)]
     with ThreadPoolExecutor(3) as threads:
@@ -98,7 +98,7 @@ def test_threads_have_one_each_and_agree(search: list[str], pool: Pool, tmp_path
 
 
 @EACH_TRITON
-def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     asked = compile_request(search, tmp_path)
     pool.compile(setup_of(search), asked, 60)
     kill_running()
@@ -108,7 +108,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool
 
 
 @EACH_TRITON
-def test_killing_what_runs_ends_a_compile(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
     hanging = compile_request(search, tmp_path, "wrong.py:hangs")
     with ThreadPoolExecutor(1) as threads:
@@ -116,12 +116,12 @@ def test_killing_what_runs_ends_a_compile(search: list[str], pool: Pool, tmp_pat
         time.sleep(1.0)
         assert not waiting.done()
         kill_running()
-        with pytest.raises(DiedError, match="signal 9"):
+        with pytest.raises(CompilerDiedError, match="signal 9"):
             waiting.result(timeout=10)
 
 
 @EACH_TRITON
-def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     before = set(workers(os.getpid()))
     pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
     with pytest.raises(TimedOutError) as caught:
@@ -132,7 +132,7 @@ def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: Pool, tmp_
 
 @EACH_TRITON
 def test_a_function_that_reads_the_standard_input_takes_no_request(
-    search: list[str], pool: Pool, tmp_path: Path
+    search: list[str], pool: CompilerPool, tmp_path: Path
 ) -> None:
     for _ in range(2):
         reply, _ = pool.compile(setup_of(search), compile_request(search, tmp_path, "odd.py:asks"), 60)
@@ -140,7 +140,9 @@ def test_a_function_that_reads_the_standard_input_takes_no_request(
 
 
 @EACH_TRITON
-def test_variables_that_a_module_sets_are_for_its_own_functions(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_variables_that_a_module_sets_are_for_its_own_functions(
+    search: list[str], pool: CompilerPool, tmp_path: Path
+) -> None:
     """Else code would depend on which kernels a worker had compiled before."""
     made = []
     for function in ("odd.py:product", "settings.py:exact", "odd.py:product", "settings.py:exact", "odd.py:product"):
@@ -156,7 +158,7 @@ def test_variables_that_a_module_sets_are_for_its_own_functions(search: list[str
 
 
 @EACH_TRITON
-def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: Pool, tmp_path: Path) -> None:
+def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     """A user's settings for the JIT would change what is made, and no key would say so."""
     made = []
     for environ in ({}, {"TRITON_DEFAULT_FP_FUSION": "0", "DISABLE_PTXAS_OPT": "1", "TRITON_INTERPRET": "1"}):
@@ -176,10 +178,10 @@ import sys
 sys.path[:0] = {search!r}
 import msgspec
 from pathlib import Path
-from aot_tune.compile.triton.compile_pool import pool, Setup
+from aot_tune.compile.triton.compile_pool import pool, CompilerSetup
 from aot_tune.triton.triton_messages import CompileRequest
 request = msgspec.json.decode(Path({str(request_file)!r}).read_bytes(), type=CompileRequest)
-setup = Setup.of({TARGET!r}, [{str(FUNCTIONS.parent)!r}], {search!r}, {{"PATH": {os.environ["PATH"]!r}}})
+setup = CompilerSetup.of({TARGET!r}, [{str(FUNCTIONS.parent)!r}], {search!r}, {{"PATH": {os.environ["PATH"]!r}}})
 pool().compile(setup, request, 50)
 """
     owner = subprocess.Popen([sys.executable, "-c", program])
@@ -200,7 +202,7 @@ pool().compile(setup, request, 50)
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
-def test_a_worker_that_cannot_start_is_an_error_of_the_toolchain(pool: Pool, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_is_an_error_of_the_toolchain(pool: CompilerPool, tmp_path: Path) -> None:
     broken = tmp_path / "triton"
     broken.mkdir()
     (broken / "__init__.py").write_text('__version__ = "3.6.0"\nraise OSError("libtriton.so: wrong ELF class")\n')

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aot_tune.support.kernel_features import set_subreaper
+from aot_tune.support.run_program import python_environment
 
 __all__ = ["environment", "hold_subreaper", "release_subreaper"]
 
@@ -21,9 +21,7 @@ def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: P
     PYTHONPATH, LD_PRELOAD and the like are not handed on.
     """
     env = {name: given[name] for name in _KEPT if name in given}
-    env["PYTHONPATH"] = os.pathsep.join(p for p in import_path if p and Path(p).exists())
-    env |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
-    env |= {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
+    env |= python_environment(import_path) | {"HOME": str(scratch), "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
     return env
 
 

@@ -63,9 +63,9 @@ class Output:
         middle = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
         return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
 
-    def last_lines(self, count: int = 3, width: int = 300) -> str:
-        """The last lines in one line, for a reason."""
-        return " | ".join(self.text().strip().splitlines()[-count:])[-width:]
+    def last_lines(self) -> str:
+        """The last three lines in one line, for a reason."""
+        return " | ".join(self.text().strip().splitlines()[-3:])[-300:]
 
 
 class Worker:

@@ -14,13 +14,16 @@ import msgspec
 
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.compile.object_records import CompileStatus
-from aot_tune.support.storage import CorruptError, check_trust, seal, unseal, write_file
+from aot_tune.support.digests import canonical
+from aot_tune.support.storage import CorruptError, check_trust, read_own, seal, unseal, write_file
 
 __all__ = [
+    "KEY",
     "OBJECT",
     "RECORD",
     "SCHEMA",
     "Stored",
+    "check_entry",
     "file_digest",
     "key_text",
     "load_entry",
@@ -52,8 +55,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def key_text(parts: Mapping[str, object]) -> tuple[str, bytes]:
     """The key of an entry and its plain text; the order of any mapping in `parts` does not matter."""
-    record = {"schema": SCHEMA, **parts}
-    text = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=2) + b"\n"
+    text = msgspec.json.format(canonical({"schema": SCHEMA, **parts}), indent=2) + b"\n"
     return hashlib.sha256(text).hexdigest(), text
 
 
@@ -68,20 +70,29 @@ def load_entry(folder: Path, key: str, *, trusted: bool, locate: Callable[[str],
         OtherSchemaError: when another version wrote it.
         CacheError: when it is not this user's alone and not `trusted`.
     """
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        raise CorruptError("it is not a folder")
-    if not trusted:
-        check_trust(status, folder)
+    check_entry(folder, key, trusted)
     stored = unseal(read_checked(folder / RECORD, trusted), Stored, SCHEMA)
-    if hashlib.sha256(read_checked(folder / KEY, trusted)).hexdigest() != key:
-        raise CorruptError("its key is not its name")
     if stored.status == "ok" and hashlib.sha256(read_checked(folder / OBJECT, trusted)).hexdigest() != stored.digest:
         raise CorruptError("its object is not the one that was stored")
     for name, digest in stored.includes.items():
         if file_digest(locate(name)) != digest:
             raise CorruptError(f"{name} has changed since")
     return stored
+
+
+def check_entry(folder: Path, key: str, trusted: bool) -> None:
+    """Check that an entry is a folder, and that the key in it is `key`.
+
+    Raises:
+        FileNotFoundError, CorruptError, CacheError: as `load_entry`.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise CorruptError("it is not a folder")
+    if not trusted:
+        check_trust(status, folder)
+    if hashlib.sha256(read_checked(folder / KEY, trusted)).hexdigest() != key:
+        raise CorruptError("its key is not its name")
 
 
 def write_entry(folder: Path, stored: Stored, text: bytes) -> None:
@@ -124,18 +135,8 @@ def read_checked(path: Path, trusted: bool) -> bytes:
         CacheError: when it is not this user's alone and not `trusted`.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return read_own(path, trusted=trusted)
     except FileNotFoundError:
         raise CorruptError(f"it has no {path.name}") from None
     except OSError as error:
         raise CorruptError(f"its {path.name} cannot be read: {error.strerror}") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptError(f"its {path.name} is not a file")
-        if not trusted:
-            check_trust(status, path)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from aot_tune.compile.cache.entry import RECORD
-from aot_tune.support.storage import new_temporary, private_folder, sweep_temporaries
+from aot_tune.support.storage import TEMPORARIES, discard, sweep_temporaries
 
-__all__ = ["LIMIT_BYTES", "prune", "usage"]
+__all__ = ["LIMIT_BYTES", "prune"]
 
 LIMIT_BYTES = 1 << 30
 _EVERY_SECONDS = 60.0
@@ -30,17 +29,11 @@ def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS
             return 0
         with FileLock(root / "prune.lock", timeout=0, mode=0o600):
             stamp.touch()
-            sweep_temporaries(root / "tmp")
+            sweep_temporaries(root / TEMPORARIES)
             _remove_old_locks(root / "locks")
             return _remove_entries(root, limit)
     except (Timeout, OSError, NotImplementedError):  # the last where there are no locks
         return 0  # the cache is complete without it; the next build tries again
-
-
-def usage(root: Path) -> tuple[int, int]:
-    """How many objects a cache holds, and the bytes that they and their records take."""
-    folders = [f for f in (root / "objects").glob("*/*") if f.is_dir()]
-    return len(folders), sum(f.stat().st_size for folder in folders for f in folder.iterdir())
 
 
 def _remove_entries(root: Path, limit: int) -> int:
@@ -53,13 +46,10 @@ def _remove_entries(root: Path, limit: int) -> int:
     total, removed = sum(size for _, size, _ in entries), 0
     if total <= limit:
         return 0
-    private_folder(root / "tmp")
     for used, size, folder in sorted(entries):
         if total <= limit * 0.9 or time.time() - used < _IN_USE_SECONDS:
             break
-        doomed = new_temporary(root / "tmp")
-        folder.rename(doomed)  # gone in one step: a reader finds all of it or nothing
-        shutil.rmtree(doomed, ignore_errors=True)
+        discard(folder, root / TEMPORARIES)
         total, removed = total - size, removed + 1
     return removed
 

@@ -24,13 +24,16 @@ from aot_tune.compile.toolchain import Toolchain
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.errors import CacheError
+from aot_tune.support.shared_fields import shared_fields
 from aot_tune.support.storage import (
     DISK_ERRORS,
+    TEMPORARIES,
     CacheLocation,
     CacheMode,
     CorruptError,
     OtherSchemaError,
     check_folder,
+    discard,
     new_temporary,
     private_folder,
     scratch_folder,
@@ -45,16 +48,12 @@ _FULL = ("no space left", "disk quota exceeded")
 
 
 class CacheCounters(msgspec.Struct):
-    """What a cache did: `hits` and `misses` of `get`, compiler runs (`compiled`), those that `failed`, objects that are
-    `unkept` and will be made again, entries that were `damaged` and replaced, and compiler seconds that hits saved."""
+    """What a cache did: compiler runs (`compiled`), objects that are `unkept` and will be made again, and entries
+    that were `damaged` and replaced."""
 
-    hits: int = 0
-    misses: int = 0
     compiled: int = 0
-    failed: int = 0
     unkept: int = 0
     damaged: int = 0
-    seconds_saved: float = 0.0
 
 
 class ObjectCache:
@@ -100,18 +99,12 @@ class ObjectCache:
             self._open_root(self._root, required)
 
     @classmethod
-    def at(cls, location: CacheLocation, toolchain: Toolchain, *, timeout: float = 240.0) -> ObjectCache:
+    def at(cls, location: CacheLocation, toolchain: Toolchain) -> ObjectCache:
         """The cache at a place that `cache_location` found; says so once when nothing is kept."""
         if location.message:
             _log.warning("%s", location.message)
-        return cls(
-            location.root,
-            toolchain,
-            mode=location.mode,
-            trusted=location.trusted,
-            required=location.required,
-            timeout=timeout,
-        )
+        trusted, required = location.trusted, location.required
+        return cls(location.root, toolchain, mode=location.mode, trusted=trusted, required=required)
 
     @property
     def root(self) -> Path | None:
@@ -140,8 +133,7 @@ class ObjectCache:
 
     def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
         """The object of a rendered candidate, if it is in the cache; `maker` as for `key`."""
-        found = self._lookup(self.key(rendered, target, maker)[0])
-        return None if found is None else self._hit(found)
+        return self._lookup(self.key(rendered, target, maker)[0])
 
     def get(self, rendered: Rendered, target: Target) -> Object:
         """The object of a rendered candidate; a source that does not compile gives an object with that status.
@@ -155,7 +147,7 @@ class ObjectCache:
         key, text = self.key(rendered, target)
         found = self._lookup(key)
         if found is not None:
-            return self._hit(found)
+            return found
         if self._root is not None and self._mode in ("rw", "fresh"):
             try:
                 return self._get_locked(self._root, key, text, rendered, target)
@@ -187,7 +179,7 @@ class ObjectCache:
             self._root = None
             return
         if writable:
-            sweep_temporaries(root / "tmp")
+            sweep_temporaries(root / TEMPORARIES)
 
     def _disable(self, error: OSError) -> None:
         with self._count:
@@ -227,12 +219,6 @@ class ObjectCache:
         self._warned.add(key)
         return None
 
-    def _hit(self, found: Object) -> Object:
-        with self._count:
-            self.counters.hits += 1
-            self.counters.seconds_saved += found.seconds
-        return found
-
     def _get_locked(self, root: Path, key: str, text: bytes, rendered: Rendered, target: Target) -> Object:
         folder = self._entry(root, key)
         lock = root / "locks" / key[:2] / f"{key}.lock"
@@ -241,8 +227,8 @@ class ObjectCache:
         with FileLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
             found = self._lookup(key)  # another process may have made it while we waited
             if found is not None:
-                return self._hit(found)
-            temporary = new_temporary(root / "tmp")
+                return found
+            temporary = new_temporary(root / TEMPORARIES)
             try:
                 temporary.mkdir(mode=0o700)
                 outcome, stored = self._compile(temporary, rendered, target)
@@ -255,7 +241,7 @@ class ObjectCache:
                         self.counters.unkept += 1
                     return _object(stored, key, folder / OBJECT, cached=False)
                 write_entry(temporary, stored, text)
-                _publish(temporary, folder, root / "tmp")
+                _publish(temporary, folder, root / TEMPORARIES)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._made.add(key)
@@ -285,9 +271,7 @@ class ObjectCache:
             outcome = self.toolchain.compile(rendered.source, target, path, self.timeout)
         good = outcome.status == "ok"
         with self._count:
-            self.counters.misses += 1
             self.counters.compiled += 1
-            self.counters.failed += not good
         includes = {name: file_digest(self.toolchain.locate(name)) for name in outcome.includes}
         self.includes.update(includes)
         return outcome, Stored(
@@ -307,32 +291,14 @@ class ObjectCache:
 
 
 def _object(stored: Stored, key: str, path: Path, *, cached: bool) -> Object:
-    return Object(
-        key=key,
-        path=str(path) if stored.status == "ok" else "",
-        digest=stored.digest,
-        device=stored.device,
-        symbol=stored.symbol,
-        source=stored.source,
-        target=stored.target,
-        status=stored.status,
-        error=stored.error,
-        log=stored.log,
-        seconds=stored.seconds,
-        resources=stored.resources,
-        cached=cached,
-    )
+    own = str(path) if stored.status == "ok" else ""
+    return Object(key=key, path=own, cached=cached, **shared_fields(stored, Object))
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
     """Put a complete entry in its place in one step; what lies there is damaged or old, and goes."""
     if os.path.lexists(folder):
-        old = new_temporary(temporaries)
-        folder.rename(old)
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.unlink()
+        discard(folder, temporaries)
     temporary.rename(folder)
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

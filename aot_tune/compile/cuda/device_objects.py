@@ -9,15 +9,13 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from aot_tune.compile.programs import DEVICE_CODE, QUERY_SECONDS
 from aot_tune.support.run_program import run
 
-__all__ = ["device_digest", "localize", "object_bytes", "public_functions"]
+__all__ = ["device_digest", "localize", "public_functions"]
 
 FUNCTIONS = ("_launch", "_workspace", "_preload")
 """Ends of the names that a candidate gives to its functions; everything else becomes local."""
-
-_DEVICE = ".nv_fatbin"
-_EXECUTABLE = 0x4
 
 
 def device_digest(path: Path) -> str:
@@ -26,16 +24,8 @@ def device_digest(path: Path) -> str:
     Equal for equal sources under one CUDA compiler, whatever the host compiler.
     """
     with path.open("rb") as file:
-        section = ELFFile(file).get_section_by_name(_DEVICE)
+        section = ELFFile(file).get_section_by_name(DEVICE_CODE)
         return "" if section is None else hashlib.sha256(section.data()).hexdigest()
-
-
-def object_bytes(path: Path) -> int:
-    """Bytes of code, of the host and of the device, in an object."""
-    with path.open("rb") as file:
-        sections = list(ELFFile(file).iter_sections())
-        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == _DEVICE)
-        return int(sum(s["sh_size"] for s in wanted))
 
 
 def public_functions(path: Path) -> list[str]:
@@ -71,7 +61,7 @@ def localize(
         [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, made.name],
         [programs["objcopy"], "--strip-unneeded", *keep, merged.name, out.name],
     ):
-        done = run(argv, folder=made.parent, environ=environ, timeout=60.0)
+        done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)
         if done.code != 0 or done.timed_out:
             return f"{done.output}\nerror: {' '.join(argv)} fails: GNU binutils 2.30 or later are needed"
     return ""

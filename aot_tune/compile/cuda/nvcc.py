@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import tempfile
@@ -13,38 +12,37 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cuda.device_objects import (
-    FUNCTIONS,
-    device_digest,
-    localize,
-    object_bytes,
-    public_functions,
-)
+from aot_tune.compile.cuda.device_objects import FUNCTIONS, device_digest, localize, public_functions
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, best_targets, check_known, code_flags
-from aot_tune.compile.cuda.toolkit import SYSTEM, Toolkit, find_cutlass, find_nvcc, open_toolkit
+from aot_tune.compile.cuda.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.cuda.visible_gpus import visible_devices
-from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
-from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME, first_error, is_lasting
+from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
 from aot_tune.compile.headers import opened_files, sought
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
-    NO_OBJECT,
+    LINK_FLAGS,
     QUERY_SECONDS,
-    is_object,
+    baseline_flags,
+    cut,
+    failure_of,
+    link,
+    object_bytes,
     program_digest,
     program_of,
     program_state,
     rule_files,
 )
+from aot_tune.compile.toolchain import Toolchain
 from aot_tune.spec import Target
+from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.ptxas_report import kernel_resources
-from aot_tune.support.run_program import OUTPUT, Finished, compiler_environment, key_environment, run
+from aot_tune.support.run_program import key_environment, run
 
 __all__ = ["TOOLCHAIN", "NvccToolchain"]
 
 _HOST = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-frandom-seed=candidate")
-_HOST_X86 = ("-march=x86-64",)
 _RULE = ("-MD", "-MF", "candidate.d")
 FLAGS = (
     "-std=c++17",
@@ -56,7 +54,6 @@ FLAGS = (
     "-Xcudafe=--orig_src_path_name=candidate.cu",  # names of kernels hold a digest of this path
     *_RULE,
 )
-LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
 
 _MEMORY = 8 << 30
 _MEMORY_PER_JOB = int(3.6 * (1 << 30))
@@ -68,7 +65,7 @@ _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
 _CUTLASS = re.compile(r"^\s*#\s*include\s*[<\"](?:cutlass|cute)/", re.MULTILINE)
 
 
-class NvccToolchain:
+class NvccToolchain(Toolchain):
     """nvcc of the machine's toolkit, else of the wheels `nvidia-cuda-nvcc` and its family.
 
     Args:
@@ -80,9 +77,10 @@ class NvccToolchain:
     name = "nvcc"
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM, search: Sequence[str] | None = None
+        self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
     ) -> None:
-        self._environ, self._system, self._search = environ, system, search
+        super().__init__(environ)
+        self._system, self._search = system, search
         # Looked for once under a given environment: a cache asks for them at every file that an object included.
         self._toolkit: Toolkit | None = None
         self._cutlass: tuple[Path | None] | None = None
@@ -136,10 +134,6 @@ class NvccToolchain:
             found["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
         return found
 
-    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """All but the host compiler and its tools."""
-        return {name: text for name, text in identity.items() if not name.startswith("host ")}
-
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees."""
         toolkit = self.toolkit()
@@ -162,14 +156,12 @@ class NvccToolchain:
             argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
             child = self._child(Path(scratch))
             done = run(argv, folder=Path(scratch), environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
-            failed = _failure(done, timeout)
+            made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
+            short = msgspec.structs.replace(done, output=cut(done.output))
+            failed = failure_of(short, timeout, "nvcc", made, rule)
             if failed is not None:
                 seen = self._opened(source, target, Path(scratch), includes, done.output) if failed.lasting else ()
                 return msgspec.structs.replace(failed, includes=seen)
-            made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
-            if not is_object(made) or not rule.is_file():
-                log = f"{_cut(done.output)}\n{NO_OBJECT}"
-                return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=False)
             functions = public_functions(made)
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
@@ -181,7 +173,7 @@ class NvccToolchain:
             listed = rule_files(rule, CUDA_SOURCE_NAME)
             return CompileOutcome(
                 status="ok",
-                log=_cut(done.output),
+                log=short.output,
                 seconds=done.seconds,
                 includes=self._includes(source, listed, Path(scratch)),
                 device=device_digest(out),
@@ -193,9 +185,7 @@ class NvccToolchain:
         runtime = self.toolkit().shared_runtime()
         argv = [*self._host().command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects), str(runtime)]
         argv.append(f"-Wl,-rpath,{runtime.parent}")
-        done = run(argv, folder=out.parent, environ=self._child(out.parent), timeout=QUERY_SECONDS)
-        if done.code != 0 or done.timed_out:
-            raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
+        link(argv, out, self._child(out.parent))
 
     def link_arguments(self) -> tuple[str, ...]:
         """The static CUDA runtime and what it needs; libcuda is not among it, it is loaded when it is first used."""
@@ -216,14 +206,11 @@ class NvccToolchain:
             root = None
         return "" if root is None else str(Path(root, name))
 
-    def _env(self) -> Mapping[str, str]:
-        return os.environ if self._environ is None else self._environ
-
     def _nvcc_variables(self) -> dict[str, str]:
         return {name: self._env()[name] for name in _VARIABLES if self._env().get(name)}
 
     def _child(self, scratch: Path) -> dict[str, str]:
-        return compiler_environment(self._env(), scratch) | self._nvcc_variables()
+        return super()._child(scratch) | self._nvcc_variables()
 
     def _host(self) -> CxxToolchain:
         """The host compiler: CUDAHOSTCXX, NVCC_CCBIN or CXX without a launcher before it, else g++."""
@@ -237,16 +224,11 @@ class NvccToolchain:
         return CxxToolchain(environ | {"CXX": named})
 
     def _binutils(self) -> dict[str, str]:
-        environ = compiler_environment(self._env(), Path("/nowhere"))
-        del environ["TMPDIR"]
-        command = self._host().command()
-        return _binutils(
-            tuple(command), tuple(sorted(environ.items())), program_state(Path(os.path.realpath(command[0])))
-        )
+        return _binutils(*self._host().asked())
 
     def _flags(self, target: Target) -> tuple[str, ...]:
-        host = _HOST + (_HOST_X86 if platform.machine() == "x86_64" else ())
-        return (*FLAGS, *(f"-Xcompiler={flag}" for flag in host), *code_flags(target))
+        host = (f"-Xcompiler={flag}" for flag in (*_HOST, *baseline_flags()))
+        return (*FLAGS, *host, *code_flags(target))
 
     def _include_flags(self, source: str, scratch: Path) -> tuple[str, ...] | None:
         """Where CUTLASS is, if the source asks for it: through a link, so that no path gets into the object."""
@@ -306,26 +288,6 @@ def _binutils(
             )
         found[name] = where
     return found
-
-
-def _failure(done: Finished, timeout: float) -> CompileOutcome | None:
-    """What a run came to that made no object; None when it made one."""
-    log = _cut(done.output)
-    if done.timed_out:
-        log, lasting = f"{log}\nerror: nvcc took longer than {timeout:g} s", done.busy > BUSY_SHARE * timeout
-        return CompileOutcome(status="timeout", log=log, seconds=done.seconds, lasting=lasting)
-    if done.code != 0:
-        log = log if done.code > 0 else f"{log}\nerror: nvcc died of signal {-done.code}"
-        lasting = done.code > 0 and is_lasting(log)
-        return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds, lasting=lasting)
-    return None
-
-
-def _cut(text: str) -> str:
-    """Head and tail of a long text, as for other compilers."""
-    if len(text) <= OUTPUT:
-        return text
-    return f"{text[: OUTPUT // 2]}\n... {len(text) - OUTPUT} characters left out ...\n{text[-OUTPUT // 2 :]}"
 
 
 TOOLCHAIN = NvccToolchain()

@@ -13,22 +13,18 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.programs import ask, named_command, program_state
+from aot_tune.support.cuda_places import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
-from aot_tune.support.run_program import compiler_environment, run
+from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["WHEELS", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
+__all__ = ["Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
 
-WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
-"""What `pip install` needs for a whole compiler; the first one brings nvidia-cuda-crt and nvidia-nvvm along."""
-
-SYSTEM = Path("/usr/local/cuda")
-_QUERY_SECONDS = 60.0
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
 _INSTALL = (
     "install the CUDA toolkit, or set NVCC or CUDA_HOME to where it is, "
-    f"or `pip install {' '.join(WHEELS)}`, or leave the cuda targets out of AOT_TUNE_TARGETS"
+    f"or `pip install {' '.join(NVCC_WHEELS)}`, or leave the cuda targets out of AOT_TUNE_TARGETS"
 )
 
 
@@ -84,7 +80,7 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_nvcc(
-    environ: Mapping[str, str], system: Path = SYSTEM, search: Sequence[str] | None = None
+    environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """The program, and the arguments that NVCC or CUDACXX give it.
 
@@ -98,13 +94,12 @@ def find_nvcc(
     for name in ("NVCC", "CUDACXX"):
         named = environ.get(name, "")
         if named:
-            words = [named] if shutil.which(named, path=path) else shlex.split(named)
-            program = shutil.which(words[0], path=path) if words else None
-            if program is None:
+            command = named_command(named, path)
+            if command is None:
                 raise ToolchainError(
                     f"{name}={named!r} is not a program", fix=f"set {name} to nvcc, or unset it to have it found"
                 )
-            return (str(Path(program).absolute()), *words[1:])  # it is run in other folders than this one
+            return tuple(command)
     homes = [Path(environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
     for place in [*map(str, homes), path, str(system / "bin"), *map(str, wheels)]:
@@ -126,7 +121,7 @@ def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]
     """
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
-    return _open(command, host, tuple(sorted(child.items())), _state(command[0]))
+    return _open(command, host, tuple(sorted(child.items())), program_state(Path(command[0])))
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
@@ -158,14 +153,9 @@ def _wheel_folders(folder: str) -> list[Path]:
     return sorted(found, key=lambda p: (len(p.parent.name), p.parent.name), reverse=True)
 
 
-def _state(program: str) -> tuple[str, int, int]:
-    status = Path(program).stat()
-    return program, status.st_size, status.st_mtime_ns
-
-
 @cache
 def _open(
-    command: tuple[str, ...], host: str, environ: tuple[tuple[str, str], ...], _: tuple[str, int, int]
+    command: tuple[str, ...], host: str, environ: tuple[tuple[str, str], ...], _: tuple[str, int, int, int]
 ) -> Toolkit:
     release = _RELEASE.search(_ask(command, environ, "--version"))
     # a dry run tells the folders, also when what is on PATH is a script that starts the real one
@@ -204,10 +194,4 @@ def _open(
 
 
 def _ask(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], *question: str) -> str:
-    done = run([*command, *question], folder=Path("/"), environ=dict(environ), timeout=_QUERY_SECONDS)
-    if done.code != 0 or not done.output.strip():
-        raise ToolchainError(
-            f"{command[0]} {question[0]} fails: {first_error(done.output)}",
-            fix="set NVCC to a working nvcc, 11.8 or later",
-        )
-    return done.output
+    return ask(command, dict(environ), *question, fix="set NVCC to a working nvcc, 11.8 or later")

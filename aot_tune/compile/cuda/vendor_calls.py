@@ -6,7 +6,6 @@ The library is not needed to compile or link: an object finds it with dlopen whe
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,13 +22,10 @@ _DEVICE = hashlib.sha256(b"cublaslt").hexdigest()
 """What a GPU runs is the library's. Which of its algorithms that is, the digest of the source says."""
 
 
-class CublasLtToolchain:
+class CublasLtToolchain(Toolchain):
     """The C++ compiler for the baseline CPU, under the targets of the CUDA compiler."""
 
     name = "cublaslt"
-
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        self._environ = environ
 
     def configured(self, environ: Mapping[str, str]) -> CublasLtToolchain:
         """The same toolchain with the compiler that CXX of `environ` names."""
@@ -56,10 +52,6 @@ class CublasLtToolchain:
         del identity
         return {}
 
-    def memory_per_job(self) -> int:
-        """As for C++."""
-        return self._cxx().memory_per_job()
-
     def recipe(self, target: Target) -> dict[str, object]:
         """That of the C++ compiler for every x86-64 CPU, whatever the GPU."""
         del target
@@ -80,17 +72,6 @@ class CublasLtToolchain:
     def link_arguments(self) -> tuple[str, ...]:
         """dlopen and mutexes, which older C libraries keep apart."""
         return ("-ldl", "-lpthread")
-
-    def include_folders(self) -> tuple[str, ...]:
-        """Nothing beside the compiler's own."""
-        return ()
-
-    def locate(self, include: str) -> str:
-        """Names of included files are their paths."""
-        return self._cxx().locate(include)
-
-    def _env(self) -> Mapping[str, str]:
-        return os.environ if self._environ is None else self._environ
 
     def _cxx(self) -> Toolchain:
         return toolchain_for("cxx", self._env())

@@ -21,9 +21,9 @@ from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import adopt, disown, group_seconds
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.client import ADDRESS_SPACE, child_environment
-from aot_tune.triton.triton_messages import CompileReply, CompileRequest, Hello
+from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady
 
-__all__ = ["DiedError", "Pool", "Setup", "TimedOutError", "pool"]
+__all__ = ["CompilerDiedError", "CompilerPool", "CompilerSetup", "TimedOutError", "pool"]
 
 _START_SECONDS = 120.0
 _MEMORY = 3 << 29
@@ -31,7 +31,7 @@ _MEMORY = 3 << 29
 _IDLE = 16
 
 
-class Setup(NamedTuple):
+class CompilerSetup(NamedTuple):
     """What workers that are alike have in common."""
 
     target: str
@@ -40,13 +40,13 @@ class Setup(NamedTuple):
     environ: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, target: str, roots: Sequence[str], search: Sequence[str], environ: Mapping[str, str]) -> Setup:
+    def of(cls, target: str, roots: Sequence[str], search: Sequence[str], environ: Mapping[str, str]) -> CompilerSetup:
         """The same from plain data; only variables that reach a worker count."""
         reach = child_environment(environ, (), Path("/nowhere"))
         return cls(target, tuple(roots), tuple(search), tuple(sorted(reach.items())))
 
 
-class DiedError(Exception):
+class CompilerDiedError(Exception):
     """A worker died while it compiled; the message is how, and what it printed last."""
 
 
@@ -58,10 +58,10 @@ class TimedOutError(Exception):
         self.busy = busy
 
 
-class _Worker:
+class _CompilerProcess:
     """One process, used by one thread at a time."""
 
-    def __init__(self, setup: Setup, scratch: Path) -> None:
+    def __init__(self, setup: CompilerSetup, scratch: Path) -> None:
         self.setup, self._scratch, self._buffer = setup, scratch, b""
         environ = child_environment(dict(setup.environ), setup.search, scratch)
         argv = [sys.executable, "-m", "aot_tune.triton.compile_worker", setup.target, *setup.roots]
@@ -90,7 +90,7 @@ class _Worker:
         """Have it compile; a worker that died or was too slow is of no more use.
 
         Raises:
-            DiedError, TimedOutError: see there.
+            CompilerDiedError, TimedOutError: see there.
         """
         before = self._busy()
         assert self._process.stdin is not None
@@ -99,7 +99,7 @@ class _Worker:
             self._process.stdin.flush()
             return msgspec.json.decode(self._line(timeout), type=CompileReply)
         except (BrokenPipeError, EOFError):
-            raise DiedError(self._last_words()) from None
+            raise CompilerDiedError(self._last_words()) from None
         except TimeoutError:
             raise TimedOutError(max(0.0, group_seconds(self._process.pid) - before)) from None
 
@@ -113,7 +113,7 @@ class _Worker:
 
     def _greet(self) -> None:
         try:
-            hello = msgspec.json.decode(self._line(_START_SECONDS), type=Hello)
+            hello = msgspec.json.decode(self._line(_START_SECONDS), type=CompilerReady)
         except (EOFError, TimeoutError, msgspec.DecodeError) as error:
             raise ToolchainError(
                 f"a process that compiles Triton functions does not start: {self._last_words() or repr(error)}",
@@ -169,21 +169,21 @@ class _Worker:
         return max((int(r.split()[1]) * 1024 for r in rows if r.startswith("VmHWM:")), default=0)
 
 
-class Pool:
+class CompilerPool:
     """Workers of one process: each thread that compiles has one to itself for as long as that takes."""
 
     def __init__(self) -> None:
         self._owner, self._lock = os.getpid(), threading.Lock()
-        self._idle: list[_Worker] = []
+        self._idle: list[_CompilerProcess] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
         atexit.register(self.close)
 
-    def compile(self, setup: Setup, request: CompileRequest, timeout: float) -> tuple[CompileReply, int]:
+    def compile(self, setup: CompilerSetup, request: CompileRequest, timeout: float) -> tuple[CompileReply, int]:
         """The reply of a worker, and the most memory in bytes that it has held.
 
         Raises:
-            DiedError, TimedOutError: when the request killed it, or took longer than `timeout` seconds.
+            CompilerDiedError, TimedOutError: when the request killed it, or took longer than `timeout` seconds.
             ToolchainError: when none can be started.
         """
         worker = self._take(setup)
@@ -191,7 +191,7 @@ class Pool:
             reply = worker.compile(request, timeout)
             if reply.stale:  # a source has changed since the worker loaded it
                 worker.end()
-                worker = _Worker(setup, self._scratch())
+                worker = _CompilerProcess(setup, self._scratch())
                 reply = worker.compile(request, timeout)
             peak = worker.peak()
         except BaseException:
@@ -212,19 +212,19 @@ class Pool:
         if folder is not None:
             folder.cleanup()
 
-    def _take(self, setup: Setup) -> _Worker:
+    def _take(self, setup: CompilerSetup) -> _CompilerProcess:
         while True:
             with self._lock:
                 found = next((w for w in self._idle if w.setup == setup), None)
                 if found is not None:
                     self._idle.remove(found)
             if found is None:
-                return _Worker(setup, self._scratch())
+                return _CompilerProcess(setup, self._scratch())
             if found.alive():
                 return found
             found.end()
 
-    def _give(self, worker: _Worker) -> None:
+    def _give(self, worker: _CompilerProcess) -> None:
         with self._lock:
             self._idle.insert(0, worker)
             dropped = self._idle[_IDLE:]
@@ -242,13 +242,13 @@ class Pool:
         return folder
 
 
-_pools: dict[int, Pool] = {}
+_pools: dict[int, CompilerPool] = {}
 _pools_lock = threading.Lock()
 
 
-def pool() -> Pool:
+def pool() -> CompilerPool:
     """The workers of this process; a forked child starts its own."""
     with _pools_lock:
         if os.getpid() not in _pools:
-            _pools[os.getpid()] = Pool()
+            _pools[os.getpid()] = CompilerPool()
         return _pools[os.getpid()]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from aot_tune.compile.diagnostics import SOURCE_NAME
+from aot_tune.compile.programs import CXX_ADDRESS_SPACE, baseline_flags
+from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.support.run_program import Finished, run
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
-__all__ = ["HEADER", "IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "kernel_header"]
+__all__ = ["HEADER", "IMAGE", "KERNEL_IMAGE", "LAUNCHER", "compile_launcher", "host_flags", "kernel_header"]
 
 HEADER, IMAGE = "kernel.h", "kernel.bin"
-LAUNCHER = Path(__file__).resolve().parents[2] / "runtime" / "triton"
+KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
+"""The section of an object that holds its image, with a zero byte after it."""
+
+LAUNCHER = RUNTIME / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 
-_MEMORY = 4 << 30
 _MOST_AXES = 5
 _FLAGS = (
     "-std=c++17",
@@ -53,7 +56,7 @@ constexpr bool descriptor_rounding = {descriptor_rounding};
 }}  // namespace kernel
 
 // The label is not global: many of them meet in a library.
-asm(".pushsection .rodata.aot_tune_kernel_image,\\"a\\",@progbits\\n"
+asm(".pushsection {section},\\"a\\",@progbits\\n"
     ".balign 16\\n"
     "aot_tune_kernel_image:\\n"
     ".incbin \\"{image}\\"\\n"
@@ -67,7 +70,7 @@ __asm__("aot_tune_kernel_image");
 def kernel_header(image: Image) -> str:
     """The text of `kernel.h`, for behind `launch.h`: what the launcher must know of an image, and the image itself."""
     values = {name: _literal(getattr(image, name)) for name in image.__struct_fields__ if name != "descriptors"}
-    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE}
+    values |= {"descriptors": "".join(map(_descriptor, image.descriptors)), "image": IMAGE, "section": KERNEL_IMAGE}
     return _TEXT.format(**values)
 
 
@@ -86,7 +89,7 @@ def _descriptor(one: DescriptorMap) -> str:
 
 def host_flags() -> tuple[str, ...]:
     """How launchers are compiled, for every CPU of this machine's kind."""
-    return (*_FLAGS, *(("-march=x86-64",) if platform.machine() == "x86_64" else ()))
+    return (*_FLAGS, *baseline_flags())
 
 
 def compile_launcher(
@@ -99,4 +102,4 @@ def compile_launcher(
     argv = [*command, *host_flags(), "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
     argv += ["-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))
-    return run(argv, folder=folder, environ=environ, timeout=left, memory=_MEMORY)
+    return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)

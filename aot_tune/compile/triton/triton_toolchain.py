@@ -10,19 +10,28 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from aot_tune.compile.cuda.device_objects import object_bytes
+import msgspec
+
 from aot_tune.compile.cuda.gpu_targets import BASELINE, TARGETS, fits
-from aot_tune.compile.cxx import BUSY_SHARE, CxxToolchain
+from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.object_records import CompileOutcome
-from aot_tune.compile.programs import NO_OBJECT, is_object, program_digest, program_state, rule_files
+from aot_tune.compile.programs import (
+    BUSY_SHARE,
+    cut,
+    failure_of,
+    object_bytes,
+    program_digest,
+    program_state,
+    rule_files,
+)
 from aot_tune.compile.toolchain import Toolchain, toolchain_for
-from aot_tune.compile.triton.compile_pool import DiedError, Setup, TimedOutError, pool
+from aot_tune.compile.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
 from aot_tune.compile.triton.launcher_functions import functions_of
 from aot_tune.compile.triton.launcher_objects import HEADER, IMAGE, LAUNCHER, compile_launcher, host_flags
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import Target
-from aot_tune.support.run_program import OUTPUT, compiler_environment, key_environment
+from aot_tune.support.run_program import key_environment
 from aot_tune.triton.absent_devices import DEVICES, target_of
 from aot_tune.triton.client import template_roots
 from aot_tune.triton.installed import Installed, find_triton
@@ -59,7 +68,7 @@ def _supported(target: Target) -> bool:
     return target.name not in ("cuda-sm_100", "cuda-sm_120")
 
 
-class TritonToolchain:
+class TritonToolchain(Toolchain):
     """The Triton that this process could import, and the C++ compiler for launchers.
 
     Args:
@@ -70,7 +79,8 @@ class TritonToolchain:
     name = "triton"
 
     def __init__(self, environ: Mapping[str, str] | None = None, search: Sequence[str] | None = None) -> None:
-        self._environ, self._search = environ, search
+        super().__init__(environ)
+        self._search = search
 
     def configured(self, environ: Mapping[str, str]) -> TritonToolchain:
         """The same toolchain with the C++ compiler that CXX of `environ` names."""
@@ -98,10 +108,6 @@ class TritonToolchain:
         identity["library"] = _library_digest(found.folder)
         return identity | {f"host {name}": text for name, text in self._cxx().identity().items()}
 
-    def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """All but the C++ compiler."""
-        return {name: text for name, text in identity.items() if not name.startswith("host ")}
-
     def memory_per_job(self) -> int:
         """A worker with torch loaded holds 0.7 GB, large kernels take as much again."""
         return _MEMORY_PER_JOB
@@ -123,10 +129,10 @@ class TritonToolchain:
         target_of(target.name)
         request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
         search = sys.path if self._search is None else self._search
-        setup = Setup.of(target.name, template_roots(self._env()), search, self._env())
+        setup = CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
         try:
             reply, memory = pool().compile(setup, request, timeout)
-        except DiedError as error:
+        except CompilerDiedError as error:
             return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
         except TimedOutError as error:
             log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
@@ -152,10 +158,6 @@ class TritonToolchain:
         """dlopen and mutexes, which older C libraries keep apart."""
         return ("-ldl", "-lpthread")
 
-    def include_folders(self) -> tuple[str, ...]:
-        """Nothing beside the compiler's own."""
-        return ()
-
     def locate(self, include: str) -> str:
         """Headers of launchers are named launcher:..., all others by their path."""
         place, colon, name = include.partition(":")
@@ -163,16 +165,14 @@ class TritonToolchain:
 
     def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> CompileOutcome:
         """Compile the launcher, with the image in it."""
-        environ = compiler_environment(self._env(), out.parent)
-        done = compile_launcher(self._cxx().command(), source, image, out, environ, timeout)
+        done = compile_launcher(self._cxx().command(), source, image, out, self._child(out.parent), timeout)
         if done.timed_out:
             log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
             return CompileOutcome(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
-        if done.code != 0:
-            log = done.output if done.code > 0 else f"{done.output}\nerror: the compiler died of signal {-done.code}"
-            return _failed(log, began, lasting=done.code > 0 and is_lasting(done.output))
-        if not is_object(out) or not (out.parent / "candidate.d").is_file():
-            return _failed(f"{done.output}\n{NO_OBJECT}", began, lasting=False)
+        rule = out.parent / "candidate.d"
+        failed = failure_of(done, timeout, "the compiler", out, rule)
+        if failed is not None:
+            return msgspec.structs.replace(failed, seconds=time.monotonic() - began)
         resources = {"registers": image.registers, "spill_bytes": image.spill_bytes}
         resources = {name: count for name, count in resources.items() if count >= 0}
         text = object_bytes(out) + image.size
@@ -180,13 +180,10 @@ class TritonToolchain:
             status="ok",
             log=done.output,
             seconds=time.monotonic() - began,
-            includes=_includes(out.parent / "candidate.d"),
+            includes=_includes(rule),
             device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
             resources=resources | {"shared": image.shared, "text": text, "memory": max(memory, done.memory)},
         )
-
-    def _env(self) -> Mapping[str, str]:
-        return os.environ if self._environ is None else self._environ
 
     def _cxx(self) -> CxxToolchain:
         return CxxToolchain(self._env())
@@ -196,8 +193,7 @@ class TritonToolchain:
 
 
 def _failed(log: str, began: float, *, lasting: bool) -> CompileOutcome:
-    cut = log if len(log) <= OUTPUT else f"{log[: OUTPUT // 2]}\n...\n{log[-OUTPUT // 2 :]}"
-    return CompileOutcome(status="compile-failed", log=cut, seconds=time.monotonic() - began, lasting=lasting)
+    return CompileOutcome(status="compile-failed", log=cut(log), seconds=time.monotonic() - began, lasting=lasting)
 
 
 def _unfit(target: Target, image: Image) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable, family_of
+from aot_tune.link.families import family_of
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import ManifestError, did_you_mean

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.link.archive import Member, read_archive
-from aot_tune.link.elf import Image, device_code_digest
-from aot_tune.link.library_records import family_of
+from aot_tune.link.elf import SharedLibrary, device_code_digest
+from aot_tune.link.families import FAMILIES, family_of
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
@@ -22,10 +22,7 @@ _SOURCE_PATH = re.compile(
 )
 """An absolute one: debug information of CMake's Debug builds holds relative ones."""
 _PATH = "holds the path"
-_LATE = (
-    *("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
-    *("libamdhip64.", "libc10", "libtorch"),
-)
+_LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
@@ -102,7 +99,7 @@ def verify(
     text = manifest.read_bytes()
     document = read_manifest(text)
     members = {m.name: m for m in read_archive(archive.read_bytes())}
-    image = Image(library.read_bytes())
+    image = SharedLibrary(library.read_bytes())
     problems = _check_tables(document)
     problems += _check_variants(document, members, image)
     if text not in image.data:
@@ -136,7 +133,7 @@ def _refuse(file: Path, problems: Sequence[str]) -> None:
 
 
 def _check_module(library: Path, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
-    face = Image(module.read_bytes())
+    face = SharedLibrary(module.read_bytes())
     problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
     if library.name not in face.dynamic("DT_NEEDED"):
         problems.append(f"{module.name} does not need {library.name}")
@@ -166,7 +163,7 @@ def _serves(v: _Variant, bounded: Collection[str]) -> str:
     return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
 
 
-def _check_variants(document: Document, members: dict[str, Member], image: Image) -> list[str]:
+def _check_variants(document: Document, members: dict[str, Member], image: SharedLibrary) -> list[str]:
     problems = []
     for op in document.operators:
         for v in op.variants:
@@ -189,7 +186,7 @@ def _other_device_code(v: _Variant, member: Member) -> bool:
     return bool(v.device and found) and found != v.device
 
 
-def _check_file(name: str, image: Image, exports: set[str], forbidden: Sequence[str]) -> list[str]:
+def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: Sequence[str]) -> list[str]:
     found = image.exported()
     problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
     problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from aot_tune.link.emit.signature import c_string
 from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
-from aot_tune.link.library_records import DecisionNode, OperatorTable, TargetTable, family_of
+from aot_tune.link.families import family_of
+from aot_tune.link.library_records import DecisionNode, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Operator, Problem, dtype_index
 
 __all__ = ["fact_printer", "render_choice", "render_tuned"]

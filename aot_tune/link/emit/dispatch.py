@@ -15,7 +15,8 @@ from aot_tune.link.emit.signature import (
     scalar_type,
     shape_text,
 )
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable, family_of, has_preload
+from aot_tune.link.families import family_facts, family_of
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.dtypes import dtype
 from aot_tune.support.errors import ManifestError
@@ -94,7 +95,7 @@ def _prototypes(spec: LibrarySpec) -> list[str]:
                 f"int32_t {symbol}_workspace({declared}, size_t* workspace_size);\n"
                 f"int32_t {symbol}_launch({declared}, void* workspace, size_t workspace_size, void* stream);"
             )
-            if has_preload(variant.target):
+            if family_facts(variant.target).preloads:
                 lines[symbol] += f"\nint32_t {symbol}_preload(void);"
             if variant.notes:
                 lines[symbol] += f"\nint32_t {symbol}_note({declared}, char* buffer, size_t buffer_size);"
@@ -167,7 +168,7 @@ def _tables(table: OperatorTable) -> str:
 
 def _variants(table: OperatorTable) -> list[str]:
     declared = ", ".join(parameters(table.operator))
-    preloads = any(has_preload(v.target) for v in table.variants)
+    preloads = any(family_facts(v.target).preloads for v in table.variants)
     notes = any(v.notes for v in table.variants)
     lines = [
         "const VariantInfo kInfo[] = {",
@@ -185,7 +186,7 @@ def _variants(table: OperatorTable) -> list[str]:
     for v in table.variants:
         functions = [f"{v.symbol}_workspace", f"{v.symbol}_launch"]
         if preloads:
-            functions.append(f"{v.symbol}_preload" if has_preload(v.target) else "nullptr")
+            functions.append(f"{v.symbol}_preload" if family_facts(v.target).preloads else "nullptr")
         if notes:
             functions.append(f"{v.symbol}_note" if v.notes else "nullptr")
         lines.append(f"    {{{', '.join(functions)}}},")

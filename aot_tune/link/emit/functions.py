@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.link.emit.signature import arguments, c_string, parameters, prepared
-from aot_tune.link.library_records import LibrarySpec, OperatorTable, has_preload
+from aot_tune.link.families import family_facts
+from aot_tune.link.library_records import LibrarySpec, OperatorTable
 
 __all__ = ["render_explain", "render_functions", "render_preload", "render_serve"]
 
@@ -13,7 +14,7 @@ __all__ = ["render_explain", "render_functions", "render_preload", "render_serve
 def render_serve(table: OperatorTable) -> str:
     """`serve`, a variant that can be had here within the workspace, `run` it, and `preload` where kernels load."""
     op = table.operator
-    loads = any(has_preload(v.target) for v in table.variants)
+    loads = any(family_facts(v.target).preloads for v in table.variants)
     load = (
         "  int32_t (*ahead)() = kFunctions[variant].preload;\n"
         "  if (int32_t status = load(kOperator, kInfo[variant], ahead, c.device().device_id, loaded[variant]))\n"
@@ -97,11 +98,11 @@ def _preload(table: OperatorTable) -> str:
         f"  bool wanted[{count}];",
         f"  for (int i = 0; i < {count}; ++i) wanted[i] = false;",
     ]
-    for family in (f for f in table.families if has_preload(f)):
+    for family in (f for f in table.families if family_facts(f).preloads):
         lines += _preload_generics(table, family)
     lines.append("  switch (table_for(&backend, level)) {")
     for index, target in enumerate(table.tables):
-        if has_preload(target.target) and target.used:
+        if family_facts(target.target).preloads and target.used:
             named = "".join(f" wanted[{i}] =" for i in target.used)
             lines += [f"    case {index}:", f"     {named} true;", "      break;"]
     lines += [
@@ -214,7 +215,7 @@ def render_functions(spec: LibrarySpec, table: OperatorTable) -> str:
     again = ", ".join([*tensors, *options])
     options_text = ", ".join(f"aot_tune::bits_of({name})" for name in options) or "0"
     head = f'extern "C" AOT_TUNE_PUBLIC int32_t {spec.prefix}_{op.name}'
-    switches = any(f != "cpu" for f in table.families)
+    switches = any(not family_facts(f).on_host for f in table.families)
     entered = ["  Entered entered_;", "  status_ = entered_.enter(*call_.backend, call_.device().device_id);"]
     entered += ["  if (status_ != AOT_TUNE_OK) return status_;"]
     enter = "\n".join(entered) + "\n" if switches else ""
@@ -289,7 +290,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 def render_preload(spec: LibrarySpec, families: Sequence[str]) -> str:
     """The public function that loads what the library has for a device."""
     backends = ", ".join(f"&backend_{f}" for f in families)
-    loading = [t.operator.name for t in spec.operators if any(has_preload(v.target) for v in t.variants)]
+    loading = [t.operator.name for t in spec.operators if any(family_facts(v.target).preloads for v in t.variants)]
     operators = ", ".join(f"operator_{name}::preload" for name in loading)
     rows = f"  static const Preload operators[] = {{{operators}}};\n" if loading else ""
     return f"""\

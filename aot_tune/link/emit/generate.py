@@ -16,9 +16,11 @@ from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.link.emit.dispatch import render_dispatch
 from aot_tune.link.emit.header import public_functions, render_header
 from aot_tune.link.emit.python_module import render_module, render_stub
-from aot_tune.link.library_records import LibrarySpec, LinkedVariant, family_of
+from aot_tune.link.families import family_facts
+from aot_tune.link.library_records import LibrarySpec, LinkedVariant
 from aot_tune.link.manifest import render_manifest
 from aot_tune.support.errors import ManifestError
+from aot_tune.support.storage import write_changed
 
 __all__ = ["Generated", "generate"]
 
@@ -65,8 +67,8 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
         f"{spec.library}.pc": _pkg_config(spec),
     }
     for name, text in files.items():
-        _write(out_dir / name, text.encode())
-    _write(out_dir / "variants.a", write_archive([objects[symbol].member for symbol in sorted(objects)]))
+        write_changed(out_dir / name, text.encode())
+    write_changed(out_dir / "variants.a", write_archive([objects[symbol].member for symbol in sorted(objects)]))
     return Generated(
         header=str(out_dir / spec.header),
         dispatch=str(out_dir / "dispatch.cpp"),
@@ -133,7 +135,8 @@ def _checked_object(where: str, variant: LinkedVariant, data: bytes) -> _Object:
     """
     try:
         symbols = symbols_of(data)
-        allowed = 1 + int(_IOSTREAM in symbols.used) if family_of(variant.target) == "cuda" else 0
+        allowed = family_facts(variant.target).initialisers
+        allowed += allowed and int(_IOSTREAM in symbols.used)
         initialisers = initialiser_count(data)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
@@ -176,11 +179,3 @@ Version: 1
 Cflags: -I${{includedir}}
 Libs: -L${{libdir}} -l{spec.library}
 """
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
-    if path.is_file() and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot_tune.spec import Operator, Scalar, Tensor
+from aot_tune.spec.dtypes import DTYPES
 
 __all__ = [
     "arguments",
@@ -18,27 +19,23 @@ __all__ = [
     "shape_text",
 ]
 
-_SCALARS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
-
 
 def scalar_type(scalar: Scalar) -> str:
     """The C type that a scalar is passed as."""
-    return _SCALARS[scalar.dtype_name]
+    return DTYPES[scalar.dtype_name].c
 
 
-def parameters(operator: Operator, *, attributes: bool = True) -> list[str]:
+def parameters(operator: Operator) -> list[str]:
     """Declarations of the tensors, scalars and attributes, in the order of the C functions."""
     result = [f"const DLTensor* {t.name}" for t in operator.tensors]
     result += [f"{scalar_type(s)} {s.name}" for s in operator.scalars]
-    if attributes:
-        result += [f"int32_t {a.name}" for a in operator.attributes]
-    return result
+    return result + [f"int32_t {a.name}" for a in operator.attributes]
 
 
-def arguments(operator: Operator, prefix: str = "") -> list[str]:
-    """The names of the same arguments, each after `prefix`."""
+def arguments(operator: Operator) -> list[str]:
+    """The names of the same arguments."""
     names = [t.name for t in operator.tensors] + [s.name for s in operator.scalars]
-    return [prefix + n for n in names + [a.name for a in operator.attributes]]
+    return names + [a.name for a in operator.attributes]
 
 
 def shape_text(operator: Operator, tensor: str) -> str:

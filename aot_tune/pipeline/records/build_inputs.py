@@ -13,11 +13,11 @@ import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.compile.cache.entry import file_digest, key_text
-from aot_tune.database.identity import digest
 from aot_tune.database.plain_values import plain_value
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session, baseline_versions
 from aot_tune.plan.library_plan import Paths
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.folders import folder_digest
 from aot_tune.support.own_modules import HOOKS, STANDARD, file_of
@@ -69,7 +69,7 @@ def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
             "package": folder_digest(_PACKAGE, _CODE),
             "python": sys.version,
             "templates": [[Path(root).name, folder_digest(Path(root))] for root in paths.templates],
-            "operators": {n: digest(plain_value(one.operator)) for n, one in session.operators.items()},
+            "operators": {n: canonical_digest(plain_value(one.operator)) for n, one in session.operators.items()},
             "database": folder_digest(Path(paths.database)) if paths.database else "",
             "devices": [msgspec.to_builtins(d) for d in session.devices],
             "threads": session.threads,

@@ -27,7 +27,7 @@ from aot_tune.spec import Kernel, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.support.folders import folder_digest, put_folder
-from aot_tune.support.storage import new_temporary
+from aot_tune.support.storage import TEMPORARIES, new_temporary
 
 __all__ = ["compile_kept", "records_folder", "save_records"]
 
@@ -110,7 +110,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
             return folder_digest(folder)
         except OSError:  # one that cannot be read, or goes at this moment
             return ""
-    temporaries = folder.parent.parent / "tmp"
+    temporaries = folder.parent.parent / TEMPORARIES
     try:
         fresh = new_temporary(temporaries)
         for database in found:

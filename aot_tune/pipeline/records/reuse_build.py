@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.cache.entry import read_checked
+from aot_tune.compile.cache.entry import KEY, check_entry, read_checked
 from aot_tune.database.plain_values import UnlistedError
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.records.build_inputs import (
@@ -44,13 +43,15 @@ from aot_tune.spec import all_of
 from aot_tune.support.errors import CacheError
 from aot_tune.support.folders import put_folder
 from aot_tune.support.storage import (
+    TEMPORARIES,
     CorruptError,
     OtherSchemaError,
-    check_trust,
+    discard,
     new_temporary,
     private_folder,
     seal,
     unseal,
+    write_changed,
     write_file,
 )
 
@@ -58,7 +59,7 @@ __all__ = ["Repeats"]
 
 _log = logging.getLogger("aot_tune.pipeline.build_library")
 _SCHEMA = 1
-_RECORD, _KEY, _FILES = "build.json", "key.json", "files"
+_RECORD, _FILES = "build.json", "files"
 _ROOM = "builds"
 _MOST, _MOST_BYTES = 16, 1 << 28
 """Builds that are kept, and what all but the last of them may take together."""
@@ -126,7 +127,7 @@ class Repeats:
             _log.warning("kept build %s is not used: %s", folder, error)
             return None
         for name, data in contents.items():
-            _put(directory / name, data)
+            write_changed(directory / name, data)
         self._mark(folder)
         self._session.progress.line(
             f"every input is that of the build of {kept.date}, whose files these are: "
@@ -177,13 +178,13 @@ class Repeats:
         if lost:
             session.progress.line(f"the next build cannot take this one's files: the file of module {lost[0]} is gone")
             return
-        temporaries = room.parent / "tmp"
+        temporaries = room.parent / TEMPORARIES
         fresh = new_temporary(temporaries)
         try:
             for name, data in own.items():
                 private_folder((fresh / _FILES / name).parent)
                 write_file(fresh / _FILES / name, data, durable=False)  # their digests show what a power cut left
-            write_file(fresh / _KEY, begun.text, durable=False)
+            write_file(fresh / KEY, begun.text, durable=False)
             write_file(fresh / _RECORD, seal(kept, _SCHEMA), durable=False)
             private_folder(room)
             put_folder(fresh, room / begun.key, temporaries)
@@ -214,13 +215,7 @@ class Repeats:
 
     def _load(self, folder: Path, key: str) -> _Kept:
         trusted = self._session.location.trusted
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode):
-            raise CorruptError("it is not a folder")
-        if not trusted:
-            check_trust(status, folder)
-        if hashlib.sha256(read_checked(folder / _KEY, trusted)).hexdigest() != key:
-            raise CorruptError("its key is not its name")
+        check_entry(folder, key, trusted)
         return unseal(read_checked(folder / _RECORD, trusted), _Kept, _SCHEMA)
 
     def _file(self, folder: Path, name: str, digest: str) -> bytes:
@@ -271,14 +266,6 @@ def _unanswered(session: Session, evidence: Evidence) -> list[str]:
     return found
 
 
-def _put(path: Path, data: bytes) -> None:
-    """Write a file unless it holds these bytes already, so that nothing that depends on it is built again."""
-    if path.is_file() and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
 def _forget_old(room: Path, temporaries: Path, last: str) -> None:
     """Remove the builds that were not used for longest, but never the last one, even if the clock was turned back."""
     with contextlib.suppress(FileNotFoundError):  # another build removes the same
@@ -287,6 +274,4 @@ def _forget_old(room: Path, temporaries: Path, last: str) -> None:
         for i, folder in enumerate(folders):
             total += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
             if i and (i >= _MOST or total > _MOST_BYTES):
-                doomed = new_temporary(temporaries)
-                folder.rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                discard(folder, temporaries)

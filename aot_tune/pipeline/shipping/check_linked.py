@@ -36,7 +36,7 @@ from aot_tune.select import rank
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import BuildError, CacheError, WorkerError
 from aot_tune.support.progress import Progress
-from aot_tune.support.storage import DISK_ERRORS, check_folder, private_folder, replace_file
+from aot_tune.support.storage import DISK_ERRORS, TEMPORARIES, check_folder, private_folder, replace_file
 
 __all__ = ["plan_checks", "verify_library"]
 
@@ -252,7 +252,7 @@ class _Memory:
             return
         try:
             private_folder(self._folder)
-            replace_file(self._folder / self._key, b"", self._folder.parent / "tmp")
+            replace_file(self._folder / self._key, b"", self._folder.parent / TEMPORARIES)
             kept = sorted(self._folder.iterdir(), key=lambda f: f.stat().st_mtime, reverse=True)
             for old in kept[_REMEMBERED:]:
                 old.unlink(missing_ok=True)

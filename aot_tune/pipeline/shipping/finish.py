@@ -16,7 +16,7 @@ from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
-from aot_tune.report import Failure, OperatorReport, Report, policy_lines
+from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import select
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import NoSurvivorError
@@ -92,7 +92,7 @@ def _plainer(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _told(failure: Failure) -> str:
+def _told(failure: DroppedCandidate) -> str:
     return f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}"
 
 

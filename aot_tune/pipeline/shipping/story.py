@@ -10,7 +10,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
-from aot_tune.report import NOT_TRIED, Failure, OperatorReport, ProblemRow, VariantRow
+from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
 
 __all__ = ["failures_of", "generic_only", "tell"]
@@ -113,21 +113,25 @@ def _worst(evidence: Evidence, entry: Entry) -> str:
     return next((s for s in statuses if s != "ok"), "ok" if statuses else NOT_TRIED)
 
 
-def failures_of(evidence: Evidence) -> list[Failure]:
+def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     """Candidates that were dropped, with the reason of the first time and the command that tries them again."""
-    found: list[Failure] = []
+    found: list[DroppedCandidate] = []
     operator, target = evidence.operator, evidence.target.name
     for entry in evidence.entries.values():
         label, made = entry.candidate.label, entry.object
         if made is not None and not entry.compiled:
             command = again(operator, entry, target)
-            found.append(Failure(candidate=label, status=made.status, reason=made.error, count=1, again=command))
+            found.append(
+                DroppedCandidate(candidate=label, status=made.status, reason=made.error, count=1, again=command)
+            )
         bad = [m for m in _measurements_of(evidence, entry) if m.status != "ok"]
         for status in sorted({m.status for m in bad}):
             first, *more = [m for m in bad if m.status == status]
             command = again(operator, entry, target, first.problem)
             count = 1 + len(more)
-            found.append(Failure(candidate=label, status=status, reason=first.reason, count=count, again=command))
+            found.append(
+                DroppedCandidate(candidate=label, status=status, reason=first.reason, count=count, again=command)
+            )
     return found
 
 

@@ -139,7 +139,7 @@ class _Meta(Mapping[str, Any]):
         return len({**self._arguments, **self._values})
 
 
-class _DType(str):
+class _TypeName(str):
     """The name of an element type, equal to torch's too."""
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +160,7 @@ class _Tensor:
         self._argument, self._what = argument, what
         self._axes = (argument.descriptor.order if argument.descriptor else ()) or tuple(range(declared.rank))
         self.shape = tuple(declared.shape[axis] for axis in self._axes)
-        self.dtype, self.ndim = _DType(declared.dtype.name), declared.rank
+        self.dtype, self.ndim = _TypeName(declared.dtype.name), declared.rank
         self._element_size = declared.dtype.itemsize
 
     def size(self, axis: int | None = None) -> Any:

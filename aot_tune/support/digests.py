@@ -1,0 +1,31 @@
+"""Digests of plain data and of files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["canonical", "canonical_digest", "digest_of_files"]
+
+
+def canonical(value: object) -> bytes:
+    """Plain data as JSON that does not depend on the order of any mapping."""
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def canonical_digest(value: object) -> str:
+    """SHA-256 of the canonical JSON of plain data: independent of the order of keys, the process and the machine."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def digest_of_files(named: Iterable[tuple[str, Path | None]]) -> str:
+    """Digest of files' names and contents, in whatever order; a name without a file counts by itself.
+
+    Raises:
+        OSError: when a file cannot be read.
+    """
+    lines = [f"{n}\0{'' if p is None else hashlib.sha256(p.read_bytes()).hexdigest()}" for n, p in named]
+    return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,14 @@
+"""From one kind of record to another that has some of the same fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["shared_fields"]
+
+
+def shared_fields(record: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """What a record has of the fields of a kind of record, by name."""
+    return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
