@@ -211,16 +211,12 @@ def test_a_hang_is_killed_at_its_deadline(make_bench: Any, make_bed: Any) -> Non
         bed = make_bed(bench)
         prepared = bed.prepare()
         bed.screen("good", prepared)
-        worker = bench.pool.candidates()
         begin = time.monotonic()
         measured = bed.screen("hangs", prepared)
         took = time.monotonic() - begin
         assert measured.status == "timeout"
         assert re.search(r"no answer within 1 s in a run of problem 'R=", measured.reason), measured.reason
-        assert took < 2.0, f"a deadline of 1 s took {took:.1f} s"
-        assert [step for _, step in worker.steps] == ["quit", "SIGTERM", "SIGKILL"]
-        times = [at for at, _ in worker.steps]
-        assert times == sorted(times)
+        assert 1.3 <= took < 2.0, f"a deadline of 1 s, and 0.3 s to end without SIGKILL, took {took:.1f} s"
         assert bed.screen("good", prepared).status == "ok"
 
 

@@ -127,7 +127,7 @@ from aot_tune.bench.protocol.channel import read_frame, write_frame
 from aot_tune.bench.protocol.worker_setup import Setup
 
 setup = msgspec.json.decode(sys.argv[1], type=Setup)
-hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, python="", device=setup.device.identity, sandbox={})
+hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, device=setup.device.identity, sandbox={})
 write_frame(setup.replies, messages.encode(hello))
 for moves in (1, 0):
     read_frame(setup.requests)
@@ -135,7 +135,7 @@ for moves in (1, 0):
         place = messages.Progress(place=f"place {moves * number}", resident_bytes=0)
         write_frame(setup.replies, messages.encode(place))
         time.sleep(0.4)
-    write_frame(setup.replies, messages.encode(messages.Pong(resident_bytes=0)))
+    write_frame(setup.replies, messages.encode(messages.Pong()))
 """
 
 
@@ -209,7 +209,7 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
     """Processes that only shake hands, so that a hundred of them start in seconds."""
     quick = (
         "import sys, os, json, struct; s = json.loads(sys.argv[1])\n"
-        f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'python': '', 'device': {{'a': 1}}}}\n"
+        f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'device': {{'a': 1}}}}\n"
         "h['sandbox'] = {}\n"
         "h = json.dumps(h)\n"
         "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     read_limits,
     torch_dtype,
     write_limits,
-    write_reference,
 )
 from aot_tune.bench.worker.inputs import draw  # noqa: E402
 from aot_tune.spec import Problem, problem  # noqa: E402
@@ -41,7 +39,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
 
 @pytest.mark.parametrize("size", [16, 512], ids=["one after the other", "side by side"])
 def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> None:
-    """And digests are of them, in whatever order threads draw."""
+    """In whatever order threads draw."""
     one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
     operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
     alone = {
@@ -54,8 +52,7 @@ def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> N
     got = draw_inputs(operator, check, 5, HOST)
     assert list(got) == list(alone)
     assert all(bytes(got[n].numpy()) == alone[n].tobytes() for n in alone)
-    digests = write_reference(operator, check, tmp_path / "limits", 5, HOST)
-    assert digests == {n: hashlib.sha256(v.tobytes()).hexdigest() for n, v in alone.items()}
+    write_limits(operator, check, tmp_path / "limits", 5, HOST)
     assert read_limits(tmp_path / "limits").keys() == {"out"}
 
 

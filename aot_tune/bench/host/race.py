@@ -380,7 +380,6 @@ class Race:
             final=final or None,
             race=self._race if final else None,
             error=runner.error,
-            bitwise=runner.bitwise,
             overhead=runner.overhead,
             conditions=self._conditions(),
             clocks=tuple(round(c) for c in self._clocks) if final and self._probes else (),

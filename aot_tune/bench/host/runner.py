@@ -29,7 +29,6 @@ class Runner:
         self.status: Status = "ok"
         self.reason = ""
         self.error: float | None = None
-        self.bitwise: bool | None = None
         self.overhead = 0.0
         self.calls, self.warm = 1, 1
         self.spared, self.tried = 0, False

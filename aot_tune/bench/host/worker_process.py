@@ -93,7 +93,6 @@ class Worker:
         self.hosted: set[str] = set()  # digests of the objects that it has had loaded
         self.loaded: dict[str, None] = {}  # handles that are loaded still, oldest first
         self.hello: messages.Hello | None = None
-        self.steps: list[tuple[float, str]] = []
         self.pid = 0
         self.folder, self._token, self._log, self._shared = folder, token, log, shared
         self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
@@ -292,11 +291,9 @@ class Worker:
             self.state = "DEAD"
             return
         limits = self.policy.deadlines
-        ladder = ((limits.graceful, 0, "quit"), (limits.terminate, int(signal.SIGTERM), "SIGTERM"))
-        for seconds, number, name in ladder:
+        for seconds, number in ((limits.graceful, 0), (limits.terminate, int(signal.SIGTERM))):
             if seconds <= 0:
                 continue
-            self._step(name)
             with contextlib.suppress(OSError, ClosedError):
                 if number:
                     os.killpg(self.pid, number)
@@ -304,12 +301,7 @@ class Worker:
                     write_frame(self._requests, messages.encode(messages.Quit()))
             if self._died_within(seconds):
                 break
-        else:
-            self._step("SIGKILL")
         self._finish()
-
-    def _step(self, name: str) -> None:
-        self.steps.append((time.monotonic(), name))
 
     def _died_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

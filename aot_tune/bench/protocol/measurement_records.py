@@ -6,14 +6,13 @@ import hashlib
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import msgspec
 
 from aot_tune.spec import Problem
 
 __all__ = [
-    "STATUSES",
     "WORKER_FAULT",
     "CandidateLike",
     "Check",
@@ -42,8 +41,6 @@ Status = Literal[
 ]
 """What a candidate came to. `no-result`: its process ended without an answer and without a signal; `failed`: a function
 returned an error or could not be loaded; `skipped`: not run, with the reason; `suspicious`: faster than is possible."""
-
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 WORKER_FAULT = "in the worker: "
@@ -269,18 +266,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem whose reference results lie in read-only files below `folder`; `key` names them.
-
-    `digests` are those of the inputs' bytes, by tensor name: equal in every worker.
-    """
+    """A problem whose reference results lie in read-only files below `folder`; `key` names them."""
 
     key: str
     operator: str
     operator_folder: str
     check: Check
     folder: str
-    digests: dict[str, str] = {}
-    seconds: float = 0.0
 
     @property
     def problem(self) -> Problem:

@@ -44,7 +44,6 @@ def main(arguments: list[str]) -> int:
     hello = messages.Hello(
         pid=os.getpid(),
         abi=messages.PROTOCOL,
-        python=sys.version.split()[0],
         device=dict(kind.seen(setup.device, setup.threads)),
         sandbox=features(),
         notes=notes,

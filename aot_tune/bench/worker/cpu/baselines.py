@@ -1,22 +1,16 @@
-"""Baselines and inputs as frameworks see them; runs in the frameworks' worker, never beside candidates."""
+"""Baselines as frameworks see them; runs in the frameworks' worker, never beside candidates."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import time
-from typing import Any
 
-import numpy as np
-
-from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.cpu.timing import Repeater
 from aot_tune.bench.worker.cpu.verify import compare
-from aot_tune.bench.worker.inputs import call_of, draw, storage_extent
-from aot_tune.spec import Operator
+from aot_tune.bench.worker.inputs import call_of
 
-__all__ = ["PreparedBaseline", "input_digests", "prepare_baseline"]
+__all__ = ["PreparedBaseline", "prepare_baseline"]
 
 
 class PreparedBaseline:
@@ -54,15 +48,3 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline | str:
         fault, error = compare(tensor, first.views[tensor.name], values, truth.bounds)
         worst, note = max(worst, error), note or fault
     return PreparedBaseline(Repeater(functions, time.perf_counter_ns), worst, note)
-
-
-def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
-    """SHA-256 of the values that are drawn for each input, before they are repeated."""
-    operator = operator.concrete(check.problem.dtypes)
-    digests = {}
-    for tensor in operator.inputs:
-        if operator.is_present(check.problem, tensor):
-            count, _ = storage_extent(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
-            values: Any = draw(operator, check, tensor, count, seed)
-            digests[tensor.name] = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-    return digests

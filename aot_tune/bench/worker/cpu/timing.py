@@ -76,23 +76,13 @@ class ReturnedError(Exception):
     """A timed call returned an error."""
 
 
-def screen(
-    sample: Callable[[int], float],
-    policy: Policy,
-    best_ns: float | None,
-    have: Sequence[float] = (),
-    overhead: float = 0.0,
-) -> list[float]:
+def screen(sample: Callable[[int], float], policy: Policy, best_ns: float | None, overhead: float = 0.0) -> list[float]:
     """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
 
-    `have` are samples that exist already (calls so long that they were timed while they were verified). What an empty
-    call costs is in samples, but not in `best_ns`.
+    What an empty call costs is in samples, but not in `best_ns`.
     """
-    samples, calls = list(have[:2]), 1
-    if len(samples) < 2:
-        calls, warm = _warm_up(sample, policy)
-        samples += warm[: 2 - len(samples)]
-        samples += [sample(calls) for _ in range(2 - len(samples))]
+    calls, samples = _warm_up(sample, policy)
+    samples += [sample(calls) for _ in range(2 - len(samples))]
     if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
         return samples
     spent = sum(samples) * calls
@@ -139,14 +129,12 @@ def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], 
     return sample(calls)
 
 
-def measure_empty(
-    function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns
-) -> float:
+def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
     """ns of calling a function that does nothing with such arguments: the least of some samples.
 
     What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
     """
-    sampler = Sampler(function, [arguments], clock)
+    sampler = Sampler(function, [arguments], time.perf_counter_ns)
     return min(sampler.sample(32) for _ in range(8))
 
 

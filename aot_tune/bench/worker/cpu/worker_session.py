@@ -16,7 +16,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.bench.worker import floating_point as arithmetic
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.cpu import timing
-from aot_tune.bench.worker.cpu.baselines import PreparedBaseline, input_digests, prepare_baseline
+from aot_tune.bench.worker.cpu.baselines import PreparedBaseline, prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.cpu.verify import Bits, WorkspaceError, inspect, same_bits, unsteady, verify, workspace_for
@@ -65,7 +65,7 @@ class CpuSession:
         self._baselines: dict[str, PreparedBaseline] = {}
         self._accepted: dict[tuple[str, str], Bits] = {}
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
-            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
+            messages.Ping: lambda _request, _emit: messages.Pong(),
             messages.Work: self._work,
             messages.Prepare: self._prepare,
             messages.Reference: self._reference,
@@ -135,11 +135,9 @@ class CpuSession:
                 state.close()
 
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
-        begin = time.monotonic()
         operator = self._operator(request.operator_folder)
         write_truth(operator, request.check, Path(request.folder), self._policy.seed)
-        digests = input_digests(operator, request.check, self._policy.seed)
-        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
+        return messages.Done()
 
     def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
         try:

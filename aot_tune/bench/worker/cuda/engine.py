@@ -47,7 +47,6 @@ _FAULTS = {
 }
 """What a kernel can do that spoils its context for good."""
 
-_OUT_OF_MEMORY = 2
 _CAPTURE_GLOBAL = 0
 _LAUNCHES = 2
 """On each of the other streams; one on each of 16, 24 on eight or 32 on two were enough on an H100."""

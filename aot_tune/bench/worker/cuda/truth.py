@@ -9,7 +9,6 @@ whatever a library would do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +36,6 @@ __all__ = [
     "read_limits",
     "torch_dtype",
     "write_limits",
-    "write_reference",
 ]
 
 _SAMPLE, _DRAWS = 4096, 8
@@ -191,20 +189,6 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
         return [(t, one(t, count)) for t, count in zip(present, counts, strict=True)]
     with ThreadPoolExecutor(len(present)) as threads:
         return list(zip(present, threads.map(one, present, counts), strict=True))
-
-
-def _input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
-    """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
-    drawn = _drawn(operator, check, seed)
-    return {t.name: hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() for t, values in drawn}
-
-
-def write_reference(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> dict[str, str]:
-    """Write how far off outputs may be into `folder`; the digests of the inputs, which are made meanwhile."""
-    with ThreadPoolExecutor(1) as beside:
-        digests = beside.submit(_input_digests, operator, check, seed)
-        write_limits(operator, check, folder, seed, device)
-    return digests.result()
 
 
 def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:

@@ -7,7 +7,6 @@ worker holds nothing of it.
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
-from aot_tune.bench.worker.cuda.truth import write_reference
+from aot_tune.bench.worker.cuda.truth import write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.worker.session_of_family import Emit
@@ -68,7 +67,7 @@ class CudaSession:
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
         self._on_streams = False
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
-            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
+            messages.Ping: lambda _request, _emit: messages.Pong(),
             messages.Work: self._work,
             messages.Prepare: self._prepare,
             messages.Reference: self._reference,
@@ -218,11 +217,9 @@ class CudaSession:
                 state.close()
 
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
-        begin = time.monotonic()
         operator = self._operator(request.operator_folder).concrete(request.check.problem.dtypes)
-        folder, seed = Path(request.folder), self._policy.seed
-        digests = write_reference(operator, request.check, folder, seed, self._engine.device)
-        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
+        write_limits(operator, request.check, Path(request.folder), self._policy.seed, self._engine.device)
+        return messages.Done()
 
     def _load(self, request: messages.Load, emit: Emit) -> messages.Reply:
         emit(_progress("load"))
