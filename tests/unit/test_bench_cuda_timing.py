@@ -16,7 +16,8 @@ from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.host.race import Race  # noqa: E402
-from aot_tune.bench.worker.cuda.compare import Expected, compare  # noqa: E402
+from aot_tune.bench.worker.comparison import compare  # noqa: E402
+from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words  # noqa: E402
@@ -308,11 +309,11 @@ BOUNDS = Bounds(absolute=0.1, relative=0.01)
 def test_the_worst_element_is_told() -> None:
     want = torch.tensor([[0.0, 100.0], [50.0, -3.0]], dtype=torch.float64)
     got = torch.tensor([[0.05, 100.5], [50.0, -3.0]], dtype=torch.float32)
-    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
     assert fault == ""
     assert error == pytest.approx(0.5, rel=0.1)
     got[1, 1], got[0, 0] = -4.0, 0.2
-    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
     assert fault == "y[1, 1]: got -4.0, want -3.0, tolerance 0.13; 2 of 4 elements are wrong"
     assert error == pytest.approx(1 / 0.13)
 
@@ -356,7 +357,7 @@ INF, NAN = math.inf, math.nan
     ],
 )
 def test_nan_and_infinities_must_be_where_the_truth_has_them(got: float, want: float, right: bool) -> None:
-    fault, _ = compare("y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
+    fault, _ = compare(torch, "y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
     assert (fault == "") == right
 
 

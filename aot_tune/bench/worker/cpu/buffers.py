@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CANARY", "PLACEMENTS", "Placement", "Region"]
+from aot_tune.bench.worker.verdicts import CANARY
+
+__all__ = ["PLACEMENTS", "Placement", "Region"]
 
 Placement = Literal["inside", "end", "start"]
 PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")
-CANARY = 0xA5
 _PAGE = mmap.PAGESIZE
 _HUGE = 4 << 20
 _MADV_HUGEPAGE = 14

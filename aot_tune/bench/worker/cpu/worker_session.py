@@ -19,10 +19,11 @@ from aot_tune.bench.worker.cpu import timing
 from aot_tune.bench.worker.cpu.baselines import PreparedBaseline, prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.state import ProblemState
-from aot_tune.bench.worker.cpu.verify import Bits, WorkspaceError, inspect, same_bits, unsteady, verify, workspace_for
+from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, empty_call, load
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import Emit
+from aot_tune.bench.worker.verdicts import WorkspaceError
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 

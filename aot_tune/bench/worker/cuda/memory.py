@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 
 from aot_tune.bench.worker.inputs import storage_extent
+from aot_tune.bench.worker.verdicts import CANARY
 
-__all__ = ["CANARY", "Arena", "Piece", "Strided", "Want", "words"]
+__all__ = ["Arena", "Piece", "Strided", "Want", "words"]
 
-CANARY = 0xA5
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
 """Addresses as torch's allocator gives them: multiples of 512 bytes, and from 10 MiB on, where a tensor has a segment

@@ -28,9 +28,10 @@ from aot_tune.bench.worker.cuda.probes import Probes
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import write_limits
-from aot_tune.bench.worker.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
+from aot_tune.bench.worker.cuda.verify import Bits, Runner, Workspaces, inspect, verify
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.worker.session_of_family import Emit
+from aot_tune.bench.worker.verdicts import WorkspaceError
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 
