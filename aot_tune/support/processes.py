@@ -9,7 +9,18 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["NAME", "TOKEN", "WORKERS", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
+__all__ = [
+    "NAME",
+    "TOKEN",
+    "WORKERS",
+    "children_of",
+    "data_bytes",
+    "reap_children",
+    "resident_bytes",
+    "running_threads",
+    "sweep",
+    "wait_until_quiet",
+]
 
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and everything that descends from them."""
@@ -40,6 +51,29 @@ def children_of(parent: int) -> list[int]:
                 if int(_stat(entry / "stat")[1][1]) == parent:
                     found.append(int(entry.name))
     return found
+
+
+def _memory(pid: int | str, field: int) -> int:
+    """Bytes of a field of a process's statm.
+
+    Raises:
+        OSError: when there is no such process.
+    """
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process, of this one unless told otherwise.
+
+    Raises:
+        OSError: when there is no such process.
+    """
+    return _memory(pid, 1)
+
+
+def data_bytes() -> int:
+    """What RLIMIT_DATA counts of this process: its private writable memory."""
+    return _memory("self", 5)
 
 
 def _is_marked(pid: int, token: str) -> bool:

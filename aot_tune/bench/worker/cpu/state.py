@@ -161,6 +161,7 @@ class ProblemState:
         for made in (*self._rotation, *self._sets.values()):
             made.restore()
 
+    @property
     def bytes(self) -> int:
         """Bytes of all buffers."""
         sets = {id(s): s for s in (*self._sets.values(), *self._rotation)}
