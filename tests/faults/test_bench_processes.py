@@ -310,13 +310,16 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
 ) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench.host.runner import Entrant\n"
         "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
         "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "def entrant(path):\n"
+        "    return Entrant(candidate=N(id=path), shared_object=Path(path), symbol='candidate', code=path)\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    print(*(w.pid for w in bench.pool.workers()), flush=True)\n"
-        "    bench.screen(prepared, Path(sys.argv[3]), 'candidate', N(id='hangs'), '0' * 64)\n"
+        "    bench.screen(prepared, entrant(sys.argv[3]))\n"
     )
     parent = start_python(code, tmp_path / "scratch", operator_folder, objects("hangs"))
     pids = [int(p) for p in parent.stdout.readline().split()]
@@ -366,13 +369,16 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
     code = (
         "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "from pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench.host.runner import Entrant\n"
         "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
         "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "def entrant(path):\n"
+        "    return Entrant(candidate=N(id=path), shared_object=Path(path), symbol='candidate', code=path)\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    for path in sys.argv[3:]:\n"
-        "        print(bench.screen(prepared, Path(path), 'candidate', N(id=path), path).status, flush=True)\n"
+        "        print(bench.screen(prepared, entrant(path)).status, flush=True)\n"
     )
     parent = start_python(code, tmp_path / "scratch", operator_folder, objects("segfault"), objects("good"))
     out, _ = parent.communicate(timeout=60)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings, Once
 from aot_tune.bench.host.preparation import Preparation
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy
@@ -190,8 +191,9 @@ def crew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
 
 def screen(bench: Bench, digest: str) -> str:
     prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
-    candidate = cast(Any, SimpleNamespace(id=digest))
-    return bench.screen(prepared, Path("x.so"), "symbol", candidate, digest).status
+    candidate = SimpleNamespace(id=digest)
+    entrant = Entrant(candidate=candidate, shared_object=Path("x.so"), symbol="symbol", code=digest)
+    return bench.screen(prepared, entrant).status
 
 
 @pytest.mark.parametrize("common", [True, False])

@@ -15,10 +15,10 @@ from aot_tune.bench.host.findings import Findings, Odd
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.race import Race
-from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import CandidateLike, Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.errors import WorkerError
@@ -137,40 +137,26 @@ class Bench:
     def screen(
         self,
         prepared: Prepared,
-        shared_object: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        code: str,
-        requires: Sequence[Expr] = (),
+        entrant: Entrant,
         best_ns: float | None = None,
         tune_checks: bool = True,
     ) -> Measurement:
         """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
 
-        `requires` are the candidate's guards with its pinned dims; `best_ns` is the best time so far on the problem.
-        Whatever the candidate does is a status of the measurement.
+        `best_ns` is the best time so far on the problem. Whatever the candidate does is a status of the measurement.
 
         Raises:
             WorkerError: when no worker can be started.
         """
-        return self._measure(
-            prepared, shared_object, symbol, candidate, code, requires, best_ns, tune_checks, timed=True
-        )
+        return self._measure(prepared, entrant, best_ns, tune_checks, timed=True)
 
-    def verify(
-        self,
-        prepared: Prepared,
-        shared_object: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        code: str,
-        requires: Sequence[Expr] = (),
-        tune_checks: bool = True,
-    ) -> Measurement:
+    def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
         """As `screen`, without times: for variants that were replayed or linked."""
-        return self._measure(prepared, shared_object, symbol, candidate, code, requires, None, tune_checks, timed=False)
+        return self._measure(prepared, entrant, None, tune_checks, timed=False)
 
-    def race(self, prepared: Prepared, entries: Sequence[Entry], incumbent: Entry | None = None) -> list[Measurement]:
+    def race(
+        self, prepared: Prepared, entries: Sequence[Entrant], incumbent: Entrant | None = None
+    ) -> list[Measurement]:
         """Time entries, the incumbent and the operator's baselines in the same rounds.
 
         Returns one measurement per entry, the incumbent included (first, unless it is among the entries), then one per
@@ -189,23 +175,14 @@ class Bench:
         return Race(self.context, prepared, everyone, baselines).run()
 
     def _measure(
-        self,
-        prepared: Prepared,
-        path: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        digest: str,
-        requires: Sequence[Expr],
-        best_ns: float | None,
-        tune_checks: bool,
-        *,
-        timed: bool,
+        self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
-        run = Run(self.context, prepared, candidate.id, digest, Phases())
+        digest = entrant.code
+        run = Run(self.context, prepared, entrant.candidate.id, digest, Phases())
         if (refusal := self._refusal(digest)) is not None:
             return run.ended(refusal.status, refusal.reason)
-        odd = self._odd(prepared, digest, requires) if tune_checks else None
-        load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
+        odd = self._odd(prepared, digest, entrant.requires) if tune_checks else None
+        load = messages.Load(handle=digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
             run.sure = run.spared or worker.hosted <= {digest}  # else what another one left running may have killed it

@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.bench.host.attempt import told_apart
 from aot_tune.bench.host.bench_context import BenchContext
-from aot_tune.bench.host.runner import Entry, Runner
+from aot_tune.bench.host.runner import Entrant, Runner
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, DeviceState, Measurement, Prepared, group_size
@@ -34,7 +34,7 @@ class Race:
     """One race on one problem."""
 
     def __init__(
-        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entry], baselines: Sequence[Baseline]
+        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entrant], baselines: Sequence[Baseline]
     ) -> None:
         self._context, self._pool, self._policy = context, context.pool, context.policy
         self._prepared = prepared

@@ -183,10 +183,10 @@ class Measurer:
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
         """
-        path, bench = self._lazy.shared_object(entry), self._lazy.get()
+        entrant, bench = self._lazy.entrant(entry), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-            return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires)
+            return bench.screen(prepared, entrant)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
         """Take over what the store knows of a candidate on a problem; whether it knew anything."""
@@ -292,12 +292,10 @@ class Measurer:
         bench = self._lazy.get()
         prepared = one.prepared()
         try:
-            path = self._lazy.shared_object(entry)
+            entrant = self._lazy.entrant(entry)
         except ToolchainError as error:
             return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
-        measurement = bench.screen(
-            prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires, best
-        )
+        measurement = bench.screen(prepared, entrant, best)
         self.measured += 1
         if measurement.lasting:
             one.store.put(measurement)
