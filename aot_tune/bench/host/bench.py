@@ -154,25 +154,20 @@ class Bench:
         """As `screen`, without times: for variants that were replayed or linked."""
         return self._measure(prepared, entrant, None, tune_checks, timed=False)
 
-    def race(
-        self, prepared: Prepared, entries: Sequence[Entrant], incumbent: Entrant | None = None
-    ) -> list[Measurement]:
-        """Time entries, the incumbent and the operator's baselines in the same rounds.
+    def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
+        """Time entries and the operator's baselines in the same rounds.
 
-        Returns one measurement per entry, the incumbent included (first, unless it is among the entries), then one per
-        baseline that can run here. Those with status ok have `final` of one length, round by round, under one `race`.
+        Returns one measurement per entry, then one per baseline that can run here. Those with status ok have `final` of
+        one length, round by round, under one `race`.
 
         Raises:
             WorkerError: when no worker can be started.
         """
-        everyone = list(entries)
-        if incumbent is not None and all(e.candidate.id != incumbent.candidate.id for e in everyone):
-            everyone.insert(0, incumbent)
         operator = self.context.operators[prepared.operator]
         baselines = [
             b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
         ]
-        return Race(self.context, prepared, everyone, baselines).run()
+        return Race(self.context, prepared, entries, baselines).run()
 
     def _measure(
         self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
