@@ -8,16 +8,20 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = [
     "NAME",
     "TOKEN",
     "WORKERS",
+    "Stat",
+    "all_pids",
     "children_of",
     "data_bytes",
     "reap_children",
     "resident_bytes",
     "running_threads",
+    "stat_of",
     "sweep",
     "wait_until_quiet",
 ]
@@ -36,20 +40,48 @@ NAME = "aot_tune-bench"
 """The name of a worker's process, and of what it forks: at most 15 bytes."""
 
 
-def _stat(path: Path) -> tuple[str, list[str]]:
-    """Name and further fields of a stat file: state first, then the parent."""
-    name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
-    return name, rest.split()
+class Stat(NamedTuple):
+    """A process, or a thread of one.
+
+    `busy` are its CPU seconds, with those of children that it waited for; it `began` so many ticks after boot.
+    """
+
+    name: str
+    state: str
+    parent: int
+    group: int
+    busy: float
+    began: int
+
+
+def stat_of(pid: int, thread: str = "") -> Stat:
+    """What /proc says of a process, or of one of its threads.
+
+    Raises:
+        OSError: when there is none, or the system does not tell.
+    """
+    path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
+    text = path.read_text(encoding="utf-8", errors="replace")  # anybody's name is in it
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    if len(fields) < 20:
+        raise OSError(f"{path} tells too little")
+    busy = sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), busy, int(fields[19]))
+
+
+def all_pids() -> list[int]:
+    """All processes that this one sees."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def children_of(parent: int) -> list[int]:
     """Processes whose parent is `parent`, zombies included."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int(_stat(entry / "stat")[1][1]) == parent:
-                    found.append(int(entry.name))
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            if stat_of(pid).parent == parent:
+                found.append(pid)
     return found
 
 
@@ -92,8 +124,7 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
     kept, swept = {os.getpid(), *spare, *WORKERS}, set[int]()
     clean, deadline = 0, time.monotonic() + 2.0
     while clean < _CLEAN_PASSES and time.monotonic() < deadline:
-        pids = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]
-        strays = [p for p in pids if p not in kept and p not in swept and _is_marked(p, token)]
+        strays = [p for p in all_pids() if p not in kept and p not in swept and _is_marked(p, token)]
         for pid in strays:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -112,10 +143,10 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
 
 def _is_dead_worker(pid: int) -> bool:
     try:
-        name, fields = _stat(Path(f"/proc/{pid}/stat"))
+        stat = stat_of(pid)
     except OSError:
         return False
-    return fields[0] == "Z" and name.partition("(")[2] == NAME
+    return stat.state == "Z" and stat.name == NAME
 
 
 def _reap(pid: int, seconds: float) -> None:
@@ -151,8 +182,8 @@ def running_threads(pid: int) -> int:
     count = 0
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError, IndexError):
-                count += _stat(thread / "stat")[1][0] == "R"
+            with contextlib.suppress(OSError):
+                count += stat_of(pid, thread.name).state == "R"
     return count
 
 
