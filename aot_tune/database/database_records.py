@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
 from aot_tune.compile.object_records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import canonical, problem_key
 from aot_tune.render import Candidate, Rendered
@@ -17,7 +17,6 @@ from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
-    "BASELINE",
     "CandidateRecord",
     "OperatorDatabase",
     "as_recorded",
@@ -26,7 +25,6 @@ __all__ = [
     "rounded",
 ]
 
-BASELINE = "baseline:"
 _DIGITS = 5
 V = TypeVar("V")
 
@@ -196,7 +194,7 @@ def as_recorded(m: Measurement) -> Measurement:
 
 
 def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord], where: str) -> None:
-    if measurement.candidate.startswith(BASELINE):
+    if is_baseline(measurement.candidate):
         return
     record = known.get(measurement.candidate)
     if record is None:

@@ -89,7 +89,7 @@ def test_outputs_are_compared_block_by_block(tmp_path: Path, monkeypatch: pytest
     expected, a, b = product(tmp_path, problem(M=30, N=50, K=64))
     got = split(a, b, 2)
     whole = expected.judge(got)
-    monkeypatch.setattr(compare, "_BLOCK", 64)
+    monkeypatch.setattr(compare, "BLOCK", 64)
     assert expected.judge(got) == whole
     got[7, 11] += 1.0
     got[29, 49] += 2.0  # in the last block, which is not a whole one

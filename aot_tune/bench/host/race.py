@@ -17,7 +17,14 @@ from aot_tune.bench.host.bench_context import BenchContext
 from aot_tune.bench.host.runner import Entrant, Runner
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, DeviceState, Measurement, Prepared, group_size
+from aot_tune.bench.protocol.measurement_records import (
+    BASELINE,
+    WORKER_FAULT,
+    DeviceState,
+    Measurement,
+    Prepared,
+    group_size,
+)
 from aot_tune.bench.times import steady_rounds
 from aot_tune.spec import Baseline
 
@@ -40,7 +47,7 @@ class Race:
         self._prepared = prepared
         self._race = secrets.token_hex(8)
         self._entries = [Runner(e.candidate.id, e.code, f"race-{i}", e) for i, e in enumerate(entries)]
-        self._baselines = [Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._baselines = [Runner(f"{BASELINE}{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()
         self._recoveries = context.policy.on_gpu.waits
@@ -190,7 +197,7 @@ class Race:
         try:
             worker = runner.home = self._pool.frameworks()
             self._context.introduce(worker, self._prepared)
-            name = runner.name.partition(":")[2]
+            name = runner.name.removeprefix(BASELINE)
             request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
             reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
         except DiedError as death:

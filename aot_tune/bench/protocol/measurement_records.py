@@ -13,6 +13,7 @@ import msgspec
 from aot_tune.spec import Problem
 
 __all__ = [
+    "BASELINE",
     "WORKER_FAULT",
     "CandidateLike",
     "Check",
@@ -25,6 +26,7 @@ __all__ = [
     "Prepared",
     "Status",
     "digest_of",
+    "is_baseline",
 ]
 
 Status = Literal[
@@ -47,6 +49,10 @@ WORKER_FAULT = "in the worker: "
 """A reason that starts so tells of a fault of the bench, not of the candidate."""
 
 
+BASELINE = "baseline:"
+"""A measurement's candidate that begins so is the baseline of that name."""
+
+
 Role = Literal["candidate", "framework"]
 """Workers run either candidates, or frameworks: references and baselines."""
 
@@ -62,6 +68,11 @@ def group_size(call_ns: float, sample_ns: float) -> int:
 def digest_of(value: object) -> str:
     """SHA-256, in hex, of a record's canonical JSON: independent of key order, process and machine."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def is_baseline(candidate: str) -> bool:
+    """Whether a measurement's candidate is a baseline."""
+    return candidate.startswith(BASELINE)
 
 
 class CandidateLike(Protocol):

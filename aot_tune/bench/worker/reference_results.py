@@ -30,6 +30,8 @@ from aot_tune.spec.generators import largest_integer
 
 __all__ = [
     "EXACT",
+    "SAMPLE",
+    "SEQUENTIAL",
     "Bounds",
     "SequentialSums",
     "Truth",
@@ -42,9 +44,11 @@ __all__ = [
     "write_truth",
 ]
 
-_SAMPLE = 4096
+SAMPLE = 4096
+"""Errors that are a fair sample."""
+SEQUENTIAL = 512
+"""Elements of a product whose sums are made one term after the other."""
 _DRAWS = 24
-_SEQUENTIAL = 512
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +101,7 @@ class SequentialSums:
         if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
             return product
         rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
-        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
         right = np.ascontiguousarray(b.T[columns])
         for row in rows:
             product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
@@ -269,8 +273,8 @@ def _check_sums(
 
 
 def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
-    least = min((v.size for v in exact.values()), default=_SAMPLE)
-    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    least = min((v.size for v in exact.values()), default=SAMPLE)
+    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-SAMPLE // least))
 
 
 def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from aot_tune.bench.devices.family import runs_on
-from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
-from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
+from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
@@ -304,7 +304,7 @@ class Measurer:
     def _known_race(
         self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
     ) -> list[Measurement] | None:
-        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
+        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
         return one.store.find_race(subjects, one.problem, peek=peek)
 
     def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:

@@ -7,13 +7,10 @@ from typing import Any
 import torch
 
 from aot_tune.bench.worker.comparison import FAR_OFF, compare
-from aot_tune.bench.worker.cuda.truth import Limits, torch_dtype
+from aot_tune.bench.worker.cuda.truth import BLOCK, Limits, torch_dtype
 from aot_tune.spec import Tensor
 
 __all__ = ["Expected"]
-
-_BLOCK = 1 << 24
-"""Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
 
 
 class Expected:
@@ -53,7 +50,7 @@ class Expected:
         dtype = torch_dtype(self.tensor)
         highest = float(torch.finfo(dtype).max) if dtype.is_floating_point else float("inf")
         got = _bytes_of_bools(got)
-        return compare(torch, self.tensor.name, got, self.values, self.bounds, highest, _BLOCK)
+        return compare(torch, self.tensor.name, got, self.values, self.bounds, highest, BLOCK)
 
 
 def _bytes_of_bools(got: Any) -> Any:

@@ -24,10 +24,20 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cuda.memory import Strided
 from aot_tune.bench.worker.inputs import call_of, draw
-from aot_tune.bench.worker.reference_results import EXACT, Bounds, by_output, new_partial, publish, refuse_inexact
+from aot_tune.bench.worker.reference_results import (
+    EXACT,
+    SAMPLE,
+    SEQUENTIAL,
+    Bounds,
+    by_output,
+    new_partial,
+    publish,
+    refuse_inexact,
+)
 from aot_tune.spec import Operator, Tensor
 
 __all__ = [
+    "BLOCK",
     "ArrayApi",
     "Limits",
     "draw_inputs",
@@ -38,9 +48,9 @@ __all__ = [
     "write_limits",
 ]
 
-_SAMPLE, _DRAWS = 4096, 8
-_SEQUENTIAL = 512
-_BLOCK = 1 << 24
+BLOCK = 1 << 24
+"""Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
+_DRAWS = 8
 _MANY = 1 << 16
 """Values that take longer to draw than a thread to start."""
 _PERIOD = 262_147
@@ -138,7 +148,7 @@ def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
     if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or not a.shape[1]:
         return
     rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
-    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
     down, across = (torch.as_tensor(i, device=a.device) for i in (rows, columns))
     left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
     found = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
@@ -241,8 +251,8 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
     values = {n: [v.flatten()] for n, v in exact.items()}
     wrong = {n: [e.flatten()] for n, e in errors.items()}
-    least = min((v.numel() for v in exact.values()), default=_SAMPLE)
-    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    least = min((v.numel() for v in exact.values()), default=SAMPLE)
+    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-SAMPLE // least))
     for extra in range(1, draws):
         more, again = _run_both(operator, check, seed + extra, device)
         for name, value in more.items():
@@ -333,8 +343,8 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
 def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Magnitudes and errors side by side, without those that are not finite; no block is empty."""
     for value, error in zip(values, errors, strict=True):
-        for begin in range(0, value.numel(), _BLOCK):
-            one, other = value[begin : begin + _BLOCK].abs(), error[begin : begin + _BLOCK]
+        for begin in range(0, value.numel(), BLOCK):
+            one, other = value[begin : begin + BLOCK].abs(), error[begin : begin + BLOCK]
             finite = torch.isfinite(one) & torch.isfinite(other)
             if not bool(finite.all()):
                 one, other = one[finite], other[finite]
