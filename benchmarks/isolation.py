@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +31,7 @@ from projects import plan, write_templates
 from aot_tune.bench.devices.family import Role
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.host.worker_process import Holdings
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.worker.session_of_family import session_of
@@ -46,17 +47,14 @@ __all__ = ["Here", "main"]
 _FINALISTS = 4
 
 
-@dataclass
-class _Worker:
+class _Worker(Holdings):
     """Stands in for a worker: its session is in this process."""
 
-    session: Any
-    role: Role
-    state: str = "READY"
-    pid: int = field(default_factory=os.getpid)
-    known: set[str] = field(default_factory=set)
-    hosted: set[str] = field(default_factory=set)
-    loaded: dict[str, None] = field(default_factory=dict)
+    state = "READY"
+
+    def __init__(self, session: Any, role: Role) -> None:
+        super().__init__()
+        self.session, self.role, self.pid = session, role, os.getpid()
 
     def kill(self) -> None:
         """It stays: there is no other one."""

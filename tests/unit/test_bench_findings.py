@@ -22,7 +22,7 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings, Once
 from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.runner import Entrant
-from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.host.worker_process import DiedError, Holdings
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -143,7 +143,7 @@ class Workers:
 
     def __init__(self, *_given: object, references: Path) -> None:
         self._references, self.deaths = references, 0
-        self._worker: Any = SimpleNamespace(known=set(), hosted=set(), loaded={}, kill=lambda: None)
+        self._worker: Any = Holdings()
 
     def __enter__(self) -> Workers:
         return self

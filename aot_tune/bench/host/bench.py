@@ -214,13 +214,13 @@ class Bench:
         best_ns: float | None,
         timed: bool,
     ) -> Measurement:
-        worker.hosted.add(run.digest)
+        worker.host(run.digest)
         if run.digest not in worker.loaded:
             with run.phases("load"):
                 reply = self._ask(run, worker, load, self.context.policy.deadlines.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
-            worker.loaded[run.digest] = None
+            worker.keep(run.digest)
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
             self._unload(run, worker, 0 if self.context.family.on_host else _MOST_LOADED)
@@ -228,9 +228,7 @@ class Bench:
 
     def _unload(self, run: Run, worker: Worker, most: int) -> None:
         """Unload what was loaded longest ago, until no more than `most` are left."""
-        while len(worker.loaded) > most:
-            handle = next(iter(worker.loaded))
-            del worker.loaded[handle]
+        for handle in worker.let_go(most):
             self._ask(run, worker, messages.Unload(handle=handle), self.context.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:

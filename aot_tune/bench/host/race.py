@@ -93,7 +93,7 @@ class Race:
     def _load(self, worker: Worker, runner: Runner) -> None:
         assert runner.entry is not None
         path = str(runner.entry.shared_object.resolve())
-        worker.hosted.add(runner.digest)
+        worker.host(runner.digest)
         request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)

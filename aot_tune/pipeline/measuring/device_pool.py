@@ -119,7 +119,7 @@ class Crew:
                 future.result()
         except BaseException:
             for member in self.members:
-                member.ended = True
+                member.end()
             while wait(waiting, timeout=_AGAIN).not_done:  # workers that are only starting are killed the next time
                 self.interrupt()
             raise
@@ -151,7 +151,7 @@ class Crew:
                 self.benches[0].__exit__(kind, error, trace)
                 return
             for member in self.members if error is not None else ():
-                member.ended = True
+                member.end()
             both = zip(self.benches, self._threads, strict=True)
             ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
             while error is not None and wait(ends, timeout=_AGAIN).not_done:  # a second Ctrl-C left a thread busy

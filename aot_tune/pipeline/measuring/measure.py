@@ -115,6 +115,10 @@ class Measurer:
         self.ended = False
         self.spent: defaultdict[str, float] = defaultdict(float)
 
+    def end(self) -> None:
+        """Begin nothing any more."""
+        self.ended = True
+
     def start(self) -> None:
         """Start the workers, without waiting for them; those that cannot be started now are at first use."""
         self._lazy.start()
