@@ -20,7 +20,6 @@ __all__ = [
     "data_bytes",
     "reap_children",
     "resident_bytes",
-    "running_threads",
     "stat_of",
     "sweep",
     "wait_until_quiet",
@@ -115,8 +114,8 @@ def _is_marked(pid: int, token: str) -> bool:
         return False
 
 
-def sweep(token: str, spare: Iterable[int] = ()) -> int:
-    """Kill and reap all processes that carry the token; returns how many there were.
+def sweep(token: str, spare: Iterable[int] = ()) -> None:
+    """Kill and reap all processes that carry the token.
 
     Orphaned descendants of a worker become children of this process while it is a subreaper. One whose parent is just
     dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
@@ -138,7 +137,6 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
         if pid not in kept and _is_dead_worker(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    return len(swept)
 
 
 def _is_dead_worker(pid: int) -> bool:
@@ -161,41 +159,36 @@ def _reap(pid: int, seconds: float) -> None:
         time.sleep(0.0005)
 
 
-def reap_children() -> int:
-    """Kill and reap every child of this process, for a worker that shall have none; returns how many there were."""
-    count = 0
+def reap_children() -> None:
+    """Kill and reap every child of this process, for a worker that shall have none."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
         except ChildProcessError:
-            return count
+            return
         for pid in children_of(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                count += 1
 
 
-def running_threads(pid: int) -> int:
-    """Threads of a process that run or wait for a core."""
-    count = 0
+def _runs(pid: int) -> bool:
+    """Whether a thread of a process runs or waits for a core."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                count += stat_of(pid, thread.name).state == "R"
-    return count
+                if stat_of(pid, thread.name).state == "R":
+                    return True
+    return False
 
 
-def wait_until_quiet(pids: Iterable[int], seconds: float) -> float:
-    """Wait until no thread of these processes runs: BLAS and OpenMP threads spin for a while after their work.
+def wait_until_quiet(pids: Iterable[int], seconds: float) -> None:
+    """Wait until no thread of these processes runs, or for so long.
 
-    Returns the seconds that it took; gives up after `seconds`.
+    BLAS and OpenMP threads spin for a while after their work.
     """
     begin = time.monotonic()
     watched = list(pids)
-    while any(running_threads(p) for p in watched):
-        if time.monotonic() - begin > seconds:
-            break
+    while any(map(_runs, watched)) and time.monotonic() - begin <= seconds:
         time.sleep(0.0005)
-    return time.monotonic() - begin
