@@ -20,9 +20,10 @@ from aot_tune.bench.worker.comparison import compare  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.worker.inputs import Strided  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
@@ -292,7 +293,7 @@ def test_strided_tensors_read_as_numpy_reads_them(shape: list[int], strides: lis
     flat = np.arange(place.extent(), dtype=np.float32)
     storage = torch.from_numpy(flat.copy()).view(torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
     wanted = np.lib.stride_tricks.as_strided(flat[place.first() :], place.shape, [4 * s for s in place.strides])
-    assert place.of(storage, torch.float32).tolist() == (
+    assert tensor_of(place, storage, torch.float32).tolist() == (
         wanted.tolist() if 0 not in shape else np.empty(shape).tolist()
     )
 

@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch")
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
 from aot_tune.bench.worker.cuda import compare, truth  # noqa: E402
 from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
     draw_inputs,
     exact_values,
-    layout,
     read_limits,
     torch_dtype,
     write_limits,
 )
-from aot_tune.bench.worker.inputs import draw  # noqa: E402
+from aot_tune.bench.worker.inputs import draw, layout  # noqa: E402
 from aot_tune.spec import Problem, problem  # noqa: E402
 from aot_tune.spec.load_operators import bundled_templates, load_operator  # noqa: E402
 
@@ -33,7 +33,9 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     write_limits(operator, check, folder / "limits", 5, HOST)
     storages = draw_inputs(operator, check, 5, HOST)
     exact = exact_values(operator, check, storages)
-    a, b = (layout(operator, check, t).of(storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2])
+    a, b = (
+        tensor_of(layout(operator, check, t), storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2]
+    )
     return Expected(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
 
 

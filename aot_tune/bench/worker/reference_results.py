@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.inputs import call_of, fill, storage_extent
+from aot_tune.bench.worker.inputs import call_of, fill, layout
 from aot_tune.spec import Operator, Tensor
 from aot_tune.spec.generators import largest_integer
 
@@ -121,12 +121,9 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
     flats: dict[str, NDArray[Any]] = {}
     for tensor in operator.inputs:
         if operator.is_present(check.problem, tensor):
-            shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
-            count, first = storage_extent(shape, strides)
-            flat = np.empty(count, dtype=tensor.dtype.numpy)
-            flats[tensor.name] = flat
-            width = flat.itemsize
-            arrays[tensor.name] = np.ndarray(shape, flat.dtype, flat, first * width, tuple(s * width for s in strides))
+            place = layout(operator, check, tensor)
+            flat = flats[tensor.name] = np.empty(place.extent(), dtype=tensor.dtype.numpy)
+            arrays[tensor.name] = place.array(flat.dtype, flat)
     fill(operator, check, flats, seed)
     return arrays
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.memory import Strided
-from aot_tune.bench.worker.inputs import call_of, draw
+from aot_tune.bench.worker.cuda.memory import tensor_of
+from aot_tune.bench.worker.inputs import call_of, draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
     SAMPLE,
@@ -42,7 +42,6 @@ __all__ = [
     "Limits",
     "draw_inputs",
     "exact_values",
-    "layout",
     "read_limits",
     "torch_dtype",
     "write_limits",
@@ -160,11 +159,6 @@ def torch_dtype(tensor: Tensor) -> Any:
     return getattr(torch, tensor.dtype.torch)
 
 
-def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
-    """Shape and strides of a tensor on a problem."""
-    return Strided(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
-
-
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
     """The storage of each input that is present, as bytes on the device; the operator is concrete."""
     found: dict[str, Any] = {}
@@ -214,7 +208,7 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
     for tensor in operator.inputs:
         if tensor.name in storages:
             dtype = torch_dtype(tensor)
-            value = layout(operator, check, tensor).of(storages[tensor.name], dtype)
+            value = tensor_of(layout(operator, check, tensor), storages[tensor.name], dtype)
             least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
             arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
             exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
