@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aot_tune.bench.devices.family import Monitor
 from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench_context import BenchContext
 from aot_tune.bench.host.findings import Findings, Odd
@@ -82,11 +81,6 @@ class Bench:
     def findings(self) -> Findings:
         """What it shares with benches on devices of the same model."""
         return self.context.findings
-
-    @property
-    def monitor(self) -> Monitor:
-        """What watches its device."""
-        return self.context.monitor
 
     def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
         """A measurement of this device and policy that was made elsewhere."""

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,18 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cuda.memory import tensor_of
-from aot_tune.bench.worker.inputs import call_of, draw, layout
+from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
     SAMPLE,
     SEQUENTIAL,
     Bounds,
-    by_output,
     new_partial,
+    outputs_of,
     publish,
     refuse_inexact,
 )
-from aot_tune.spec import Operator, Tensor
+from aot_tune.spec import Call, Operator, Tensor
 
 __all__ = [
     "BLOCK",
@@ -195,13 +196,17 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
         return list(zip(present, threads.map(one, present, counts), strict=True))
 
 
+def _api(near: bool, call: Call) -> ArrayApi:
+    return ArrayApi(near, getattr(call, "math", "") == "tf32")
+
+
 def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
     """The reference's outputs in float64; computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
 
     Integers of 64 bits stay what they are: float64 does not tell large ones apart.
 
     Raises:
-        KeyError: when the reference leaves an output out; ValueError for one of a wrong shape.
+        KeyError, TypeError, ValueError: as `outputs_of` does.
     """
     arrays: dict[str, Any] = {}
     exactly_float = True
@@ -212,22 +217,9 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
             least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
             arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
             exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
-    call = call_of(operator, check, arrays)
-    for scalar in operator.scalars:
-        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
-            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    api = ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32")
-    found = by_output(operator.reference(api, call))
     results: dict[str, Any] = {}
-    for tensor in operator.outputs:
-        if not operator.is_present(check.problem, tensor):
-            continue
-        if tensor.name not in found:
-            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
-        value, wanted = found[tensor.name], operator.shape(check.problem, tensor)
-        if tuple(value.shape) != wanted:
-            shape = tuple(value.shape)
-            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+    api = partial(_api, not wide and exactly_float)
+    for tensor, value in outputs_of(operator, check, arrays, api):
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
         results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
