@@ -18,8 +18,8 @@ from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import write_frame
 from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
-from aot_tune.bench.worker import sandbox
 from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.alone
@@ -242,13 +242,13 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
     with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
         assert is_subreaper()
     assert not is_subreaper()
-    sandbox.set_subreaper(True)
+    set_subreaper(True)
     try:
         with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
             assert is_subreaper()
         assert is_subreaper()
     finally:
-        sandbox.set_subreaper(False)
+        set_subreaper(False)
 
 
 def test_a_closed_bench_says_so(pool: Any) -> None:
