@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,7 +30,8 @@ from projects import plan, write_templates
 
 from aot_tune.bench.devices.family import Role
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.host.worker_process import Holdings
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.worker.session_of_family import session_of
@@ -46,17 +47,14 @@ __all__ = ["Here", "main"]
 _FINALISTS = 4
 
 
-@dataclass
-class _Worker:
+class _Worker(Holdings):
     """Stands in for a worker: its session is in this process."""
 
-    session: Any
-    role: Role
-    state: str = "READY"
-    pid: int = field(default_factory=os.getpid)
-    known: set[str] = field(default_factory=set)
-    hosted: set[str] = field(default_factory=set)
-    loaded: dict[str, None] = field(default_factory=dict)
+    state = "READY"
+
+    def __init__(self, session: Any, role: Role) -> None:
+        super().__init__()
+        self.session, self.role, self.pid = session, role, os.getpid()
 
     def kill(self) -> None:
         """It stays: there is no other one."""
@@ -117,25 +115,25 @@ class Job:
     entries: tuple[tuple[Entry, Path], ...]
 
 
+def _entrant(e: Entry, path: Path) -> Entrant:
+    symbol, requires = e.rendered.symbol, e.requires
+    return Entrant(candidate=e.candidate, shared_object=path, symbol=symbol, code=e.code, requires=requires)
+
+
 def measure(bench: Bench, jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
     """Screen and race everything; the status of each problem and candidate."""
     found: dict[tuple[str, str], str] = {}
     for job in jobs:
         prepared = bench.prepare(job.loaded.folder, job.loaded.operator, job.problem)
         times: dict[str, float] = {}
-        for e, path in job.entries:
-            best = min(times.values(), default=None)
-            symbol = e.rendered.symbol
-            screened = bench.screen(prepared, path, symbol, e.candidate, e.code, e.requires, best)
-            found[job.problem.id, e.candidate.id] = screened.status
+        entrants = [_entrant(e, path) for e, path in job.entries]
+        for one in entrants:
+            screened = bench.screen(prepared, one, min(times.values(), default=None))
+            found[job.problem.id, one.candidate.id] = screened.status
             if screened.ns is not None:
-                times[e.candidate.id] = screened.ns
+                times[one.candidate.id] = screened.ns
         fastest = sorted(times, key=lambda c: times[c])[:_FINALISTS]
-        entrants = [
-            Entrant(candidate=e.candidate, shared_object=path, symbol=e.rendered.symbol, code=e.code)
-            for e, path in job.entries
-            if e.candidate.id in fastest
-        ]
+        entrants = [one for one in entrants if one.candidate.id in fastest]
         if entrants:
             bench.race(prepared, entrants)
     return found

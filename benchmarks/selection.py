@@ -32,7 +32,8 @@ from spaces import RecordedSpace, find_spaces, read_space
 from aot_tune.bench.devices.family import policy_for
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.remarks import Remarks
-from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.host.worker_process import Holdings
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Measurement, Policy, Prepared
 from aot_tune.bench.worker.cpu.timing import screen
@@ -76,10 +77,8 @@ class _Entry:
     object: Object | None = None
 
 
-@dataclass
-class _Worker:
-    state: str = "READY"
-    hosted: set[str] = field(default_factory=set)
+class _Worker(Holdings):
+    state = "READY"
 
 
 class _Device:

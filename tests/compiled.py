@@ -11,7 +11,7 @@ from typing import Any
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
@@ -32,18 +32,16 @@ class Bed:
         """A problem of the operator's, 16 x 256 without extents."""
         return self.bench.prepare(self.folder, self.operator, problem(**(dims or {"R": 16, "D": 256})))
 
-    def entry(self, name: str) -> Entry:
-        """A candidate as races take it."""
+    def entry(self, name: str) -> Entrant:
+        """A candidate as the bench takes it."""
         path = self._objects(name)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         candidate = SimpleNamespace(id=name)
-        return Entry(candidate=candidate, shared_object=path, symbol="candidate", code=digest)
+        return Entrant(candidate=candidate, shared_object=path, symbol="candidate", code=digest)
 
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
         """Screen a candidate."""
-        e = self.entry(name)
-        on = prepared or self.prepare()
-        return self.bench.screen(on, e.shared_object, e.symbol, e.candidate, e.code, **options)
+        return self.bench.screen(prepared or self.prepare(), self.entry(name), **options)
 
 
 class CompiledBed:
@@ -66,9 +64,15 @@ class CompiledBed:
         """Verify on nothing but small integers."""
         check = next(c for c in derived_checks(self.operator, requires) if c.integers)
         prepared = self.bench.prepare(self.folder, self.operator, check)
-        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest, requires, tune_checks=False)
+        return self.bench.verify(prepared, _entrant(one, requires), tune_checks=False)
 
     def wholly(self, one: Any, requires: Any = ()) -> Measurement:
         """Verify as every candidate is."""
         prepared = self.bench.prepare(self.folder, self.operator, self.operator.workload_for("cpu")[0])
-        return self.bench.verify(prepared, one.path, one.symbol, one.candidate, one.digest, requires)
+        return self.bench.verify(prepared, _entrant(one, requires))
+
+
+def _entrant(one: Any, requires: Any) -> Entrant:
+    return Entrant(
+        candidate=one.candidate, shared_object=one.path, symbol=one.symbol, code=one.digest, requires=requires
+    )

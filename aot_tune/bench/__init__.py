@@ -3,8 +3,9 @@
     device = devices("cpu", 2)[0]
     with Bench(device, Policy(), scratch=folder, threads=2, log=print) as bench:
         prepared = bench.prepare(operator_folder, operator, problem)
-        measured = bench.screen(prepared, path, symbol, candidate, code, requires, best_ns)
-        finals = bench.race(prepared, [Entry(candidate=..., shared_object=..., symbol=..., code=...)])
+        entrant = Entrant(candidate=..., shared_object=..., symbol=..., code=..., requires=...)
+        measured = bench.screen(prepared, entrant, best_ns)
+        finals = bench.race(prepared, [entrant])
 
 Whatever a candidate does is the `status` and `reason` of its Measurement; exceptions mean that the machine or the
 operator is at fault. Measurements with a common `race` have `final` times that pair up, round by round: compare them

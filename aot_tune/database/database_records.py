@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
 from aot_tune.compile.object_records import CompileStatus, Object, measured_code
 from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate, Rendered
@@ -18,7 +18,6 @@ from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
-    "BASELINE",
     "CandidateRecord",
     "OperatorDatabase",
     "as_recorded",
@@ -27,7 +26,6 @@ __all__ = [
     "rounded",
 ]
 
-BASELINE = "baseline:"
 _DIGITS = 5
 V = TypeVar("V")
 
@@ -192,7 +190,7 @@ def as_recorded(m: Measurement) -> Measurement:
 
 
 def _check_subject(measurement: Measurement, known: Mapping[str, CandidateRecord], where: str) -> None:
-    if measurement.candidate.startswith(BASELINE):
+    if is_baseline(measurement.candidate):
         return
     record = known.get(measurement.candidate)
     if record is None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status, is_baseline
 from aot_tune.compile.object_records import CompileStatus
 from aot_tune.database.database_records import (
-    BASELINE,
     CandidateRecord,
     OperatorDatabase,
     canonical_database,
@@ -297,7 +296,7 @@ def _measurement(
     if problem is None:
         raise DatabaseError(f"{where}: no line above has the problem {line.problem!r}", fix=_RESTORE)
     record = candidates.get(line.candidate)
-    if record is None and not line.candidate.startswith(BASELINE):
+    if record is None and not is_baseline(line.candidate):
         raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=_RESTORE)
     code = record.code if record is not None else ""
     known = {"problem": problem, "code": code, "device": digests[0], "policy": digests[1]}

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.database.database_records import BASELINE, OperatorDatabase
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
+from aot_tune.database.database_records import OperatorDatabase
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
 
@@ -117,7 +117,7 @@ def _whole_refusal(database: OperatorDatabase, device: str, policy: str, contrac
 
 
 def _refusal(m: Measurement, same: Set[str], recorded: Mapping[str, str], baselines: Mapping[str, str]) -> str:
-    if m.candidate.startswith(BASELINE):
+    if is_baseline(m.candidate):
         name = m.candidate.removeprefix(BASELINE)
         return "" if name in baselines and recorded.get(name) == baselines[name] else "baseline"
     return "" if m.candidate in same else "code"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.database.begun import Begun
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
@@ -250,7 +250,7 @@ class OperatorStore:
     def _subject(self, candidate: str, code: str) -> str:
         if code:
             return code
-        return f"{candidate}@{self._baselines.get(candidate.removeprefix('baseline:'), '')}"
+        return f"{candidate}@{self._baselines.get(candidate.removeprefix(BASELINE), '')}"
 
     def _key(self, kind: str, subjects: Sequence[str], problem: Problem) -> dict[str, object]:
         plain = self._plain.get(problem.id)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database.database_records import BASELINE, OperatorDatabase, canonical_database
+from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
+from aot_tune.database.database_records import OperatorDatabase, canonical_database
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
@@ -108,7 +108,7 @@ def _at(m: Measurement) -> tuple[str, str]:
 
 
 def _stands(m: Measurement, same: set[str]) -> bool:
-    return m.candidate.startswith(BASELINE) or m.candidate in same
+    return is_baseline(m.candidate) or m.candidate in same
 
 
 def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
 from aot_tune.bench.times import median_error, without_drift
 from aot_tune.compile import Object
 from aot_tune.pipeline.guards import Conditions
@@ -18,7 +18,7 @@ from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Chosen", "Entry", "Evidence", "is_baseline", "serves", "share_among_targets", "tie_band"]
+__all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_band"]
 
 
 _LEFT_OUT = 1.03
@@ -352,11 +352,6 @@ def share_among_targets(found: Sequence[Evidence]) -> None:
 
 def _fails(measurement: Measurement) -> bool:
     return measurement.status not in ("ok", "skipped")
-
-
-def is_baseline(candidate: str) -> bool:
-    """Whether a measurement's candidate is a baseline, which cannot be linked."""
-    return candidate.startswith("baseline:")
 
 
 def tie_band(best: Measurement) -> float:

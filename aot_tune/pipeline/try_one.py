@@ -154,15 +154,14 @@ def _one(lazy: LazyBench, loaded: LoadedOperator, entry: Entry, problem: Problem
     bench = lazy.get()
     print(f"problem   {problem.id}")
     try:
-        path = lazy.shared_object(entry)
+        entrant = lazy.entrant(entry)
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
     prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-    symbol, digest = entry.rendered.symbol, entry.code
-    found = bench.screen(prepared, path, symbol, entry.candidate, digest, entry.requires, tune_checks=odd)
+    found = bench.screen(prepared, entrant, tune_checks=odd)
     if found.status == "ok":
-        for raced in bench.race(prepared, [lazy.entrant(entry)]):
+        for raced in bench.race(prepared, [entrant]):
             if raced.candidate == entry.candidate.id and raced.status != "ok":
                 found = raced
             elif raced.ns is not None:

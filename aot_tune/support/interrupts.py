@@ -8,8 +8,9 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
+
+from aot_tune.support.processes import stat_of
 
 __all__ = ["end_with_the_build"]
 
@@ -60,12 +61,12 @@ def _ancestors() -> list[int]:
     pid = os.getppid()
     while pid > 1:
         try:
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            stat = stat_of(pid)
             if os.getpgid(pid) != os.getpgid(0):
                 break
-            if name not in _SHELLS:
+            if stat.name not in _SHELLS:
                 found.append(os.pidfd_open(pid))
-            pid = int(rest.split()[1])
-        except (OSError, AttributeError, ValueError):
+            pid = stat.parent
+        except (OSError, AttributeError):
             break
     return found

@@ -8,8 +8,22 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["NAME", "TOKEN", "WORKERS", "children_of", "reap_children", "running_threads", "sweep", "wait_until_quiet"]
+__all__ = [
+    "NAME",
+    "TOKEN",
+    "WORKERS",
+    "Stat",
+    "all_pids",
+    "children_of",
+    "data_bytes",
+    "reap_children",
+    "resident_bytes",
+    "stat_of",
+    "sweep",
+    "wait_until_quiet",
+]
 
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and everything that descends from them."""
@@ -25,21 +39,72 @@ NAME = "aot_tune-bench"
 """The name of a worker's process, and of what it forks: at most 15 bytes."""
 
 
-def _stat(path: Path) -> tuple[str, list[str]]:
-    """Name and further fields of a stat file: state first, then the parent."""
-    name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
-    return name, rest.split()
+class Stat(NamedTuple):
+    """A process, or a thread of one.
+
+    `busy` are its CPU seconds, with those of children that it waited for; it `began` so many ticks after boot.
+    """
+
+    name: str
+    state: str
+    parent: int
+    group: int
+    busy: float
+    began: int
+
+
+def stat_of(pid: int, thread: str = "") -> Stat:
+    """What /proc says of a process, or of one of its threads.
+
+    Raises:
+        OSError: when there is none, or the system does not tell.
+    """
+    path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
+    text = path.read_text(encoding="utf-8", errors="replace")  # anybody's name is in it
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    if len(fields) < 20:
+        raise OSError(f"{path} tells too little")
+    busy = sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), busy, int(fields[19]))
+
+
+def all_pids() -> list[int]:
+    """All processes that this one sees."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def children_of(parent: int) -> list[int]:
     """Processes whose parent is `parent`, zombies included."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int(_stat(entry / "stat")[1][1]) == parent:
-                    found.append(int(entry.name))
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            if stat_of(pid).parent == parent:
+                found.append(pid)
     return found
+
+
+def _memory(pid: int | str, field: int) -> int:
+    """Bytes of a field of a process's statm.
+
+    Raises:
+        OSError: when there is no such process.
+    """
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process, of this one unless told otherwise.
+
+    Raises:
+        OSError: when there is no such process.
+    """
+    return _memory(pid, 1)
+
+
+def data_bytes() -> int:
+    """What RLIMIT_DATA counts of this process: its private writable memory."""
+    return _memory("self", 5)
 
 
 def _is_marked(pid: int, token: str) -> bool:
@@ -49,8 +114,8 @@ def _is_marked(pid: int, token: str) -> bool:
         return False
 
 
-def sweep(token: str, spare: Iterable[int] = ()) -> int:
-    """Kill and reap all processes that carry the token; returns how many there were.
+def sweep(token: str, spare: Iterable[int] = ()) -> None:
+    """Kill and reap all processes that carry the token.
 
     Orphaned descendants of a worker become children of this process while it is a subreaper. One whose parent is just
     dying is nobody's child that could be found from here, so all processes are looked at. `spare` are live workers.
@@ -58,8 +123,7 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
     kept, swept = {os.getpid(), *spare, *WORKERS}, set[int]()
     clean, deadline = 0, time.monotonic() + 2.0
     while clean < _CLEAN_PASSES and time.monotonic() < deadline:
-        pids = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]
-        strays = [p for p in pids if p not in kept and p not in swept and _is_marked(p, token)]
+        strays = [p for p in all_pids() if p not in kept and p not in swept and _is_marked(p, token)]
         for pid in strays:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -73,15 +137,14 @@ def sweep(token: str, spare: Iterable[int] = ()) -> int:
         if pid not in kept and _is_dead_worker(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    return len(swept)
 
 
 def _is_dead_worker(pid: int) -> bool:
     try:
-        name, fields = _stat(Path(f"/proc/{pid}/stat"))
+        stat = stat_of(pid)
     except OSError:
         return False
-    return fields[0] == "Z" and name.partition("(")[2] == NAME
+    return stat.state == "Z" and stat.name == NAME
 
 
 def _reap(pid: int, seconds: float) -> None:
@@ -96,41 +159,36 @@ def _reap(pid: int, seconds: float) -> None:
         time.sleep(0.0005)
 
 
-def reap_children() -> int:
-    """Kill and reap every child of this process, for a worker that shall have none; returns how many there were."""
-    count = 0
+def reap_children() -> None:
+    """Kill and reap every child of this process, for a worker that shall have none."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
         except ChildProcessError:
-            return count
+            return
         for pid in children_of(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                count += 1
 
 
-def running_threads(pid: int) -> int:
-    """Threads of a process that run or wait for a core."""
-    count = 0
+def _runs(pid: int) -> bool:
+    """Whether a thread of a process runs or waits for a core."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError, IndexError):
-                count += _stat(thread / "stat")[1][0] == "R"
-    return count
+            with contextlib.suppress(OSError):
+                if stat_of(pid, thread.name).state == "R":
+                    return True
+    return False
 
 
-def wait_until_quiet(pids: Iterable[int], seconds: float) -> float:
-    """Wait until no thread of these processes runs: BLAS and OpenMP threads spin for a while after their work.
+def wait_until_quiet(pids: Iterable[int], seconds: float) -> None:
+    """Wait until no thread of these processes runs, or for so long.
 
-    Returns the seconds that it took; gives up after `seconds`.
+    BLAS and OpenMP threads spin for a while after their work.
     """
     begin = time.monotonic()
     watched = list(pids)
-    while any(running_threads(p) for p in watched):
-        if time.monotonic() - begin > seconds:
-            break
+    while any(map(_runs, watched)) and time.monotonic() - begin <= seconds:
         time.sleep(0.0005)
-    return time.monotonic() - begin

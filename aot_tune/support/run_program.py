@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.support.errors import ToolchainError
+from aot_tune.support.processes import all_pids, stat_of
 
 __all__ = [
     "OUTPUT",
@@ -226,18 +227,12 @@ def _collect(process: subprocess.Popen[bytes], deadline: float, half: int) -> tu
 
 def group_seconds(group: int) -> float:
     """CPU seconds that the living processes of a group have used, with those of children that they waited for."""
-    ticks = 0
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")  # anybody's name is in it
-        except OSError:
-            continue
-        fields = text.rpartition(")")[2].split()
-        if int(fields[2]) == group:
-            ticks += sum(int(n) for n in fields[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    seconds = 0.0
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            stat = stat_of(pid)
+            seconds += stat.busy if stat.group == group else 0.0
+    return seconds
 
 
 class _Reaper:

@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_you_mean
+from aot_tune.support.processes import stat_of
 
 __all__ = [
     "DISK_ERRORS",
@@ -310,10 +311,9 @@ def _namespace() -> str:
 def _start_time(pid: int) -> str:
     """Clock ticks since boot at which a process began; empty when there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (OSError, UnicodeDecodeError):
+        return str(stat_of(pid).began)
+    except OSError:
         return ""
-    return text.rpartition(")")[2].split()[19]
 
 
 class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

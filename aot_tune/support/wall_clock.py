@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from aot_tune.support.processes import stat_of
 from aot_tune.support.storage import (
     TEMPORARIES,
     CorruptError,
@@ -125,21 +126,15 @@ def _now() -> float:
 def _outermost(names: AbstractSet[str]) -> int | None:
     """The outermost build tool in the unbroken row of ancestors of these names; None when there is none."""
     found, here = None, os.getppid()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while (name := (stat := _stat(here))[0]) in names:
-            found, here = here if name in _TOOLS else found, int(stat[1][1])
+    with contextlib.suppress(OSError):
+        while (stat := stat_of(here)).name in names:
+            found, here = here if stat.name in _TOOLS else found, stat.parent
     return found
 
 
 def _began(pid: int) -> float:
     """When a process began, in seconds since boot; now, where the system does not tell."""
     try:
-        return int(_stat(pid)[1][19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+        return stat_of(pid).began / os.sysconf("SC_CLK_TCK")
+    except OSError:
         return _now()
-
-
-def _stat(pid: int) -> tuple[str, list[str]]:
-    """A process's name and the fields of /proc/PID/stat after it."""
-    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-    return name, rest.split()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
@@ -115,12 +116,7 @@ def test_a_call_that_takes_as_long_as_an_empty_one_is_not_suspicious_where_there
 
 
 def test_a_problem_without_elements_is_verified(bed: Any) -> None:
-    assert (
-        bed.bench.verify(
-            bed.prepare(R=0, D=7), bed.entry("good").shared_object, "candidate", bed.entry("good").candidate, "0" * 64
-        ).status
-        == "ok"
-    )
+    assert bed.bench.verify(bed.prepare(R=0, D=7), bed.entry("good")).status == "ok"
 
 
 def kill_while_buffers_are_made(bed: Any, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
@@ -211,16 +207,12 @@ def test_a_hang_is_killed_at_its_deadline(make_bench: Any, make_bed: Any) -> Non
         bed = make_bed(bench)
         prepared = bed.prepare()
         bed.screen("good", prepared)
-        worker = bench.pool.candidates()
         begin = time.monotonic()
         measured = bed.screen("hangs", prepared)
         took = time.monotonic() - begin
         assert measured.status == "timeout"
         assert re.search(r"no answer within 1 s in a run of problem 'R=", measured.reason), measured.reason
-        assert took < 2.0, f"a deadline of 1 s took {took:.1f} s"
-        assert [step for _, step in worker.steps] == ["quit", "SIGTERM", "SIGKILL"]
-        times = [at for at, _ in worker.steps]
-        assert times == sorted(times)
+        assert 1.3 <= took < 2.0, f"a deadline of 1 s, and 0.3 s to end without SIGKILL, took {took:.1f} s"
         assert bed.screen("good", prepared).status == "ok"
 
 
@@ -353,8 +345,7 @@ def test_a_verified_object_is_not_checked_twice(bed: Any) -> None:
 
 
 def test_verify_takes_no_times(bed: Any) -> None:
-    entry = bed.entry("good")
-    measured = bed.bench.verify(bed.prepare(), entry.shared_object, "candidate", entry.candidate, entry.code)
+    measured = bed.bench.verify(bed.prepare(), bed.entry("good"))
     assert measured.status == "ok"
     assert measured.screen == ()
     assert measured.ns is None
@@ -364,9 +355,9 @@ def test_an_object_that_cannot_be_loaded_is_failed(bed: Any, tmp_path: Path) -> 
     path = tmp_path / "broken.so"
     path.write_bytes(b"\x7fELF" + bytes(100))
     entry = bed.entry("good")
-    measured = bed.bench.screen(bed.prepare(), path, "candidate", entry.candidate, "0" * 64)
+    measured = bed.bench.screen(bed.prepare(), replace(entry, shared_object=path, code="0" * 64))
     assert measured.status == "failed"
     assert "broken.so cannot be loaded" in measured.reason
-    measured = bed.bench.screen(bed.prepare(), entry.shared_object, "other", entry.candidate, "1" * 64)
+    measured = bed.bench.screen(bed.prepare(), replace(entry, symbol="other", code="1" * 64))
     assert measured.status == "failed"
     assert "lacks a function" in measured.reason

@@ -18,8 +18,8 @@ from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import write_frame
 from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
-from aot_tune.bench.worker import sandbox
 from aot_tune.support.errors import AotTuneError, WorkerError
+from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.processes import children_of
 
 pytestmark = pytest.mark.alone
@@ -127,7 +127,7 @@ from aot_tune.bench.protocol.channel import read_frame, write_frame
 from aot_tune.bench.protocol.worker_setup import Setup
 
 setup = msgspec.json.decode(sys.argv[1], type=Setup)
-hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, python="", device=setup.device.identity, sandbox={})
+hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, device=setup.device.identity, sandbox={})
 write_frame(setup.replies, messages.encode(hello))
 for moves in (1, 0):
     read_frame(setup.requests)
@@ -135,7 +135,7 @@ for moves in (1, 0):
         place = messages.Progress(place=f"place {moves * number}", resident_bytes=0)
         write_frame(setup.replies, messages.encode(place))
         time.sleep(0.4)
-    write_frame(setup.replies, messages.encode(messages.Pong(resident_bytes=0)))
+    write_frame(setup.replies, messages.encode(messages.Pong()))
 """
 
 
@@ -209,7 +209,7 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
     """Processes that only shake hands, so that a hundred of them start in seconds."""
     quick = (
         "import sys, os, json, struct; s = json.loads(sys.argv[1])\n"
-        f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'python': '', 'device': {{'a': 1}}}}\n"
+        f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'device': {{'a': 1}}}}\n"
         "h['sandbox'] = {}\n"
         "h = json.dumps(h)\n"
         "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
@@ -242,13 +242,13 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
     with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
         assert is_subreaper()
     assert not is_subreaper()
-    sandbox.set_subreaper(True)
+    set_subreaper(True)
     try:
         with Pool(devices("cpu", 2)[0], Policy(), tmp_path, 2, lambda _l: None):
             assert is_subreaper()
         assert is_subreaper()
     finally:
-        sandbox.set_subreaper(False)
+        set_subreaper(False)
 
 
 def test_a_closed_bench_says_so(pool: Any) -> None:
@@ -310,13 +310,16 @@ def test_a_worker_is_killed_while_it_is_busy_when_its_parent_dies(
 ) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench.host.runner import Entrant\n"
         "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
         "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "def entrant(path):\n"
+        "    return Entrant(candidate=N(id=path), shared_object=Path(path), symbol='candidate', code=path)\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    print(*(w.pid for w in bench.pool.workers()), flush=True)\n"
-        "    bench.screen(prepared, Path(sys.argv[3]), 'candidate', N(id='hangs'), '0' * 64)\n"
+        "    bench.screen(prepared, entrant(sys.argv[3]))\n"
     )
     parent = start_python(code, tmp_path / "scratch", operator_folder, objects("hangs"))
     pids = [int(p) for p in parent.stdout.readline().split()]
@@ -366,13 +369,16 @@ def test_few_descriptors_are_enough(tmp_path: Path, start_python: Any, operator_
     code = (
         "import sys, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "from pathlib import Path\nfrom types import SimpleNamespace as N\n"
+        "from aot_tune.bench.host.runner import Entrant\n"
         "from aot_tune.bench.host.bench import Bench\nfrom aot_tune.bench.protocol.measurement_records import Policy\n"
         "from aot_tune.bench.devices.family import devices\nfrom aot_tune.spec.load_operators import load_operator\n"
+        "def entrant(path):\n"
+        "    return Entrant(candidate=N(id=path), shared_object=Path(path), symbol='candidate', code=path)\n"
         "folder = Path(sys.argv[2])\nop = load_operator(folder)\n"
         "with Bench(devices('cpu', 2)[0], Policy(), scratch=Path(sys.argv[1]), threads=2) as bench:\n"
         "    prepared = bench.prepare(folder, op, op.workload[0])\n"
         "    for path in sys.argv[3:]:\n"
-        "        print(bench.screen(prepared, Path(path), 'candidate', N(id=path), path).status, flush=True)\n"
+        "        print(bench.screen(prepared, entrant(path)).status, flush=True)\n"
     )
     parent = start_python(code, tmp_path / "scratch", operator_folder, objects("segfault"), objects("good"))
     out, _ = parent.communicate(timeout=60)

@@ -16,7 +16,7 @@ from environments import ROOT, environment, run
 
 from aot_tune.bench.devices.family import devices, policy_for
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy, Prepared
 from aot_tune.compile import native_targets, toolchain_for
 from aot_tune.render import Renderer, candidate_for
@@ -191,12 +191,15 @@ class Bed:
 
     def screen(self, fault: str, prepared: Prepared | None = None) -> Measurement:
         """Verify and time one candidate."""
-        made = self.objects(fault)
-        return self.bench.screen(
-            prepared or self.prepare(), made.path, made.symbol, made.candidate, made.digest, made.requires
-        )
+        return self.bench.screen(prepared or self.prepare(), self.entry(fault))
 
-    def entry(self, fault: str) -> Entry:
-        """For a race."""
+    def entry(self, fault: str) -> Entrant:
+        """A candidate as the bench takes it."""
         made = self.objects(fault)
-        return Entry(candidate=made.candidate, shared_object=made.path, symbol=made.symbol, code=made.digest)
+        return Entrant(
+            candidate=made.candidate,
+            shared_object=made.path,
+            symbol=made.symbol,
+            code=made.digest,
+            requires=made.requires,
+        )

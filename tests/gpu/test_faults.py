@@ -150,7 +150,7 @@ def test_samples_at_low_clocks_are_taken_again_but_never_all_dropped(
     pauses: list[float] = []
     monkeypatch.setattr(family, "open_gpu", lambda unit: Slow(real(unit), readings))
     bed = make_bed()
-    monkeypatch.setattr(bed.bench.monitor, "_sleep", pauses.append)
+    monkeypatch.setattr(bed.bench.context.monitor, "_sleep", pauses.append)
     measured = bed.screen("none")
     assert measured.status == "ok", measured.reason
     assert measured.screen

@@ -150,7 +150,7 @@ class Bed:
         key, check = f"problem-{self.count}", Check(problem=one, special=special, integers=integers)
         files = str(self.references / key)
         reply = self.ask(messages.Reference(operator_folder=str(self.folder), check=check, folder=files))
-        assert isinstance(reply, messages.Referred), reply
+        assert isinstance(reply, messages.Done), reply
         self.ask(messages.Work(key=key, operator_folder=str(self.folder), check=check, folder=files))
         return key
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 from hypothesis import strategies as st
 
-from aot_tune.bench.protocol.measurement_records import STATUSES, Device, Measurement, Policy
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Status
 from aot_tune.database import CandidateRecord, OperatorDatabase
 from aot_tune.render import Candidate
 from aot_tune.spec import problem
@@ -67,7 +69,7 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
                         problem=one,
                         device=DEVICE.digest,
                         policy=POLICY.digest,
-                        status=draw(st.sampled_from(STATUSES)),
+                        status=draw(st.sampled_from(get_args(Status))),
                         reason=draw(texts),
                         screen=tuple(draw(st.lists(times, max_size=4))),
                         final=draw(st.none() | st.lists(times, min_size=1, max_size=5).map(tuple)),

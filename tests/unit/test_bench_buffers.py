@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.inputs import draw, fill, storage_extent
+from aot_tune.bench.worker.inputs import Strided, draw, fill, storage_extent
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -94,9 +94,9 @@ def test_views_see_the_storage() -> None:
     region = Region(4 * 12)
     flat = region.flat("float32")
     flat[:] = np.arange(12)
-    assert region.view("float32", (3, 2), (4, 1), 1).tolist() == [[1, 2], [5, 6], [9, 10]]
-    assert region.view("float32", (3,), (-4,), 8).tolist() == [8, 4, 0]
-    assert region.view("float32", (2, 2), (0, 1), 3).tolist() == [[3, 4], [3, 4]]
+    assert region.view("float32", Strided((3, 2), (4, 1))).tolist() == [[0, 1], [4, 5], [8, 9]]
+    assert region.view("float32", Strided((3,), (-4,))).tolist() == [8, 4, 0]
+    assert region.view("float32", Strided((2, 2), (0, 1))).tolist() == [[0, 1], [0, 1]]
     region.poison()
     assert np.isnan(flat).all()
     region.close()

@@ -314,7 +314,7 @@ def test_the_clock_is_told_when_it_is_asked_for(tmp_path: Path, build: Any, monk
 
 def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed) -> None:
     key = bed.name(problem(R=1, D=4096))
-    state = bed.session._known(key)
+    state = bed.session._state(key)
     sets = state.rotation()
     assert len(sets) == min(bed.policy.copies, 4 * (1 << 16) // (4 * 4096))
     assert len({s.storages["w"].data_ptr() for s in sets}) == len(sets)
@@ -326,7 +326,7 @@ def test_cold_tensors_rotate_until_the_cache_is_full_and_share_the_rest(bed: Bed
 
 @pytest.mark.parametrize(("rows", "copies"), [(2, 4), (3, 3), (64, 2)])
 def test_all_tensors_of_a_call_rotate_where_they_exceed_the_cache(bed: Bed, rows: int, copies: int) -> None:
-    state = bed.session._known(bed.name(problem(R=rows, D=4096)))
+    state = bed.session._state(bed.name(problem(R=rows, D=4096)))
     sets = state.rotation()
     assert sum(s.numel() for s in sets[0].storages.values()) > 1 << 16
     assert len(sets) == copies
@@ -341,7 +341,7 @@ def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None
     assert "output=True" in text
     path.write_text(text.replace("output=True", "output=True, cold=True"))
     key = bed.name(problem(R=1, D=4096))
-    sets = bed.session._known(key).rotation()
+    sets = bed.session._state(key).rotation()
     size = sum(int(storage.numel()) for storage in sets[0].cold())
     assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == -(-4 * (1 << 16) // size) > 1
     assert len({s.storages["x"].data_ptr() for s in sets}) == 1

@@ -16,12 +16,14 @@ from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.host.race import Race  # noqa: E402
-from aot_tune.bench.worker.cuda.compare import Expected, compare  # noqa: E402
+from aot_tune.bench.worker.comparison import compare  # noqa: E402
+from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
 from aot_tune.bench.worker.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
+from aot_tune.bench.worker.inputs import Strided  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
@@ -291,7 +293,7 @@ def test_strided_tensors_read_as_numpy_reads_them(shape: list[int], strides: lis
     flat = np.arange(place.extent(), dtype=np.float32)
     storage = torch.from_numpy(flat.copy()).view(torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
     wanted = np.lib.stride_tricks.as_strided(flat[place.first() :], place.shape, [4 * s for s in place.strides])
-    assert place.of(storage, torch.float32).tolist() == (
+    assert tensor_of(place, storage, torch.float32).tolist() == (
         wanted.tolist() if 0 not in shape else np.empty(shape).tolist()
     )
 
@@ -308,11 +310,11 @@ BOUNDS = Bounds(absolute=0.1, relative=0.01)
 def test_the_worst_element_is_told() -> None:
     want = torch.tensor([[0.0, 100.0], [50.0, -3.0]], dtype=torch.float64)
     got = torch.tensor([[0.05, 100.5], [50.0, -3.0]], dtype=torch.float32)
-    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
     assert fault == ""
     assert error == pytest.approx(0.5, rel=0.1)
     got[1, 1], got[0, 0] = -4.0, 0.2
-    fault, error = compare("y", got, want, BOUNDS, 3e38)
+    fault, error = compare(torch, "y", got, want, BOUNDS, 3e38)
     assert fault == "y[1, 1]: got -4.0, want -3.0, tolerance 0.13; 2 of 4 elements are wrong"
     assert error == pytest.approx(1 / 0.13)
 
@@ -356,7 +358,7 @@ INF, NAN = math.inf, math.nan
     ],
 )
 def test_nan_and_infinities_must_be_where_the_truth_has_them(got: float, want: float, right: bool) -> None:
-    fault, _ = compare("y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
+    fault, _ = compare(torch, "y", torch.tensor([got]), torch.tensor([want], dtype=torch.float64), BOUNDS, 3.4e38)
     assert (fault == "") == right
 
 

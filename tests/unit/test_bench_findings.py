@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +21,8 @@ from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings, Once
 from aot_tune.bench.host.preparation import Preparation
-from aot_tune.bench.host.worker_process import DiedError
+from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.host.worker_process import DiedError, Holdings
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -142,7 +143,7 @@ class Workers:
 
     def __init__(self, *_given: object, references: Path) -> None:
         self._references, self.deaths = references, 0
-        self._worker: Any = SimpleNamespace(known=set(), hosted=set(), loaded={}, kill=lambda: None)
+        self._worker: Any = Holdings()
 
     def __enter__(self) -> Workers:
         return self
@@ -162,7 +163,7 @@ class Workers:
     def refer(self, request: messages.Reference, _seconds: float) -> messages.Reply:
         assert self._references in Path(request.folder).parents  # else the worker may not write there
         self.asked[f"reference of {request.check.problem.id} {request.check.scalars} {request.check.special}"] += 1
-        return messages.Referred(digests={}, seconds=0.0)
+        return messages.Done()
 
     def request(self, _worker: object, request: messages.Request, _seconds: float) -> messages.Reply:
         if isinstance(request, messages.Verify):
@@ -190,8 +191,9 @@ def crew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
 
 def screen(bench: Bench, digest: str) -> str:
     prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)
-    candidate = cast(Any, SimpleNamespace(id=digest))
-    return bench.screen(prepared, Path("x.so"), "symbol", candidate, digest).status
+    candidate = SimpleNamespace(id=digest)
+    entrant = Entrant(candidate=candidate, shared_object=Path("x.so"), symbol="symbol", code=digest)
+    return bench.screen(prepared, entrant).status
 
 
 @pytest.mark.parametrize("common", [True, False])

@@ -69,9 +69,7 @@ def test_two_devices_share_references_and_verdicts_and_agree(tmp_path: Path) -> 
         beds.append(Bed(bench, folder, lambda name: tmp_path / f"{name}.so", []))
 
     def screen(bed: Bed, own: dict[str, int], name: str) -> Measurement:
-        e = bed.entry(name)
-        prepared = bed.bench.prepare(folder, bed.operator, problem(**own))
-        return bed.bench.screen(prepared, e.shared_object, "candidate", e.candidate, e.code)
+        return bed.screen(name, bed.bench.prepare(folder, bed.operator, problem(**own)))
 
     def measure(bed: Bed, own: dict[str, int], names: list[str]) -> dict[str, Measurement]:
         found, waiting = dict[str, Measurement](), list(names)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.verify import FAR_OFF, compare
+from aot_tune.bench.worker.comparison import FAR_OFF
+from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.reference_results import (
     Bounds,
     SequentialSums,

@@ -204,7 +204,7 @@ def test_a_device_screens_first_what_no_other_one_has_begun_to_check(monkeypatch
 
     class Noting(StillBench):
         def screen(self, *given: Any) -> Measurement:
-            seen.append(given[3].kernel)
+            seen.append(given[1].candidate.kernel)
             return super().screen(*given)
 
     one, _ = measurer(monkeypatch, Noting(), seconds=None)

@@ -131,7 +131,7 @@ class Bench:
         self.now += 1.0 + self.starting
         self.starting = 0.0
         self.calls += 1
-        found = measured(arguments[3].id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
+        found = measured(arguments[1].candidate.id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
         return msgspec.structs.replace(found, phases={"bench": 1.0})
 
     def race(self, _prepared: object, entrants: list) -> list[Measurement]:
@@ -321,7 +321,7 @@ def test_times_decide_as_they_do_in_a_replay_of_their_record(monkeypatch: pytest
     times = {FAST.candidate.id: (123.4549,) * 5, SMALL.candidate.id: (124.686,) * 5}  # within 1 %, a tie, until rounded
     screened = [measured(c, ONE, t) for c, t in times.items()]
     raced = [measured(c, ONE, (), final=t) for c, t in times.items()]
-    monkeypatch.setattr(bench, "screen", lambda *given: screened[given[3].id == SMALL.candidate.id])
+    monkeypatch.setattr(bench, "screen", lambda *given: screened[given[1].candidate.id == SMALL.candidate.id])
     monkeypatch.setattr(bench, "race", lambda *_: raced)
     one.screen(LOADED, found, ONE, [FAST, SMALL])
     assert {m.screen for m in found.measurements[ONE.id].values()} == {(123.45,) * 5, (124.69,) * 5}

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.bench.devices.family import Monitor
-from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
+from aot_tune.bench.devices.family import Monitor, make_device
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
 
 __all__ = ["FAMILY", "Cpu", "cpu_identity", "last_cache_bytes", "usable_cores"]
 
@@ -32,10 +32,7 @@ class Cpu:
     def devices(self, threads: int) -> list[Device]:
         """There is one: model, stepping, instruction sets, caches, usable cores and threads."""
         identity = {**cpu_identity(), "threads": threads}
-        name = str(identity["model_name"])
-        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-        slug = f"cpu-{words}-{threads}t-{digest_of(['cpu', identity])[:8]}"
-        return [Device(family="cpu", name=name, slug=slug, identity=identity)]
+        return [make_device("cpu", str(identity["model_name"]), f"{threads}t", identity)]
 
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002
         """What this process runs on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aot_tune.bench.devices.cuda_monitor import GpuMonitor
-from aot_tune.bench.devices.family import Monitor
+from aot_tune.bench.devices.family import Monitor, make_device
 from aot_tune.bench.devices.nvml import open_gpu
-from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy, Role, digest_of
+from aot_tune.bench.protocol.measurement_records import Device, GpuTiming, Policy, Role
 
 if TYPE_CHECKING:
     from aot_tune.compile.cuda.visible_gpus import DeviceQuery
@@ -97,7 +96,7 @@ class Cuda:
     def writable(self) -> tuple[Path, ...]:
         """What the driver writes to; `/proc/self` is the worker, which asks this itself."""
         files = sorted(p for p in Path("/dev").glob("nvidia*"))
-        return (*files, Path("/dev/shm"), Path("/proc/self/task"))  # noqa: S108
+        return (*files, Path("/proc/self/task"))
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
         """From the number of multiprocessors, the highest clock, and the memory's bus."""
@@ -147,6 +146,4 @@ def device_of(
         "memory_gib": round(memory_bytes / (1 << 30)),
         "driver": driver,
     }
-    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-    slug = f"cuda-{words}-{sm_count}sm-{digest_of(['cuda', identity])[:8]}"
-    return Device(family="cuda", name=name, slug=slug, identity=identity, unit=uuid)
+    return make_device("cuda", name, f"{sm_count}sm", identity, uuid)

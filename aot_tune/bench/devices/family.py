@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role
+from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "policy_for", "runs_on"]
+__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "make_device", "policy_for", "runs_on"]
 
 
 class Monitor(Protocol):
@@ -93,6 +93,13 @@ def family(name: str) -> Family:
         except (ModuleNotFoundError, AttributeError):
             pass
     raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu', 'cuda' or 'hip'")
+
+
+def make_device(family: str, name: str, detail: str, identity: dict[str, str | int], unit: str = "") -> Device:
+    """A device whose folders are named after its family, its name, a detail, and the digest of its identity."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    slug = f"{family}-{words}-{detail}-{digest_of([family, identity])[:8]}"
+    return Device(family=family, name=name, slug=slug, identity=identity, unit=unit)
 
 
 def devices(name: str, threads: int) -> list[Device]:

@@ -8,17 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aot_tune.bench.devices.family import Monitor
 from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench_context import BenchContext
 from aot_tune.bench.host.findings import Findings, Odd
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.race import Race
-from aot_tune.bench.host.runner import Entry
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import CandidateLike, Check, Device, Measurement, Policy, Prepared
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.errors import WorkerError
@@ -83,11 +82,6 @@ class Bench:
         """What it shares with benches on devices of the same model."""
         return self.context.findings
 
-    @property
-    def monitor(self) -> Monitor:
-        """What watches its device."""
-        return self.context.monitor
-
     def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
         """A measurement of this device and policy that was made elsewhere."""
         return self.context.measurement(prepared, candidate, code, **fields)
@@ -137,75 +131,47 @@ class Bench:
     def screen(
         self,
         prepared: Prepared,
-        shared_object: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        code: str,
-        requires: Sequence[Expr] = (),
+        entrant: Entrant,
         best_ns: float | None = None,
         tune_checks: bool = True,
     ) -> Measurement:
         """Verify a candidate (on odd problems too, once per object, with `tune_checks`), then take a few times.
 
-        `requires` are the candidate's guards with its pinned dims; `best_ns` is the best time so far on the problem.
-        Whatever the candidate does is a status of the measurement.
+        `best_ns` is the best time so far on the problem. Whatever the candidate does is a status of the measurement.
 
         Raises:
             WorkerError: when no worker can be started.
         """
-        return self._measure(
-            prepared, shared_object, symbol, candidate, code, requires, best_ns, tune_checks, timed=True
-        )
+        return self._measure(prepared, entrant, best_ns, tune_checks, timed=True)
 
-    def verify(
-        self,
-        prepared: Prepared,
-        shared_object: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        code: str,
-        requires: Sequence[Expr] = (),
-        tune_checks: bool = True,
-    ) -> Measurement:
+    def verify(self, prepared: Prepared, entrant: Entrant, tune_checks: bool = True) -> Measurement:
         """As `screen`, without times: for variants that were replayed or linked."""
-        return self._measure(prepared, shared_object, symbol, candidate, code, requires, None, tune_checks, timed=False)
+        return self._measure(prepared, entrant, None, tune_checks, timed=False)
 
-    def race(self, prepared: Prepared, entries: Sequence[Entry], incumbent: Entry | None = None) -> list[Measurement]:
-        """Time entries, the incumbent and the operator's baselines in the same rounds.
+    def race(self, prepared: Prepared, entries: Sequence[Entrant]) -> list[Measurement]:
+        """Time entries and the operator's baselines in the same rounds.
 
-        Returns one measurement per entry, the incumbent included (first, unless it is among the entries), then one per
-        baseline that can run here. Those with status ok have `final` of one length, round by round, under one `race`.
+        Returns one measurement per entry, then one per baseline that can run here. Those with status ok have `final` of
+        one length, round by round, under one `race`.
 
         Raises:
             WorkerError: when no worker can be started.
         """
-        everyone = list(entries)
-        if incumbent is not None and all(e.candidate.id != incumbent.candidate.id for e in everyone):
-            everyone.insert(0, incumbent)
         operator = self.context.operators[prepared.operator]
         baselines = [
             b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
         ]
-        return Race(self.context, prepared, everyone, baselines).run()
+        return Race(self.context, prepared, entries, baselines).run()
 
     def _measure(
-        self,
-        prepared: Prepared,
-        path: Path,
-        symbol: str,
-        candidate: CandidateLike,
-        digest: str,
-        requires: Sequence[Expr],
-        best_ns: float | None,
-        tune_checks: bool,
-        *,
-        timed: bool,
+        self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
-        run = Run(self.context, prepared, candidate.id, digest, Phases())
+        digest = entrant.code
+        run = Run(self.context, prepared, entrant.candidate.id, digest, Phases())
         if (refusal := self._refusal(digest)) is not None:
             return run.ended(refusal.status, refusal.reason)
-        odd = self._odd(prepared, digest, requires) if tune_checks else None
-        load = messages.Load(handle=digest, path=str(path.resolve()), symbol=symbol)
+        odd = self._odd(prepared, digest, entrant.requires) if tune_checks else None
+        load = messages.Load(handle=digest, path=str(entrant.shared_object.resolve()), symbol=entrant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
             run.sure = run.spared or worker.hosted <= {digest}  # else what another one left running may have killed it
@@ -242,13 +208,13 @@ class Bench:
         best_ns: float | None,
         timed: bool,
     ) -> Measurement:
-        worker.hosted.add(run.digest)
+        worker.host(run.digest)
         if run.digest not in worker.loaded:
             with run.phases("load"):
                 reply = self._ask(run, worker, load, self.context.policy.deadlines.load)
             if isinstance(reply, messages.Failure):
                 return run.ended(reply.status, reply.reason)
-            worker.loaded[run.digest] = None
+            worker.keep(run.digest)
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
             self._unload(run, worker, 0 if self.context.family.on_host else _MOST_LOADED)
@@ -256,9 +222,7 @@ class Bench:
 
     def _unload(self, run: Run, worker: Worker, most: int) -> None:
         """Unload what was loaded longest ago, until no more than `most` are left."""
-        while len(worker.loaded) > most:
-            handle = next(iter(worker.loaded))
-            del worker.loaded[handle]
+        for handle in worker.let_go(most):
             self._ask(run, worker, messages.Unload(handle=handle), self.context.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:

@@ -91,7 +91,7 @@ class BenchContext:
                     folder=prepared.folder,
                 )
                 _expect_done(self.pool.request(worker, work, self.policy.deadlines.load))
-                worker.known.add(prepared.key)
+                worker.learn(prepared.key)
 
     def make_buffers(self, worker: Worker, prepared: Prepared) -> None:
         """Have a worker that knows a problem make its buffers.

@@ -195,9 +195,9 @@ class Pool:
         """Wait until a worker's threads sleep."""
         processes.wait_until_quiet([worker.pid], 0.5)
 
-    def sweep(self) -> int:
-        """Kill what dead workers left behind; returns how many processes there were."""
-        return processes.sweep(self.token, [w.pid for w in self.workers()])
+    def sweep(self) -> None:
+        """Kill what dead workers left behind."""
+        processes.sweep(self.token, [w.pid for w in self.workers()])
 
     def _clear(self, worker: Worker) -> None:
         shutil.rmtree(worker.folder, ignore_errors=True)

@@ -75,7 +75,7 @@ class Preparation:
                     fix=unit and "leave it out of CUDA_VISIBLE_DEVICES: what is measured by now is kept",
                 ) from death
             reply = messages.Failure(kind=death.status, reason=death.reason)
-        if not isinstance(reply, messages.Referred):
+        if not isinstance(reply, messages.Done):
             status, why = failure_of(reply)
             rest = ", or leave such calls out by `legal`"
             less = "; have it compute some rows at a time, or leave the problem out of the workload"
@@ -90,6 +90,4 @@ class Preparation:
             operator_folder=str(operator_folder),
             check=check,
             folder=str(files),
-            digests=reply.digests,
-            seconds=reply.seconds,
         )

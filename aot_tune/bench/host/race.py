@@ -14,10 +14,17 @@ import msgspec
 
 from aot_tune.bench.host.attempt import told_apart
 from aot_tune.bench.host.bench_context import BenchContext
-from aot_tune.bench.host.runner import Entry, Runner
+from aot_tune.bench.host.runner import Entrant, Runner
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, DeviceState, Measurement, Prepared, group_size
+from aot_tune.bench.protocol.measurement_records import (
+    BASELINE,
+    WORKER_FAULT,
+    DeviceState,
+    Measurement,
+    Prepared,
+    group_size,
+)
 from aot_tune.bench.times import steady_rounds
 from aot_tune.spec import Baseline
 
@@ -34,13 +41,13 @@ class Race:
     """One race on one problem."""
 
     def __init__(
-        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entry], baselines: Sequence[Baseline]
+        self, context: BenchContext, prepared: Prepared, entries: Sequence[Entrant], baselines: Sequence[Baseline]
     ) -> None:
         self._context, self._pool, self._policy = context, context.pool, context.policy
         self._prepared = prepared
         self._race = secrets.token_hex(8)
         self._entries = [Runner(e.candidate.id, e.code, f"race-{i}", e) for i, e in enumerate(entries)]
-        self._baselines = [Runner(f"baseline:{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
+        self._baselines = [Runner(f"{BASELINE}{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()
         self._recoveries = context.policy.on_gpu.waits
@@ -86,7 +93,7 @@ class Race:
     def _load(self, worker: Worker, runner: Runner) -> None:
         assert runner.entry is not None
         path = str(runner.entry.shared_object.resolve())
-        worker.hosted.add(runner.digest)
+        worker.host(runner.digest)
         request = messages.Load(handle=runner.handle, path=path, symbol=runner.entry.symbol)
         try:
             reply = self._pool.request(worker, request, self._policy.deadlines.load)
@@ -190,7 +197,7 @@ class Race:
         try:
             worker = runner.home = self._pool.frameworks()
             self._context.introduce(worker, self._prepared)
-            name = runner.name.partition(":")[2]
+            name = runner.name.removeprefix(BASELINE)
             request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
             reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
         except DiedError as death:
@@ -380,7 +387,6 @@ class Race:
             final=final or None,
             race=self._race if final else None,
             error=runner.error,
-            bitwise=runner.bitwise,
             overhead=runner.overhead,
             conditions=self._conditions(),
             clocks=tuple(round(c) for c in self._clocks) if final and self._probes else (),

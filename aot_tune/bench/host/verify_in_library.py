@@ -45,7 +45,7 @@ def verify_linked(
 
 def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
     context, limits = run.context, run.context.policy.deadlines
-    worker.hosted.add(run.digest)
+    worker.host(run.digest)
     context.introduce(worker, *problems)
     reply = context.pool.request(worker, load, limits.load)
     if isinstance(reply, messages.Failure):

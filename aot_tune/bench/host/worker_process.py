@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["DiedError", "Output", "Worker"]
+__all__ = ["DiedError", "Holdings", "Output", "Worker"]
 
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _HALF = 32 << 10
@@ -68,7 +68,38 @@ class Output:
         return " | ".join(self.text().strip().splitlines()[-3:])[-300:]
 
 
-class Worker:
+class Holdings:
+    """What a worker holds: keys of problems that are `known` to it, digests of objects that it has `hosted`.
+
+    Handles are `loaded` still, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        self.hosted: set[str] = set()
+        self.loaded: dict[str, None] = {}
+
+    def learn(self, key: str) -> None:
+        """It knows a problem from now on."""
+        self.known.add(key)
+
+    def host(self, digest: str) -> None:
+        """It is about to load an object, and what that leaves behind stays until the worker ends."""
+        self.hosted.add(digest)
+
+    def keep(self, handle: str) -> None:
+        """An object is loaded, and stays so."""
+        self.loaded[handle] = None
+
+    def let_go(self, most: int) -> Iterator[str]:
+        """Handles to unload, of which no more than `most` are left then."""
+        while len(self.loaded) > most:
+            handle = next(iter(self.loaded))
+            del self.loaded[handle]
+            yield handle
+
+
+class Worker(Holdings):
     """One worker process. States: NEW, STARTING, READY, BUSY, DEAD; `start` is idempotent.
 
     The thread that starts it must live as long as it: the kernel ties the worker's life to that thread.
@@ -86,14 +117,11 @@ class Worker:
         shared: Path | None = None,
         interpreter: tuple[str, ...] = (),
     ) -> None:
+        super().__init__()
         self.device, self.policy, self.role, self.threads = device, policy, role, threads
         self.state: State = "NEW"
         self.output = Output()
-        self.known: set[str] = set()
-        self.hosted: set[str] = set()  # digests of the objects that it has had loaded
-        self.loaded: dict[str, None] = {}  # handles that are loaded still, oldest first
         self.hello: messages.Hello | None = None
-        self.steps: list[tuple[float, str]] = []
         self.pid = 0
         self.folder, self._token, self._log, self._shared = folder, token, log, shared
         self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
@@ -292,11 +320,9 @@ class Worker:
             self.state = "DEAD"
             return
         limits = self.policy.deadlines
-        ladder = ((limits.graceful, 0, "quit"), (limits.terminate, int(signal.SIGTERM), "SIGTERM"))
-        for seconds, number, name in ladder:
+        for seconds, number in ((limits.graceful, 0), (limits.terminate, int(signal.SIGTERM))):
             if seconds <= 0:
                 continue
-            self._step(name)
             with contextlib.suppress(OSError, ClosedError):
                 if number:
                     os.killpg(self.pid, number)
@@ -304,12 +330,7 @@ class Worker:
                     write_frame(self._requests, messages.encode(messages.Quit()))
             if self._died_within(seconds):
                 break
-        else:
-            self._step("SIGKILL")
         self._finish()
-
-    def _step(self, name: str) -> None:
-        self.steps.append((time.monotonic(), name))
 
     def _died_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

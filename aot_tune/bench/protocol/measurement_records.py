@@ -6,14 +6,14 @@ import hashlib
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import msgspec
 
 from aot_tune.spec import Problem
 
 __all__ = [
-    "STATUSES",
+    "BASELINE",
     "WORKER_FAULT",
     "CandidateLike",
     "Check",
@@ -26,6 +26,7 @@ __all__ = [
     "Prepared",
     "Status",
     "digest_of",
+    "is_baseline",
 ]
 
 Status = Literal[
@@ -43,11 +44,13 @@ Status = Literal[
 """What a candidate came to. `no-result`: its process ended without an answer and without a signal; `failed`: a function
 returned an error or could not be loaded; `skipped`: not run, with the reason; `suspicious`: faster than is possible."""
 
-STATUSES: tuple[Status, ...] = get_args(Status)
-
 
 WORKER_FAULT = "in the worker: "
 """A reason that starts so tells of a fault of the bench, not of the candidate."""
+
+
+BASELINE = "baseline:"
+"""A measurement's candidate that begins so is the baseline of that name."""
 
 
 Role = Literal["candidate", "framework"]
@@ -65,6 +68,11 @@ def group_size(call_ns: float, sample_ns: float) -> int:
 def digest_of(value: object) -> str:
     """SHA-256, in hex, of a record's canonical JSON: independent of key order, process and machine."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def is_baseline(candidate: str) -> bool:
+    """Whether a measurement's candidate is a baseline."""
+    return candidate.startswith(BASELINE)
 
 
 class CandidateLike(Protocol):
@@ -269,18 +277,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem whose reference results lie in read-only files below `folder`; `key` names them.
-
-    `digests` are those of the inputs' bytes, by tensor name: equal in every worker.
-    """
+    """A problem whose reference results lie in read-only files below `folder`; `key` names them."""
 
     key: str
     operator: str
     operator_folder: str
     check: Check
     folder: str
-    digests: dict[str, str] = {}
-    seconds: float = 0.0
 
     @property
     def problem(self) -> Problem:

@@ -22,7 +22,6 @@ __all__ = [
     "Progress",
     "Quit",
     "Reference",
-    "Referred",
     "Reply",
     "Request",
     "Timed",
@@ -142,7 +141,6 @@ class Hello(_Message):
 
     pid: int
     abi: int
-    python: str
     device: dict[str, str | int]
     sandbox: dict[str, int]
     notes: tuple[str, ...] = ()
@@ -150,8 +148,6 @@ class Hello(_Message):
 
 class Pong(_Message):
     """The answer to Ping."""
-
-    resident_bytes: int
 
 
 class Progress(_Message):
@@ -175,13 +171,6 @@ class Empty(_Message):
     """A baseline cannot run here, and why."""
 
     reason: str
-
-
-class Referred(_Message):
-    """Reference results are on the disk; SHA-256 of each input's bytes."""
-
-    digests: dict[str, str]
-    seconds: float
 
 
 class Checked(_Message):
@@ -221,9 +210,9 @@ class Failure(_Message):
     last: bool = False
 
 
-Reply = Hello | Pong | Progress | Done | Empty | Referred | Checked | Timed | Failure
+Reply = Hello | Pong | Progress | Done | Empty | Checked | Timed | Failure
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

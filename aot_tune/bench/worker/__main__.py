@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,7 +45,6 @@ def main(arguments: list[str]) -> int:
     hello = messages.Hello(
         pid=os.getpid(),
         abi=messages.PROTOCOL,
-        python=sys.version.split()[0],
         device=dict(kind.seen(setup.device, setup.threads)),
         sandbox=features(),
         notes=notes,
@@ -65,7 +65,7 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def _serve(setup: Setup, session: WorkerSession) -> None:
+def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
     own = os.getpid()
 
     def emit(message: messages.Reply) -> None:
@@ -100,7 +100,7 @@ def _serve(setup: Setup, session: WorkerSession) -> None:
             return
 
 
-def _answer(session: WorkerSession, request: messages.Request, emit: Emit) -> messages.Reply:
+def _answer(session: WorkerSession[Any, Any], request: messages.Request, emit: Emit) -> messages.Reply:
     try:
         return session.handle(request, emit)
     except MemoryError as error:

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.generators import ROWWISE, largest_integer
 
-__all__ = ["attribute_indices", "call_of", "draw", "fill", "scalar_values", "storage_extent"]
+__all__ = ["Strided", "attribute_indices", "call_of", "draw", "fill", "layout", "scalar_values", "storage_extent"]
 
 _PERIOD = 1_000_003
 """Values are drawn once per so many elements (a prime, so that no row pitch hides a wrong index) and then repeated."""
@@ -151,14 +151,11 @@ def _summands(
 
 def _strided(operator: Operator, check: Check, tensor: Tensor, storage: NDArray[Any]) -> NDArray[Any]:
     """A tensor in its storage; an axis of stride 0 has one place, since its elements are one."""
-    shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
-    count, first = storage_extent(shape, strides)
-    if count != storage.size:
-        raise ValueError(f"{tensor.name!r} of shape {shape} spans {count} elements, not {storage.size}")
-    extents = tuple(n if s else min(n, 1) for n, s in zip(shape, strides, strict=True))
-    width = storage.itemsize
-    found: NDArray[Any] = np.ndarray(extents, storage.dtype, storage, first * width, tuple(s * width for s in strides))
-    return found
+    place = layout(operator, check, tensor)
+    if place.extent() != storage.size:
+        raise ValueError(f"{tensor.name!r} of shape {place.shape} spans {place.extent()} elements, not {storage.size}")
+    extents = tuple(n if s else min(n, 1) for n, s in zip(*place, strict=True))
+    return Strided(extents, place.strides).array(storage.dtype, storage)
 
 
 def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -198,6 +195,37 @@ def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[in
     low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     return high - low + 1, -low
+
+
+class Strided(NamedTuple):
+    """A tensor in flat storage: shape, and strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def extent(self) -> int:
+        """Elements of the storage."""
+        return storage_extent(self.shape, self.strides)[0]
+
+    def first(self) -> int:
+        """Index of the first element in the storage."""
+        return storage_extent(self.shape, self.strides)[1]
+
+    def backward(self) -> list[int]:
+        """Axes whose stride is negative, which torch's tensors cannot have."""
+        return [a for a, (n, s) in enumerate(zip(self.shape, self.strides, strict=True)) if s < 0 and n > 1]
+
+    def array(self, dtype: Any, storage: Any) -> NDArray[Any]:
+        """The tensor in a storage that numpy can read."""
+        width = np.dtype(dtype).itemsize
+        strides = tuple(s * width for s in self.strides)
+        found: NDArray[Any] = np.ndarray(self.shape, dtype, storage, self.first() * width, strides)
+        return found
+
+
+def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
+    """Shape and strides of a tensor on a problem."""
+    return Strided(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
 
 
 def scalar_values(operator: Operator, check: Check) -> dict[str, float | int]:

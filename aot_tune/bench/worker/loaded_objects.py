@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from aot_tune.spec import Operator
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
+__all__ = ["HOST", "Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
 
-_CPU = (1, 0)  # kDLCPU
+HOST = (1, 0)
+"""DLPack's type and number of the host: kDLCPU."""
 _RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")
 _RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
 _SCALARS: dict[str, Any] = {
@@ -96,7 +97,7 @@ class Arguments:
         strides: Mapping[str, Sequence[int]],
         scalars: Mapping[str, float | int],
         attributes: Mapping[str, int],
-        device: tuple[int, int] = _CPU,
+        device: tuple[int, int] = HOST,
     ) -> None:
         self._keep: list[object] = []
         found: list[Any] = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,27 +24,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.inputs import call_of, fill, storage_extent
-from aot_tune.spec import Operator, Tensor
+from aot_tune.bench.worker.inputs import call_of, fill, layout
+from aot_tune.spec import Call, Operator, Tensor
 from aot_tune.spec.generators import largest_integer
 
 __all__ = [
     "EXACT",
+    "SAMPLE",
+    "SEQUENTIAL",
     "Bounds",
     "SequentialSums",
     "Truth",
-    "by_output",
     "logical_inputs",
     "new_partial",
+    "outputs_of",
     "publish",
     "read_truth",
     "refuse_inexact",
     "write_truth",
 ]
 
-_SAMPLE = 4096
+SAMPLE = 4096
+"""Errors that are a fair sample."""
+SEQUENTIAL = 512
+"""Elements of a product whose sums are made one term after the other."""
 _DRAWS = 24
-_SEQUENTIAL = 512
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +101,7 @@ class SequentialSums:
         if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
             return product
         rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
-        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+        columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
         right = np.ascontiguousarray(b.T[columns])
         for row in rows:
             product[row, columns] = np.add.accumulate(right * a[row], axis=1)[:, -1]
@@ -117,12 +121,9 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
     flats: dict[str, NDArray[Any]] = {}
     for tensor in operator.inputs:
         if operator.is_present(check.problem, tensor):
-            shape, strides = operator.shape(check.problem, tensor), operator.strides(check.problem, tensor)
-            count, first = storage_extent(shape, strides)
-            flat = np.empty(count, dtype=tensor.dtype.numpy)
-            flats[tensor.name] = flat
-            width = flat.itemsize
-            arrays[tensor.name] = np.ndarray(shape, flat.dtype, flat, first * width, tuple(s * width for s in strides))
+            place = layout(operator, check, tensor)
+            flat = flats[tensor.name] = np.empty(place.extent(), dtype=tensor.dtype.numpy)
+            arrays[tensor.name] = place.array(flat.dtype, flat)
     fill(operator, check, flats, seed)
     return arrays
 
@@ -151,16 +152,16 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     inputs = logical_inputs(operator, check, seed)
     present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
     with np.errstate(all="ignore"):
-        exact = _run(operator, check, inputs, present, np, wide=True)
-        near = [] if check.integers else _near(operator, check, inputs, present)
+        exact = _run(operator, check, inputs, np, wide=True)
+        near = [] if check.integers else _near(operator, check, inputs)
         errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
         truths = {t.name: [exact[t.name]] for t in present}
         if check.integers:
             _check_sums(operator, check, inputs, exact)
         for extra in range(1, _extra_draws(exact, check)):
             drawn = logical_inputs(operator, check, seed + extra)
-            more = _run(operator, check, drawn, present, np, wide=True)
-            again = _near(operator, check, drawn, present)
+            more = _run(operator, check, drawn, np, wide=True)
+            again = _near(operator, check, drawn)
             for tensor in present:
                 truths[tensor.name].append(more[tensor.name])
                 found = _errors(more[tensor.name], [a[tensor.name] for a in again])
@@ -215,44 +216,51 @@ def _values(folder: Path, truth: Truth) -> NDArray[Any]:
     return np.memmap(folder / truth.file, dtype=truth.dtype, mode="r", shape=truth.shape)
 
 
-def _near(
-    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor]
-) -> list[dict[str, NDArray[Any]]]:
+def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
     """Results in the tensors' own dtypes: one, or two when the order of sums matters."""
     sequential = SequentialSums()
-    found = [_run(operator, check, inputs, outputs, sequential, wide=False)]
+    found = [_run(operator, check, inputs, sequential, wide=False)]
     if sequential.used:
-        found.append(_run(operator, check, inputs, outputs, np, wide=False))
+        found.append(_run(operator, check, inputs, np, wide=False))
     return found
 
 
-def by_output(found: object) -> Mapping[str, Any]:
-    """What a reference returned, which has to name its outputs."""
-    if not isinstance(found, Mapping):
-        raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
-    return found
+def outputs_of(
+    operator: Operator, check: Check, arrays: Mapping[str, Any], api: Callable[[Call], Any]
+) -> list[tuple[Tensor, Any]]:
+    """The outputs that are present, with what the reference returns for them; `api` gives the array API for a call.
 
-
-def _run(
-    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], outputs: list[Tensor], xp: Any, *, wide: bool
-) -> dict[str, NDArray[Any]]:
-    """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
-    arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
+    Raises:
+        TypeError: when it does not name them; KeyError when it leaves one out; ValueError for one of a wrong shape.
+    """
     call = call_of(operator, check, arrays)
     for scalar in operator.scalars:
         if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    found = by_output(operator.reference(xp, call))
-    results: dict[str, NDArray[Any]] = {}
-    for tensor in outputs:
+    found = operator.reference(api(call), call)
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the reference returns {type(found).__name__}, wanted a dict of output name to array")
+    results = []
+    for tensor in operator.outputs:
+        if not operator.is_present(check.problem, tensor):
+            continue
         if tensor.name not in found:
             raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
-        value = np.asarray(found[tensor.name])
-        if value.shape != operator.shape(check.problem, tensor):
-            wanted = operator.shape(check.problem, tensor)
-            raise ValueError(f"the reference returns {tensor.name!r} of shape {value.shape}, declared is {wanted}")
-        if not wide:
-            value = value.astype(tensor.dtype.numpy)
+        shape, wanted = tuple(np.shape(found[tensor.name])), operator.shape(check.problem, tensor)
+        if shape != wanted:
+            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+        results.append((tensor, found[tensor.name]))
+    return results
+
+
+def _run(
+    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], xp: Any, *, wide: bool
+) -> dict[str, NDArray[Any]]:
+    """Run the reference; its results as `Truth` has them, unless wide rounded to the outputs' dtypes before."""
+    arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
+    results: dict[str, NDArray[Any]] = {}
+    for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
+        value = np.asarray(found) if wide else np.asarray(found).astype(tensor.dtype.numpy)
         whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
         results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
     return results
@@ -261,16 +269,15 @@ def _run(
 def _check_sums(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
 ) -> None:
-    outputs = [t for t in operator.outputs if t.name in exact]
-    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, outputs, np, wide=True)
-    for tensor in outputs:
+    sums = _run(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
+    for tensor in (t for t in operator.outputs if t.name in exact):
         value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
         refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
 
 
 def _extra_draws(exact: Mapping[str, NDArray[Any]], check: Check) -> int:
-    least = min((v.size for v in exact.values()), default=_SAMPLE)
-    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    least = min((v.size for v in exact.values()), default=SAMPLE)
+    return 1 if check.special or check.integers or least == 0 else min(_DRAWS, -(-SAMPLE // least))
 
 
 def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aot_tune.support.kernel_features import landlock_abi
+from aot_tune.support.processes import data_bytes
 
 __all__ = [
     "limit",
@@ -80,14 +81,10 @@ def memory_limit(allowance: int | None) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = hard
     if allowance is not None:
-        soft = _data_bytes() + allowance
+        soft = data_bytes() + allowance
         if hard != resource.RLIM_INFINITY:
             soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def _lower(what: int, value: int) -> None:

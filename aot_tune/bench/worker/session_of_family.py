@@ -1,30 +1,265 @@
-"""What a family's session is: the worker's side, which carries out requests one at a time."""
+"""The worker's side, whatever its family: keeps problems and loaded candidates, carries out one request at a time."""
 
 from __future__ import annotations
 
+import gc
 import importlib
-from collections.abc import Callable
-from typing import Protocol, cast
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
-from aot_tune.bench.protocol.messages import Reply, Request
+from aot_tune.bench.worker import sandbox
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
+from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError
+from aot_tune.bench.worker.verdicts import Verdict, WorkspaceError
+from aot_tune.spec import Operator
+from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.processes import resident_bytes
 
-__all__ = ["Emit", "WorkerSession", "session_of"]
+__all__ = ["Emit", "WorkerSession", "progress", "session_of"]
 
-Emit = Callable[[Reply], None]
+Emit = Callable[[messages.Reply], None]
 
 
-class WorkerSession(Protocol):
-    """The worker's side of a family: carries out requests, one at a time."""
+class _Held(Protocol):
+    """One problem in one worker; `bytes` is what its buffers take."""
 
-    def handle(self, request: Request, emit: Emit) -> Reply:
+    @property
+    def bytes(self) -> int: ...
+
+    def rotation(self) -> Sequence[object]: ...
+
+    def close(self) -> None: ...
+
+
+class _Closing(Protocol):
+    def close(self) -> None: ...
+
+
+State = TypeVar("State", bound=_Held)
+Ready = TypeVar("Ready", bound=_Closing)
+
+
+class WorkerSession(ABC, Generic[State, Ready]):
+    """The worker's side of a family; what a family does in its own way is abstract here.
+
+    Args:
+        policy: how to measure.
+        role: what the worker runs.
+        memory: the host's bytes that what a candidate does may take beyond what is held then.
+        most: bytes of the buffers that are kept while they are not in use.
+    """
+
+    def __init__(self, policy: Policy, role: Role, memory: int, most: int) -> None:
+        self._policy, self._role, self._memory, self._most = policy, role, memory, most
+        self._operators: dict[str, Operator] = {}
+        self._named: dict[str, messages.Work] = {}
+        self._states: OrderedDict[str, State] = OrderedDict()
+        self._loaded: dict[str, Loaded] = {}
+        self._ready: dict[tuple[str, str], Ready] = {}
+        self._baselines: dict[str, PreparedBaseline] = {}
+        self._accepted: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
+            messages.Ping: lambda _request, _emit: messages.Pong(),
+            messages.Work: self._work,
+            messages.Prepare: self._prepare,
+            messages.Reference: self._reference,
+            messages.Load: self._load,
+            messages.Unload: self._unload,
+            messages.Verify: self._verify,
+            messages.Bench: self._bench,
+            messages.Baseline: self._baseline,
+            messages.Turn: self._turn,
+        }
+        _quiet_collector()
+
+    def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
         """Answer a request; `emit` sends Progress in between."""
+        return self._actions[type(request)](request, emit)
 
     def clean(self) -> None:
-        """Put things in order after a request that failed."""
+        """Put things in order after a request that failed: lift the memory limit."""
+        sandbox.memory_limit(None)
+
+    @abstractmethod
+    def _make_state(self, operator: Operator, work: messages.Work) -> State:
+        """A problem without any buffers yet."""
+
+    @abstractmethod
+    def _fill(self, state: State) -> None:
+        """Make the buffers that a problem is verified with."""
+
+    @abstractmethod
+    def _write_reference(self, operator: Operator, request: messages.Reference) -> None:
+        """Compute what results are compared with."""
+
+    @abstractmethod
+    def _judge(self, loaded: Loaded, state: State, request: messages.Verify, emit: Emit) -> Verdict:
+        """Run a candidate on a problem and compare."""
+
+    @abstractmethod
+    def _make_ready(self, loaded: Loaded, state: State) -> Ready:
+        """A candidate on a problem, ready for timed calls."""
+
+    @abstractmethod
+    def _screen(self, request: messages.Bench) -> messages.Timed:
+        """A verified candidate's screen."""
+
+    @abstractmethod
+    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
+        """A baseline on a problem, or an `UnusableError`."""
+
+    @abstractmethod
+    def _sample(self, request: messages.Turn) -> messages.Timed:
+        """A candidate's sample in a race."""
+
+    def _operator(self, folder: str) -> Operator:
+        if folder not in self._operators:
+            self._operators[folder] = load_operator(Path(folder))
+        return self._operators[folder]
+
+    def _state(self, key: str) -> State:
+        """A named problem, which is the last one that was used from now on."""
+        if key not in self._states:
+            work = self._named[key]
+            self._states[key] = self._make_state(self._operator(work.operator_folder), work)
+        self._states.move_to_end(key)
+        return self._states[key]
+
+    def _ready_for(self, handle: str, key: str) -> Ready:
+        if (handle, key) not in self._ready:
+            self._ready[handle, key] = self._make_ready(self._loaded[handle], self._state(key))
+        return self._ready[handle, key]
+
+    @contextmanager
+    def _confined(self) -> Iterator[None]:
+        """What runs inside may take only so much of the host's memory beyond what is held now."""
+        sandbox.memory_limit(self._memory)
+        try:
+            yield
+        finally:
+            sandbox.memory_limit(None)
+
+    def _work(self, request: messages.Work, _emit: Emit) -> messages.Reply:
+        self._named[request.key] = request
+        return messages.Done()
+
+    def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
+        self._warm([request.key])
+        self._state(request.key).rotation()
+        return messages.Done()
+
+    def _warm(self, keys: Sequence[str]) -> None:
+        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
+        for key in keys:
+            self._fill(self._state(key))
+        held = sum(s.bytes for s in self._states.values())
+        used = {*keys, *(k for _, k in self._ready)}
+        for key, state in list(self._states.items()):
+            if held <= self._most:
+                break
+            if key not in used:
+                held -= state.bytes
+                state.close()
+
+    def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
+        self._write_reference(self._operator(request.operator_folder), request)
+        return messages.Done()
+
+    def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
+        try:
+            with self._confined():
+                self._loaded[request.handle] = self._open(request)
+        except (LoadError, LaunchError) as error:
+            return messages.Failure(kind="LoadError", reason=error.what)
+        return messages.Done()
+
+    def _open(self, request: messages.Load) -> Loaded:
+        return load(Path(request.path), request.symbol, request.variant)
+
+    def _unload(self, request: messages.Unload, _emit: Emit) -> messages.Reply:
+        for pair in [p for p in self._ready if p[0] == request.handle]:
+            self._ready.pop(pair).close()
+        for pair in [p for p in self._accepted if p[0] == request.handle]:
+            del self._accepted[pair]
+        for kept in (self._loaded, self._baselines):
+            if request.handle in kept:
+                kept.pop(request.handle).close()
+        return messages.Done()
+
+    def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
+        loaded = self._loaded[request.handle]
+        self._warm(request.keys)
+        worst, bitwise, verdict = 0.0, None, Verdict()
+        for key in request.keys:
+            try:
+                with self._confined():
+                    verdict = self._judge(loaded, self._state(key), request, emit)
+            except WorkspaceError as error:
+                return messages.Checked(status="skipped", reason=str(error))
+            if len(request.keys) == 1:
+                self._accept(request.handle, key, verdict)
+            worst = max(worst, verdict.error)
+            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
+            if verdict.status != "ok":
+                break
+        return messages.Checked(
+            status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=verdict.runs
+        )
+
+    def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
+        """Keep outputs that were right, to compare with after timed calls."""
+        self._accepted[handle, key] = verdict.bits
+
+    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
+        emit(progress("timed calls"))
+        return _timed(lambda: self._screen(request))
+
+    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
+        try:
+            prepared = self._baselines[request.handle] = self._prepare_baseline(request)
+        except UnusableError as error:
+            return messages.Empty(reason=str(error))
+        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
+
+    def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
+        if request.handle in self._baselines:
+            return self._time_baseline(self._baselines[request.handle], request)
+        emit(progress("timed calls of a race"))
+        return _timed(lambda: self._sample(request))
+
+    def _time_baseline(self, baseline: PreparedBaseline, request: messages.Turn) -> messages.Timed:
+        return messages.Timed(samples=(baseline.sample(request.calls, request.warm),))
 
 
-def session_of(policy: Policy, role: Role, device: Device) -> WorkerSession:
+def progress(place: str) -> messages.Progress:
+    """Where this worker is now."""
+    return messages.Progress(place=place, resident_bytes=resident_bytes())
+
+
+def _timed(take: Callable[[], messages.Timed]) -> messages.Timed:
+    """Times, or why there are none."""
+    try:
+        return take()
+    except LaunchError as error:
+        return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+    except WorkspaceError as error:
+        return messages.Timed(samples=(), status="skipped", reason=str(error))
+
+
+def _quiet_collector() -> None:
+    """Keep Python's garbage collector out of timed loops."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def session_of(policy: Policy, role: Role, device: Device) -> WorkerSession[Any, Any]:
     """The session for a device: `make_session` of the module that this package has for its family."""
     module = importlib.import_module(f"aot_tune.bench.worker.{device.family}.worker_session")
-    return cast(WorkerSession, module.make_session(policy, role, device))
+    return cast(WorkerSession[Any, Any], module.make_session(policy, role, device))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from aot_tune.support.errors import ToolchainError
+from aot_tune.support.processes import resident_bytes, stat_of
 from aot_tune.support.run_program import adopt, disown, group_seconds
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.client import ADDRESS_SPACE, child_environment
@@ -148,17 +149,15 @@ class _CompilerProcess:
     def _busy(self) -> float:
         """CPU seconds of the process so far, with those of programs that it waited for."""
         try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            return stat_of(self._process.pid).busy
         except OSError:
             return 0.0
-        return sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
     def _resident(self) -> int:
         try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+            return resident_bytes(self._process.pid)
         except OSError:
             return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def peak(self) -> int:
         """The most memory that it held, in bytes."""

@@ -117,7 +117,7 @@ class Crew:
                 future.result()
         except BaseException:
             for member in self.members:
-                member.ended = True
+                member.end()
             end_all(waiting, self.interrupt)
             raise
 
@@ -148,7 +148,7 @@ class Crew:
                 self.benches[0].__exit__(kind, error, trace)
                 return
             for member in self.members if error is not None else ():
-                member.ended = True
+                member.end()
             both = zip(self.benches, self._threads, strict=True)
             ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
             if error is not None:  # a second Ctrl-C may have left a thread busy

@@ -15,7 +15,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from aot_tune.bench.host.bench import Bench
-from aot_tune.bench.host.runner import Entry as Entrant
+from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measuring.bench_files import Shared
@@ -162,7 +162,7 @@ class LazyBench:
         return self.shared.link(entry.candidate.backend, entry.object)
 
     def entrant(self, entry: Entry) -> Entrant:
-        """The candidate as races take it.
+        """The candidate as the bench takes it.
 
         Raises:
             ToolchainError: as for `shared_object`.
@@ -172,4 +172,5 @@ class LazyBench:
             shared_object=self.shared_object(entry),
             symbol=entry.rendered.symbol,
             code=entry.code,
+            requires=entry.requires,
         )

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from aot_tune.bench.devices.family import runs_on
-from aot_tune.bench.protocol.measurement_records import Measurement, Prepared
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.database import OperatorStore, as_recorded, operator_digest
-from aot_tune.pipeline.evidence import Entry, Evidence, is_baseline
+from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
 from aot_tune.pipeline.pending import task_of
@@ -115,6 +115,10 @@ class Measurer:
         self.ended = False
         self.spent: defaultdict[str, float] = defaultdict(float)
 
+    def end(self) -> None:
+        """Begin nothing any more."""
+        self.ended = True
+
     def start(self) -> None:
         """Start the workers, without waiting for them; those that cannot be started now are at first use."""
         self._lazy.start()
@@ -183,10 +187,10 @@ class Measurer:
         Raises:
             AotTuneError: when it cannot be linked, or no worker can be started.
         """
-        path, bench = self._lazy.shared_object(entry), self._lazy.get()
+        entrant, bench = self._lazy.entrant(entry), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(loaded.folder, loaded.operator, problem)
-            return bench.screen(prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires)
+            return bench.screen(prepared, entrant)
 
     def recall(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entry: Entry) -> bool:
         """Take over what the store knows of a candidate on a problem; whether it knew anything."""
@@ -292,12 +296,10 @@ class Measurer:
         bench = self._lazy.get()
         prepared = one.prepared()
         try:
-            path = self._lazy.shared_object(entry)
+            entrant = self._lazy.entrant(entry)
         except ToolchainError as error:
             return bench.measurement(prepared, entry.candidate.id, entry.code, status="failed", reason=error.what)
-        measurement = bench.screen(
-            prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires, best
-        )
+        measurement = bench.screen(prepared, entrant, best)
         self.measured += 1
         if measurement.lasting:
             one.store.put(measurement)
@@ -306,7 +308,7 @@ class Measurer:
     def _known_race(
         self, one: _OneProblem, entries: Sequence[Entry], *, peek: bool = False
     ) -> list[Measurement] | None:
-        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"baseline:{n}", "") for n in one.baselines()]
+        subjects = [(e.candidate.id, e.code) for e in entries] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
         return one.store.find_race(subjects, one.problem, peek=peek)
 
     def _race(self, one: _OneProblem, entries: list[Entry]) -> list[Measurement]:

@@ -180,8 +180,7 @@ def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: E
     found = store.find(entry.candidate.id, entry.code, problem)
     if found is None:
         prepared = bench.get().prepare(loaded.folder, operator, problem)
-        path = bench.shared_object(entry)
-        found = bench.get().verify(prepared, path, entry.rendered.symbol, entry.candidate, entry.code, entry.requires)
+        found = bench.get().verify(prepared, bench.entrant(entry))
         if found.lasting:
             store.put(msgspec.structs.replace(found, policy=policy))
     if found.status != "ok":

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
@@ -37,7 +37,7 @@ class Known:
         self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
         self._baselines: dict[str, list[Measurement]] = {}
         for m in measurements:
-            if m.candidate.startswith("baseline:"):
+            if is_baseline(m.candidate):
                 self._baselines.setdefault(problem_key(m.problem), []).append(m)
 
     def find(self, candidate: str, problem: Problem) -> Measurement | None:
@@ -169,7 +169,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     workload = {problem_key(p) for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
-        subject = measurement.candidate.startswith("baseline:") or (
+        subject = is_baseline(measurement.candidate) or (
             entry is not None and evidence.meant_for(entry, measurement.problem)
         )
         if subject and problem_key(measurement.problem) in workload:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.database import (
     OperatorDatabase,
     make_database,
@@ -18,7 +18,7 @@ from aot_tune.database import (
     update,
     without,
 )
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.records.export_records import NOTES
 from aot_tune.pipeline.records.lookup import render_again
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions

@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, is_baseline, serves, tie_band
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
@@ -76,9 +76,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         regret=one.selection.regret.get(problem_id, 0.0),
         tie=runner_up <= ns * (1 + tie_band(measured[best])),
         baselines={
-            c.removeprefix("baseline:"): m.ns
-            for c, m in sorted(measured.items())
-            if is_baseline(c) and m.ns is not None
+            c.removeprefix(BASELINE): m.ns for c, m in sorted(measured.items()) if is_baseline(c) and m.ns is not None
         },
         flops=evidence.operator.flops.evaluate(facts),
         bytes=evidence.operator.compulsory_bytes(problem),

@@ -1,46 +1,31 @@
-"""Baselines and inputs as frameworks see them; runs in the frameworks' worker, never beside candidates."""
+"""Baselines as frameworks see them; runs in the frameworks' worker, never beside candidates."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import time
-from typing import Any
 
-import numpy as np
-
-from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cpu.state import ProblemState
-from aot_tune.bench.worker.cpu.timing import Repeater
+from aot_tune.bench.worker.cpu.timing import Repeater, warm_sample
 from aot_tune.bench.worker.cpu.verify import compare
-from aot_tune.bench.worker.inputs import call_of, draw, storage_extent
-from aot_tune.spec import Operator
+from aot_tune.bench.worker.inputs import call_of
+from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
 
-__all__ = ["PreparedBaseline", "input_digests", "prepare_baseline"]
+__all__ = ["prepare_baseline"]
 
 
-class PreparedBaseline:
-    """A baseline on a problem: one function per copy of the cold tensors.
+def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
+    """Import what a baseline requires, hand it the problem's arrays, and run it once.
 
-    `error` is the largest of its outputs' errors in tolerances; `note` says when that is more than 1, as it is for a
-    baseline that computes less than the operator (a product without its epilogue).
+    Raises:
+        UnusableError: when it cannot run.
     """
-
-    def __init__(self, repeater: Repeater, error: float, note: str) -> None:
-        self.repeater, self.error, self.note = repeater, error, note
-
-
-def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline | str:
-    """Import what a baseline requires, hand it the problem's arrays, and run it once; or say why it cannot run."""
     operator = state.operator
-    baseline = next((b for b in operator.baselines if b.name == name), None)
-    if baseline is None:
-        return f"operator {operator.name!r} has no baseline {name!r}"
+    baseline, module = baseline_of(operator, name)
     try:
-        module = importlib.import_module(baseline.requires)
         convert = importlib.import_module(baseline.requires.partition(".")[0]).from_dlpack
-    except (ImportError, AttributeError) as missing:
-        return f"{baseline.requires} cannot be used here: {missing}"
+    except AttributeError as missing:
+        raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
     functions = []
     for calls in state.rotation():
         call = call_of(operator, state.check, calls.views, convert)
@@ -53,16 +38,5 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline | str:
         truth, values = state.truth[tensor.name]
         fault, error = compare(tensor, first.views[tensor.name], values, truth.bounds)
         worst, note = max(worst, error), note or fault
-    return PreparedBaseline(Repeater(functions, time.perf_counter_ns), worst, note)
-
-
-def input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
-    """SHA-256 of the values that are drawn for each input, before they are repeated."""
-    operator = operator.concrete(check.problem.dtypes)
-    digests = {}
-    for tensor in operator.inputs:
-        if operator.is_present(check.problem, tensor):
-            count, _ = storage_extent(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
-            values: Any = draw(operator, check, tensor, count, seed)
-            digests[tensor.name] = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-    return digests
+    repeater = Repeater(functions, time.perf_counter_ns)
+    return PreparedBaseline(lambda calls, warm: warm_sample(repeater.sample, calls, warm), worst, note)

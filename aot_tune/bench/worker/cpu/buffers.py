@@ -14,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CANARY", "PLACEMENTS", "Placement", "Region"]
+from aot_tune.bench.worker.inputs import Strided
+from aot_tune.bench.worker.verdicts import CANARY
+
+__all__ = ["PLACEMENTS", "Placement", "Region"]
 
 Placement = Literal["inside", "end", "start"]
 PLACEMENTS: tuple[Placement, ...] = ("inside", "end", "start")
-CANARY = 0xA5
 _PAGE = mmap.PAGESIZE
 _HUGE = 4 << 20
 _MADV_HUGEPAGE = 14
@@ -109,11 +111,9 @@ class Region:
         found: NDArray[Any] = self.bytes()[: self.size // width * width].view(dtype)
         return found
 
-    def view(self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> NDArray[Any]:
-        """A tensor in the storage; `strides` in elements, `first` is the index of its first element."""
-        width = np.dtype(dtype).itemsize
-        found: NDArray[Any] = np.ndarray(shape, dtype, self._memory, first * width, tuple(s * width for s in strides))
-        return found
+    def view(self, dtype: Any, place: Strided) -> NDArray[Any]:
+        """A tensor in the storage."""
+        return place.array(dtype, self._memory)
 
     def poison(self) -> None:
         """Fill the storage with 0xFF: NaN in every floating type."""

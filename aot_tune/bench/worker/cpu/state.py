@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
-from aot_tune.bench.worker.inputs import attribute_indices, fill, scalar_values, storage_extent
+from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import Truth, read_truth
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
@@ -45,22 +45,22 @@ class CallSet:
             if not operator.is_present(check.problem, tensor):
                 continue
             name, width = tensor.name, tensor.dtype.itemsize
-            shapes[name] = operator.shape(check.problem, tensor)
-            strides[name] = operator.strides(check.problem, tensor)
-            count, first = storage_extent(shapes[name], strides[name])
+            place = layout(operator, check, tensor)
+            shapes[name], strides[name] = place
+            first = place.first() * width
             if share and name in share:
                 region = share[name]
             else:
                 alignment = check.problem.alignment.get(name, DEFAULT_ALIGNMENT)
-                region = Region(count * width, first * width, alignment, placement, number * _STAGGER)
+                region = Region(place.extent() * width, first, alignment, placement, number * _STAGGER)
                 self.owned.append(region)
                 if tensor.output:
                     region.poison()
                 else:
                     region.copy_from(pristine[name])
             self.regions[name] = region
-            self.views[name] = region.view(tensor.dtype.numpy, shapes[name], strides[name], first)
-            addresses[name] = region.address + first * width
+            self.views[name] = region.view(tensor.dtype.numpy, place)
+            addresses[name] = region.address + first
         self.arguments = Arguments(
             operator, addresses, shapes, strides, scalar_values(operator, check), attribute_indices(operator, check)
         )
@@ -132,8 +132,7 @@ class ProblemState:
             problem, flats = self.check.problem, {}
             for tensor in self.operator.inputs:
                 if self.operator.is_present(problem, tensor):
-                    shape, strides = self.operator.shape(problem, tensor), self.operator.strides(problem, tensor)
-                    region = Region(storage_extent(shape, strides)[0] * tensor.dtype.itemsize)
+                    region = Region(layout(self.operator, self.check, tensor).extent() * tensor.dtype.itemsize)
                     self._pristine[tensor.name] = region
                     flats[tensor.name] = region.flat(tensor.dtype.numpy)
             fill(self.operator, self.check, flats, self.policy.seed)
@@ -161,6 +160,7 @@ class ProblemState:
         for made in (*self._rotation, *self._sets.values()):
             made.restore()
 
+    @property
     def bytes(self) -> int:
         """Bytes of all buffers."""
         sets = {id(s): s for s in (*self._sets.values(), *self._rotation)}

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from aot_tune.bench.protocol.measurement_records import MOST_CALLS, Policy, group_size
+from aot_tune.bench.worker.loaded_objects import LaunchError
 
 __all__ = [
     "Repeater",
-    "ReturnedError",
     "Sampler",
     "beside_empty",
     "measure_empty",
     "preemptions",
-    "quiet_collector",
-    "resident_bytes",
     "screen",
     "undisturbed",
+    "warm_sample",
 ]
 
 Clock = Callable[[], int]
@@ -34,7 +31,7 @@ class Sampler:
     """Calls a function with one tuple of arguments after the other and times groups of calls.
 
     Raises:
-        ReturnedError: out of `sample`, when a call does not return 0.
+        LaunchError: out of `sample`, when a call does not return 0.
     """
 
     def __init__(self, function: Callable[..., Any], rotation: Sequence[tuple[Any, ...]], clock: Clock) -> None:
@@ -52,7 +49,7 @@ class Sampler:
         end = self._clock()
         for code in codes:
             if code:
-                raise ReturnedError(code)
+                raise LaunchError(str(code))
         return (end - begin) / calls
 
 
@@ -72,27 +69,13 @@ class Repeater:
         return (self._clock() - begin) / calls
 
 
-class ReturnedError(Exception):
-    """A timed call returned an error."""
-
-
-def screen(
-    sample: Callable[[int], float],
-    policy: Policy,
-    best_ns: float | None,
-    have: Sequence[float] = (),
-    overhead: float = 0.0,
-) -> list[float]:
+def screen(sample: Callable[[int], float], policy: Policy, best_ns: float | None, overhead: float = 0.0) -> list[float]:
     """Samples of a screen: one to warm up (a single call of long ones), two that count, more unless both are slow.
 
-    `have` are samples that exist already (calls so long that they were timed while they were verified). What an empty
-    call costs is in samples, but not in `best_ns`.
+    What an empty call costs is in samples, but not in `best_ns`.
     """
-    samples, calls = list(have[:2]), 1
-    if len(samples) < 2:
-        calls, warm = _warm_up(sample, policy)
-        samples += warm[: 2 - len(samples)]
-        samples += [sample(calls) for _ in range(2 - len(samples))]
+    calls, samples = _warm_up(sample, policy)
+    samples += [sample(calls) for _ in range(2 - len(samples))]
     if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
         return samples
     spent = sum(samples) * calls
@@ -139,14 +122,12 @@ def undisturbed(sample: Callable[[int], float], calls: int, count: Callable[[], 
     return sample(calls)
 
 
-def measure_empty(
-    function: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock = time.perf_counter_ns
-) -> float:
+def measure_empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
     """ns of calling a function that does nothing with such arguments: the least of some samples.
 
     What disturbs an empty call makes it slower, and what is too much would be taken off every time of a candidate.
     """
-    sampler = Sampler(function, [arguments], clock)
+    sampler = Sampler(function, [arguments], time.perf_counter_ns)
     return min(sampler.sample(32) for _ in range(8))
 
 
@@ -166,13 +147,8 @@ def beside_empty(take: Callable[[float], list[float]], empty: Callable[[], float
     return samples, overhead
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def quiet_collector() -> None:
-    """Keep Python's garbage collector out of timed loops."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
+    """A sample of a race, see `undisturbed`, after so many calls that are not timed."""
+    if warm:
+        sample(warm)
+    return undisturbed(sample, calls)

@@ -7,59 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aot_tune.bench.protocol.measurement_records import Policy, Status
+from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.worker import comparison
 from aot_tune.bench.worker import floating_point as arithmetic
 from aot_tune.bench.worker.cpu.buffers import Placement, Region
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.reference_results import Bounds
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace
 from aot_tune.spec import Tensor
 
-__all__ = [
-    "FAR_OFF",
-    "Bits",
-    "Verdict",
-    "WorkspaceError",
-    "compare",
-    "inspect",
-    "same_bits",
-    "unsteady",
-    "verify",
-    "workspace_for",
-]
-
-FAR_OFF = 1e30
-"""The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
-
-_BLOCK = 1 << 16
-_GARBAGE = (0xFF, 0x7F, 0xFF)
-"""Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
-
+__all__ = ["Bits", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
 
 Bits = dict[str, NDArray[np.uint8]]
 """Bytes of outputs, by name."""
-
-
-class WorkspaceError(Exception):
-    """A candidate asks for more workspace than it may have."""
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What one problem came to.
-
-    `runs` are the ns of single calls in the order of the plan; `bits` are the outputs that were right, by name.
-    """
-
-    status: Status = "ok"
-    reason: str = ""
-    error: float = 0.0
-    bitwise: bool | None = None
-    runs: tuple[float, ...] = ()
-    bits: Bits = {}
 
 
 def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | None:
@@ -69,9 +33,7 @@ def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | No
         WorkspaceError: when it asks for more than the policy allows.
         LaunchError: when its function returns an error.
     """
-    size = loaded.workspace_bytes(calls.arguments)
-    if size > policy.workspace_bytes:
-        raise WorkspaceError(f"asks for {size} bytes of workspace, {policy.workspace_bytes} are allowed")
+    size = allowed_workspace(loaded.workspace_bytes(calls.arguments), policy)
     return Region(size, placement=calls.placement) if size else None
 
 
@@ -97,7 +59,7 @@ def verify(
             workspace = workspace_for(loaded, calls, policy)
             try:
                 before = arithmetic.mode()
-                runs.append(_run(loaded, calls, workspace, _GARBAGE[len(runs) % 3]))
+                runs.append(_run(loaded, calls, workspace, GARBAGE[len(runs) == 1]))
                 disturbed = arithmetic.changed_since(before)
                 same = bool(bits) and same_bits(calls, bits)
                 fault, error = inspect(state, calls, workspace, whole=not same)
@@ -215,46 +177,8 @@ def _written_gap(tensor: Tensor, calls: CallSet) -> str:
 
 
 def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
-    """Compare an output with the truth, in float64 or int64; NaN and infinities must be where the truth has them.
-
-    Returns what is wrong with the worst element, or an empty text, and the largest error in tolerances.
-    """
-    worst, place = 0.0, -1
-    count = wrong = 0
+    """See `comparison.compare`."""
     got = got.view(np.uint8) if got.dtype.kind == "b" else got  # of the bytes that are true to numpy, one is right
-    flat = got.reshape(-1) if got.flags.c_contiguous else np.ascontiguousarray(got).reshape(-1)
-    true = want.reshape(-1)
-    limit = float(np.finfo(flat.dtype).max) if flat.dtype.kind == "f" else np.inf
+    highest = float(np.finfo(got.dtype).max) if got.dtype.kind == "f" else np.inf
     with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _BLOCK):
-            exact = np.asarray(true[start : start + _BLOCK])
-            value = flat[start : start + _BLOCK].astype(exact.dtype)
-            if exact.dtype.kind == "i":
-                ratio = np.where(value == exact, 0.0, FAR_OFF)
-            else:
-                ratio = np.abs(value - exact) / (bounds.absolute + bounds.relative * np.abs(exact) + 5e-324)
-                odd = ~np.isfinite(ratio)
-                if odd.any():
-                    ratio[odd] = _odd(value[odd], exact[odd], limit)
-            here = int(np.argmax(ratio))
-            wrong += int(np.count_nonzero(ratio > 1))
-            count += ratio.size
-            if ratio[here] > worst:
-                worst, place = float(ratio[here]), start + here
-    if not wrong:
-        return "", worst
-    index = tuple(int(i) for i in np.unravel_index(place, got.shape))
-    exact_value = true[place].item()
-    got_value = float(flat[place]) if isinstance(exact_value, float) else int(flat[place])
-    allowed = bounds.absolute + bounds.relative * abs(exact_value)
-    return (
-        f"{tensor.name}[{', '.join(map(str, index))}]: got {got_value!r}, want {exact_value!r}, "
-        f"tolerance {allowed:.3g}; {wrong} of {count} elements are wrong"
-    ), worst
-
-
-def _odd(value: NDArray[np.float64], exact: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Errors where a value is not finite: 0 where both are NaN, the same infinity or overflow to it, else far off."""
-    overflow = (np.abs(exact) > limit) & np.isinf(value) & (np.sign(exact) == np.sign(value))
-    fine = (np.isnan(value) & np.isnan(exact)) | (value == exact) | overflow
-    return np.where(fine, 0.0, FAR_OFF)
+        return comparison.compare(np, tensor.name, got, want, bounds, highest)

@@ -1,30 +1,28 @@
-"""The worker's side of the CPU family: keeps problems and loaded candidates, carries out one request at a time."""
+"""The worker's side of the CPU family."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.bench.worker import floating_point as arithmetic
-from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.cpu import timing
-from aot_tune.bench.worker.cpu.baselines import PreparedBaseline, input_digests, prepare_baseline
+from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.state import ProblemState
-from aot_tune.bench.worker.cpu.verify import Bits, WorkspaceError, inspect, same_bits, unsteady, verify, workspace_for
-from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, empty_call, load
+from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
+from aot_tune.bench.worker.loaded_objects import Loaded, empty_call
+from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
-from aot_tune.bench.worker.session_of_family import Emit
+from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
-from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.processes import resident_bytes
 
 __all__ = ["CpuSession", "make_session"]
 
@@ -53,163 +51,59 @@ def make_session(policy: Policy, role: Role, device: Device) -> CpuSession:
     return CpuSession(policy, role, last_cache_bytes())
 
 
-class CpuSession:
-    """See `session_of_family.WorkerSession`."""
+class CpuSession(WorkerSession[ProblemState, _Ready]):
+    """See `WorkerSession`."""
 
     def __init__(self, policy: Policy, role: Role, last_cache: int) -> None:
-        self._policy, self._role, self._last_cache = policy, role, last_cache
-        self._operators: dict[str, Operator] = {}
-        self._states: OrderedDict[str, ProblemState] = OrderedDict()
-        self._loaded: dict[str, Loaded] = {}
-        self._ready: dict[tuple[str, str], _Ready] = {}
-        self._baselines: dict[str, PreparedBaseline] = {}
-        self._accepted: dict[tuple[str, str], Bits] = {}
-        self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
-            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
-            messages.Work: self._work,
-            messages.Prepare: self._prepare,
-            messages.Reference: self._reference,
-            messages.Load: self._load,
-            messages.Unload: self._unload,
-            messages.Verify: self._verify,
-            messages.Bench: self._bench,
-            messages.Baseline: self._baseline,
-            messages.Turn: self._turn,
-        }
-        self._most = min(_KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-        timing.quiet_collector()
+        most = min(_KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+        super().__init__(policy, role, policy.memory_bytes, most)
+        self._last_cache = last_cache
 
-    def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
-        """Answer one request."""
-        return self._actions[type(request)](request, emit)
+    def _work(self, request: messages.Work, emit: Emit) -> messages.Reply:
+        reply = super()._work(request, emit)
+        self._state(request.key)  # an operator that cannot be loaded is told of here
+        return reply
 
-    def clean(self) -> None:
-        """Lift the memory limit after a failure."""
-        sandbox.memory_limit(None)
+    def _make_state(self, operator: Operator, work: messages.Work) -> ProblemState:
+        return ProblemState(operator, work.check, Path(work.folder), self._policy, self._last_cache)
 
-    def _operator(self, folder: str) -> Operator:
-        if folder not in self._operators:
-            self._operators[folder] = load_operator(Path(folder))
-        return self._operators[folder]
+    def _fill(self, state: ProblemState) -> None:
+        for placement in state.placements():
+            state.at(placement)
+        _ = state.truth
 
-    def _state(self, key: str) -> ProblemState:
-        self._states.move_to_end(key)
-        return self._states[key]
-
-    @contextmanager
-    def _confined(self) -> Iterator[None]:
-        """What runs inside may take only so much memory beyond what is held now."""
-        sandbox.memory_limit(self._policy.memory_bytes)
-        try:
-            yield
-        finally:
-            sandbox.memory_limit(None)
-
-    def _work(self, request: messages.Work, _emit: Emit) -> messages.Reply:
-        if request.key not in self._states:
-            operator = self._operator(request.operator_folder)
-            self._states[request.key] = ProblemState(
-                operator, request.check, Path(request.folder), self._policy, self._last_cache
-            )
-        return messages.Done()
-
-    def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
-        self._warm([request.key])
-        self._state(request.key).rotation()
-        return messages.Done()
-
-    def _warm(self, keys: Sequence[str]) -> None:
-        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
-        for key in keys:
-            state = self._state(key)
-            for placement in state.placements():
-                state.at(placement)
-            _ = state.truth
-        held = sum(s.bytes() for s in self._states.values())
-        used = {*keys, *(k for _, k in self._ready)}
-        for key, state in list(self._states.items()):
-            if held <= self._most:
-                break
-            if key not in used:
-                held -= state.bytes()
-                state.close()
-
-    def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
-        begin = time.monotonic()
-        operator = self._operator(request.operator_folder)
+    def _write_reference(self, operator: Operator, request: messages.Reference) -> None:
         write_truth(operator, request.check, Path(request.folder), self._policy.seed)
-        digests = input_digests(operator, request.check, self._policy.seed)
-        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
 
-    def _load(self, request: messages.Load, _emit: Emit) -> messages.Reply:
-        try:
-            with self._confined():
-                self._loaded[request.handle] = load(Path(request.path), request.symbol, request.variant)
-        except LoadError as error:
-            return messages.Failure(kind="LoadError", reason=error.what)
-        return messages.Done()
-
-    def _unload(self, request: messages.Unload, _emit: Emit) -> messages.Reply:
-        for pair in [p for p in self._ready if p[0] == request.handle]:
-            self._ready.pop(pair).close()
-        for pair in [p for p in self._accepted if p[0] == request.handle]:
-            del self._accepted[pair]
-        loaded = self._loaded.pop(request.handle, None)
-        if loaded is not None:
-            loaded.close()
+    def _unload(self, request: messages.Unload, emit: Emit) -> messages.Reply:
+        reply = super()._unload(request, emit)
         arithmetic.restore()  # as code that is linked for fast mathematics changes it when it is loaded
-        self._baselines.pop(request.handle, None)
-        return messages.Done()
+        return reply
 
-    def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
-        loaded = self._loaded[request.handle]
-        self._warm(request.keys)
-        worst, bitwise = 0.0, None
-        runs: tuple[float, ...] = ()
-        for key in request.keys:
-            state = self._state(key)
-            try:
-                with self._confined():
-                    verdict = verify(loaded, state, self._policy, request.quick, lambda p: emit(_progress(p)))
-            except WorkspaceError as error:
-                return messages.Checked(status="skipped", reason=str(error))
-            self._accepted[request.handle, key] = verdict.bits
-            worst, runs = max(worst, verdict.error), verdict.runs
-            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
-            if verdict.status != "ok":
-                return messages.Checked(
-                    status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=runs
-                )
-        return messages.Checked(status="ok", error=worst, bitwise=bitwise, runs=runs)
+    def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
+        return verify(loaded, state, self._policy, request.quick, lambda place: emit(progress(place)))
 
-    def _make_ready(self, handle: str, key: str) -> _Ready:
-        if (handle, key) not in self._ready:
-            state = self._state(key)
-            state.rotation()
-            self._ready[handle, key] = _Ready(self._loaded[handle], state, self._policy)
-        return self._ready[handle, key]
+    def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
+        return _Ready(loaded, state, self._policy)
+
+    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
+        return prepare_baseline(self._state(request.key), request.name)
 
     def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
         function, arguments = empty_call(ready.arguments[0])
         return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments))
 
-    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
-        emit(_progress("timed calls"))
+    def _screen(self, request: messages.Bench) -> messages.Timed:
         state = self._state(request.key)
-        try:
-            ready = self._make_ready(request.handle, request.key)
-            ready.calls.poison()
-            watch = _Growth(ready.sampler.sample)
+        ready = self._ready_for(request.handle, request.key)
+        ready.calls.poison()
+        watch = _Growth(ready.sampler.sample)
 
-            def take(empty: float) -> list[float]:
-                return timing.screen(watch.sample, self._policy, request.best_ns, overhead=empty)
+        def take(empty: float) -> list[float]:
+            return timing.screen(watch.sample, self._policy, request.best_ns, overhead=empty)
 
-            with self._confined():
-                samples, overhead = self._beside_empty(ready, take)
-        except (LaunchError, timing.ReturnedError) as error:
-            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
-        except WorkspaceError as error:
-            return messages.Timed(samples=(), status="skipped", reason=str(error))
+        with self._confined():
+            samples, overhead = self._beside_empty(ready, take)
         fault = self._fault(ready, state, self._accepted.get((request.handle, request.key), {}))
         return messages.Timed(
             samples=tuple(max(s - overhead, 0.0) for s in samples),
@@ -228,37 +122,14 @@ class CpuSession:
             state.restore()
         return fault
 
-    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
-        state = self._state(request.key)
-        prepared = prepare_baseline(state, request.name)
-        if isinstance(prepared, str):
-            return messages.Empty(reason=prepared)
-        self._baselines[request.handle] = prepared
-        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
-
-    def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
-        if request.handle in self._baselines:
-            repeater = self._baselines[request.handle].repeater
-            if request.warm:
-                repeater.sample(request.warm)
-            return messages.Timed(samples=(timing.undisturbed(repeater.sample, request.calls),))
-        emit(_progress("timed calls of a race"))
-
-        def take(_empty: float) -> list[float]:
-            if request.warm:
-                ready.sampler.sample(request.warm)
-            return [timing.undisturbed(ready.sampler.sample, request.calls)]
-
-        try:
-            ready = self._make_ready(request.handle, request.key)
-            if request.fresh:
-                ready.calls.poison()
-            with self._confined():
-                samples, overhead = self._beside_empty(ready, take)
-        except (LaunchError, timing.ReturnedError) as error:
-            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
-        except WorkspaceError as error:
-            return messages.Timed(samples=(), status="skipped", reason=str(error))
+    def _sample(self, request: messages.Turn) -> messages.Timed:
+        ready = self._ready_for(request.handle, request.key)
+        if request.fresh:
+            ready.calls.poison()
+        with self._confined():
+            samples, overhead = self._beside_empty(
+                ready, lambda _empty: [timing.warm_sample(ready.sampler.sample, request.calls, request.warm)]
+            )
         fault = ""
         if request.fresh:
             bits = self._accepted.get((request.handle, request.key), {})
@@ -269,10 +140,6 @@ class CpuSession:
             status="wrong-result" if fault else "ok",
             reason=f"{fault} (after a race)" if fault else "",
         )
-
-
-def _progress(place: str) -> messages.Progress:
-    return messages.Progress(place=place, resident_bytes=timing.resident_bytes())
 
 
 class _Growth:
@@ -288,12 +155,12 @@ class _Growth:
         found = self._sample(calls)
         self.calls += calls
         if not self._begin:
-            self._begin = timing.resident_bytes()
+            self._begin = resident_bytes()
             self._since = self.calls
         return found
 
     def per_call(self) -> int:
         """Bytes per call since the first; 0 when too little grew to tell."""
         later = self.calls - self._since
-        grown = timing.resident_bytes() - self._begin
+        grown = resident_bytes() - self._begin
         return grown // later if later > 0 and grown > 1 << 20 else 0

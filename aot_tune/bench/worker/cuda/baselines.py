@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,38 +11,21 @@ from aot_tune.bench.worker.cuda.engine import Call, Engine
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Clock, Sampler
 from aot_tune.bench.worker.inputs import call_of
+from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
 
-__all__ = ["TorchBaseline", "prepare_baseline"]
+__all__ = ["prepare_baseline"]
 
 
-class TorchBaseline:
-    """A baseline on a problem, ready to be timed.
+def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Clock) -> PreparedBaseline:
+    """Import what a baseline requires, hand it the problem's tensors, and run it once.
 
-    `error` is the largest of its outputs' errors in tolerances; `note` says when that is more than 1, as it is for a
-    baseline that computes less than the operator (a product without its epilogue).
+    Raises:
+        UnusableError: when it cannot run.
     """
-
-    def __init__(self, sampler: Sampler, error: float, note: str) -> None:
-        self.sampler, self.error, self.note = sampler, error, note
-
-    def close(self) -> None:
-        """Let its graph go."""
-        self.sampler.close()
-
-
-def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Clock) -> TorchBaseline | str:
-    """Import what a baseline requires, hand it the problem's tensors, and run it once; or say why it cannot run."""
-    operator = state.operator
-    baseline = next((b for b in operator.baselines if b.name == name), None)
-    if baseline is None:
-        return f"operator {operator.name!r} has no baseline {name!r}"
-    sets = state.rotation()
+    operator, sets = state.operator, state.rotation()
     if any(place.backward() for place in sets[0].layouts.values()):
-        return "torch has no tensors with negative strides"
-    try:
-        module = importlib.import_module(baseline.requires)
-    except ImportError as missing:
-        return f"{baseline.requires} cannot be used here: {missing}"
+        raise UnusableError("torch has no tensors with negative strides")
+    baseline, module = baseline_of(operator, name)
     calls: list[Call] = []
     with _math(state.check.problem.attributes.get("math", "")), torch.device(engine.device):
         for one in sets:
@@ -55,7 +37,8 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str, clock: Cloc
         engine.check()
         error, note = _judge(state)
         sampler = Sampler(engine, calls, state.policy, clock, framework=True)
-    return TorchBaseline(sampler, error, "; ".join(n for n in (note, sampler.note) if n))
+    notes = "; ".join(n for n in (note, sampler.note) if n)
+    return PreparedBaseline(lambda _calls, warm: sampler.sample(bool(warm)), error, notes, sampler.close)
 
 
 def _call(function: Callable[[], object]) -> Call:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from aot_tune.bench.worker.loaded_objects import LaunchError
+
 __all__ = [
     "Call",
     "CaptureError",
@@ -23,7 +25,6 @@ __all__ = [
     "GpuEngine",
     "Play",
     "Recorded",
-    "ReturnedError",
     "one_by_one",
     "reads",
 ]
@@ -47,7 +48,6 @@ _FAULTS = {
 }
 """What a kernel can do that spoils its context for good."""
 
-_OUT_OF_MEMORY = 2
 _CAPTURE_GLOBAL = 0
 _LAUNCHES = 2
 """On each of the other streams; one on each of 16, 24 on eight or 32 on two were enough on an H100."""
@@ -63,10 +63,6 @@ class FaultError(Exception):
 
 class CaptureError(Exception):
     """Calls cannot be captured in a graph."""
-
-
-class ReturnedError(Exception):
-    """A call returned an error."""
 
 
 class Engine(Protocol):
@@ -112,7 +108,7 @@ class Engine(Protocol):
 
         Raises:
             FaultError: as `check` does.
-            ReturnedError: when a call returns an error.
+            LaunchError: when a call returns an error.
         """
 
     def empty(self) -> Call:
@@ -147,7 +143,7 @@ def one_by_one(calls: Sequence[Call]) -> Recorded:
         for call in calls:
             code = call()
             if code:
-                raise ReturnedError(f"launch returned {code}")
+                raise LaunchError(f"launch returned {code}")
 
     return Recorded(play)
 

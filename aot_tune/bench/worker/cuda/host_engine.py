@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from aot_tune.bench.worker.cuda.engine import Call, Play, Recorded, one_by_one
+from aot_tune.bench.worker.loaded_objects import HOST
 
 __all__ = ["HostEngine"]
 
@@ -20,7 +21,7 @@ class HostEngine:
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
-        self.dlpack = (1, 0)
+        self.dlpack = HOST
         self.stream: int | None = None
         self.last_busy = -math.inf
 

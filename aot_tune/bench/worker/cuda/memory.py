@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from aot_tune.bench.worker.inputs import storage_extent
+from aot_tune.bench.worker.inputs import Strided
+from aot_tune.bench.worker.verdicts import CANARY
 
-__all__ = ["CANARY", "Arena", "Piece", "Strided", "Want", "words"]
+__all__ = ["Arena", "Piece", "Want", "tensor_of", "words"]
 
-CANARY = 0xA5
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
 """Addresses as torch's allocator gives them: multiples of 512 bytes, and from 10 MiB on, where a tensor has a segment
@@ -115,30 +115,11 @@ def words(storage: Any) -> Any:
     return storage.view(torch.int64) if wide else storage
 
 
-class Strided(NamedTuple):
-    """A tensor in flat storage: shape, strides in elements, and the element that its indices begin at."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def extent(self) -> int:
-        """Elements of the storage."""
-        return storage_extent(self.shape, self.strides)[0]
-
-    def first(self) -> int:
-        """Index of the first element in the storage."""
-        return storage_extent(self.shape, self.strides)[1]
-
-    def backward(self) -> bool:
-        """Whether a stride is negative, which torch's tensors cannot have."""
-        return any(s < 0 and n > 1 for n, s in zip(self.shape, self.strides, strict=True))
-
-    def of(self, storage: Any, dtype: Any) -> Any:
-        """The tensor in a storage of bytes; a copy when a stride is negative."""
-        flat = storage.view(dtype)
-        if 0 in self.shape:
-            return flat.new_empty(self.shape)
-        axes = [a for a, (n, s) in enumerate(zip(self.shape, self.strides, strict=True)) if s < 0 and n > 1]
-        strides = tuple(abs(s) for s in self.strides)
-        found = flat.as_strided(self.shape, strides, flat.storage_offset())
-        return found.flip(axes) if axes else found
+def tensor_of(place: Strided, storage: Any, dtype: Any) -> Any:
+    """torch's tensor at a place in a storage of bytes; a copy when a stride is negative."""
+    flat = storage.view(dtype)
+    if 0 in place.shape:
+        return flat.new_empty(place.shape)
+    strides = tuple(abs(s) for s in place.strides)
+    found = flat.as_strided(place.shape, strides, flat.storage_offset())
+    return found.flip(place.backward()) if place.backward() else found

@@ -11,9 +11,9 @@ import torch
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cuda.compare import Expected
 from aot_tune.bench.worker.cuda.engine import Engine
-from aot_tune.bench.worker.cuda.memory import Arena, Strided, Want, words
-from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, layout, read_limits, torch_dtype
-from aot_tune.bench.worker.inputs import attribute_indices, scalar_values
+from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, read_limits, torch_dtype
+from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
@@ -83,7 +83,7 @@ class CallSet:
 
     def tensor(self, tensor: Tensor) -> Any:
         """A tensor of the call as torch's."""
-        return self.layouts[tensor.name].of(self.storages[tensor.name], torch_dtype(tensor))
+        return tensor_of(self.layouts[tensor.name], self.storages[tensor.name], torch_dtype(tensor))
 
     def outputs(self) -> list[Tensor]:
         """The outputs that are present."""

@@ -9,11 +9,11 @@ whatever a library would do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,34 @@ import torch
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.memory import Strided
-from aot_tune.bench.worker.inputs import call_of, draw
-from aot_tune.bench.worker.reference_results import EXACT, Bounds, by_output, new_partial, publish, refuse_inexact
-from aot_tune.spec import Operator, Tensor
+from aot_tune.bench.worker.cuda.memory import tensor_of
+from aot_tune.bench.worker.inputs import draw, layout
+from aot_tune.bench.worker.reference_results import (
+    EXACT,
+    SAMPLE,
+    SEQUENTIAL,
+    Bounds,
+    new_partial,
+    outputs_of,
+    publish,
+    refuse_inexact,
+)
+from aot_tune.spec import Call, Operator, Tensor
 
 __all__ = [
+    "BLOCK",
     "ArrayApi",
     "Limits",
     "draw_inputs",
     "exact_values",
-    "layout",
     "read_limits",
     "torch_dtype",
     "write_limits",
-    "write_reference",
 ]
 
-_SAMPLE, _DRAWS = 4096, 8
-_SEQUENTIAL = 512
-_BLOCK = 1 << 24
+BLOCK = 1 << 24
+"""Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
+_DRAWS = 8
 _MANY = 1 << 16
 """Values that take longer to draw than a thread to start."""
 _PERIOD = 262_147
@@ -140,7 +148,7 @@ def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
     if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or not a.shape[1]:
         return
     rows = np.unique(np.linspace(0, product.shape[0] - 1, num=8, dtype=np.int64))
-    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=_SEQUENTIAL // rows.size, dtype=np.int64))
+    columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
     down, across = (torch.as_tensor(i, device=a.device) for i in (rows, columns))
     left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
     found = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
@@ -150,11 +158,6 @@ def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
 def torch_dtype(tensor: Tensor) -> Any:
     """torch's dtype of a tensor."""
     return getattr(torch, tensor.dtype.torch)
-
-
-def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:
-    """Shape and strides of a tensor on a problem."""
-    return Strided(operator.shape(check.problem, tensor), operator.strides(check.problem, tensor))
 
 
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
@@ -193,18 +196,8 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
         return list(zip(present, threads.map(one, present, counts), strict=True))
 
 
-def _input_digests(operator: Operator, check: Check, seed: int) -> dict[str, str]:
-    """SHA-256 of the values that are drawn for each input, before they are rounded to a narrow dtype and repeated."""
-    drawn = _drawn(operator, check, seed)
-    return {t.name: hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() for t, values in drawn}
-
-
-def write_reference(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> dict[str, str]:
-    """Write how far off outputs may be into `folder`; the digests of the inputs, which are made meanwhile."""
-    with ThreadPoolExecutor(1) as beside:
-        digests = beside.submit(_input_digests, operator, check, seed)
-        write_limits(operator, check, folder, seed, device)
-    return digests.result()
+def _api(near: bool, call: Call) -> ArrayApi:
+    return ArrayApi(near, getattr(call, "math", "") == "tf32")
 
 
 def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
@@ -213,33 +206,20 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
     Integers of 64 bits stay what they are: float64 does not tell large ones apart.
 
     Raises:
-        KeyError: when the reference leaves an output out; ValueError for one of a wrong shape.
+        KeyError, TypeError, ValueError: as `outputs_of` does.
     """
     arrays: dict[str, Any] = {}
     exactly_float = True
     for tensor in operator.inputs:
         if tensor.name in storages:
             dtype = torch_dtype(tensor)
-            value = layout(operator, check, tensor).of(storages[tensor.name], dtype)
+            value = tensor_of(layout(operator, check, tensor), storages[tensor.name], dtype)
             least = torch.promote_types(dtype, torch.float64 if wide else torch.float32)
             arrays[tensor.name] = value.to(least) if dtype.is_floating_point else value
             exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
-    call = call_of(operator, check, arrays)
-    for scalar in operator.scalars:
-        if scalar.dtype_name == "f32":  # what a kernel is passed, which need not be the number that was written
-            setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
-    api = ArrayApi(not wide and exactly_float, getattr(call, "math", "") == "tf32")
-    found = by_output(operator.reference(api, call))
     results: dict[str, Any] = {}
-    for tensor in operator.outputs:
-        if not operator.is_present(check.problem, tensor):
-            continue
-        if tensor.name not in found:
-            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
-        value, wanted = found[tensor.name], operator.shape(check.problem, tensor)
-        if tuple(value.shape) != wanted:
-            shape = tuple(value.shape)
-            raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, declared is {wanted}")
+    api = partial(_api, not wide and exactly_float)
+    for tensor, value in outputs_of(operator, check, arrays, api):
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
         results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
@@ -257,8 +237,8 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
     values = {n: [v.flatten()] for n, v in exact.items()}
     wrong = {n: [e.flatten()] for n, e in errors.items()}
-    least = min((v.numel() for v in exact.values()), default=_SAMPLE)
-    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-_SAMPLE // least))
+    least = min((v.numel() for v in exact.values()), default=SAMPLE)
+    draws = 1 if check.special or least == 0 else min(_DRAWS, -(-SAMPLE // least))
     for extra in range(1, draws):
         more, again = _run_both(operator, check, seed + extra, device)
         for name, value in more.items():
@@ -349,8 +329,8 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
 def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Magnitudes and errors side by side, without those that are not finite; no block is empty."""
     for value, error in zip(values, errors, strict=True):
-        for begin in range(0, value.numel(), _BLOCK):
-            one, other = value[begin : begin + _BLOCK].abs(), error[begin : begin + _BLOCK]
+        for begin in range(0, value.numel(), BLOCK):
+            one, other = value[begin : begin + BLOCK].abs(), error[begin : begin + BLOCK]
             finite = torch.isfinite(one) & torch.isfinite(other)
             if not bool(finite.all()):
                 one, other = one[finite], other[finite]

@@ -5,35 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 import torch
 
-from aot_tune.bench.protocol.measurement_records import Policy, Status
+from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.cuda.engine import Engine
 from aot_tune.bench.worker.cuda.memory import Arena, Want
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace
 
-__all__ = ["Bits", "Runner", "Verdict", "WorkspaceError", "Workspaces", "inspect", "verify"]
+__all__ = ["Bits", "Runner", "Workspaces", "inspect", "verify"]
 
 Bits = dict[str, Any]
-_GARBAGE = (0xFF, 0x7F)
-"""Bytes that a workspace is filled with before the runs of one problem: NaN, then 3.4e38."""
-
-
-class WorkspaceError(Exception):
-    """A candidate asks for more workspace than it may have."""
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What one problem came to. `runs` are ns of the single calls; `bits` are the outputs that were right, by name."""
-
-    status: Status = "ok"
-    reason: str = ""
-    error: float = 0.0
-    bitwise: bool | None = None
-    runs: tuple[float, ...] = ()
-    bits: Bits = {}
 
 
 class Workspaces:
@@ -49,10 +32,8 @@ class Workspaces:
         Raises:
             WorkspaceError: when it is more than the policy allows.
         """
-        if not size:
+        if not allowed_workspace(size, self._policy):
             return None
-        if size > self._policy.workspace_bytes:
-            raise WorkspaceError(f"asks for {size} bytes of workspace, {self._policy.workspace_bytes} are allowed")
         if self._arena is None or self._arena.pieces["workspace"].size != size:
             self._arena = None
             self._arena = Arena(self._engine.device, [Want("workspace", size)])
@@ -111,7 +92,7 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
     place = state.check.place
     try:
         runner = Runner(engine, loaded, workspaces, [calls])
-        runs.append(runner.run(_GARBAGE[0]))
+        runs.append(runner.run(GARBAGE[0]))
         fault, error = inspect(state, calls, runner.workspace)
         if fault:
             _heal(calls, runner.workspace)
@@ -119,7 +100,7 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
         bits = calls.bits()
         if not repeat:
             return Verdict(error=error, runs=tuple(runs), bits=bits)
-        runs.append(runner.run(_GARBAGE[1]))
+        runs.append(runner.run(GARBAGE[1]))
         fault, again = inspect(state, calls, runner.workspace, bits)
         bitwise = not bool(calls.differs(bits)) if bits else True
         if not bitwise and state.operator.deterministic:

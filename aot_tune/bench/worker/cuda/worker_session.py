@@ -1,4 +1,4 @@
-"""The worker's side of the CUDA family: keeps problems and loaded candidates, carries out one request at a time.
+"""The worker's side of the CUDA family.
 
 torch is imported when a session is made, the GPU is touched by the first request that needs it: until then a spare
 worker holds nothing of it.
@@ -7,33 +7,29 @@ worker holds nothing of it.
 from __future__ import annotations
 
 import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
-from aot_tune.bench.worker import sandbox
-from aot_tune.bench.worker.cpu import timing
-from aot_tune.bench.worker.cuda.baselines import TorchBaseline, prepare_baseline
+from aot_tune.bench.worker.cuda.baselines import prepare_baseline
 from aot_tune.bench.worker.cuda.connection import connected, last_word
-from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine, ReturnedError
+from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
-from aot_tune.bench.worker.cuda.truth import write_reference
-from aot_tune.bench.worker.cuda.verify import Bits, Runner, WorkspaceError, Workspaces, inspect, verify
-from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
-from aot_tune.bench.worker.session_of_family import Emit
+from aot_tune.bench.worker.cuda.truth import write_limits
+from aot_tune.bench.worker.cuda.verify import Bits, Runner, Workspaces, inspect, verify
+from aot_tune.bench.worker.loaded_objects import Loaded
+from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
+from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
-from aot_tune.spec.load_operators import load_operator
 
 __all__ = ["CudaSession", "make_session"]
 
@@ -53,39 +49,29 @@ _SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
 """Share of the GPU's memory that a worker may take; both hold buffers at the same time."""
 
 
-class CudaSession:
-    """See `session_of_family.WorkerSession`. `connect` touches the device; tests hand in another engine."""
+class _Ready(NamedTuple):
+    """A candidate on a problem: its calls, and what times them."""
+
+    runner: Runner
+    sampler: Sampler
+
+    def close(self) -> None:
+        self.sampler.close()
+
+
+class CudaSession(WorkerSession[ProblemState, _Ready]):
+    """See `WorkerSession`. `connect` touches the device; tests hand in another engine."""
 
     def __init__(self, policy: Policy, role: Role, device: Device, connect: Callable[[], Engine]) -> None:
-        self._policy, self._role, self._device, self._connect = policy, role, device, connect
-        self._operators: dict[str, Operator] = {}
-        self._named: dict[str, messages.Work] = {}
-        self._states: OrderedDict[str, ProblemState] = OrderedDict()
-        self._loaded: dict[str, Loaded] = {}
-        self._ready: dict[tuple[str, str], tuple[Runner, Sampler]] = {}
-        self._baselines: dict[str, TorchBaseline] = {}
-        self._accepted: OrderedDict[tuple[str, str], Bits] = OrderedDict()
+        memory = int(device.identity.get("memory_gib", 8)) << 30
+        super().__init__(policy, role, policy.memory_bytes + _HOST_BYTES, memory // (3 if role == "candidate" else 6))
+        self._device, self._connect = device, connect
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
         self._on_streams = False
-        self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
-            messages.Ping: lambda _request, _emit: messages.Pong(resident_bytes=timing.resident_bytes()),
-            messages.Work: self._work,
-            messages.Prepare: self._prepare,
-            messages.Reference: self._reference,
-            messages.Load: self._load,
-            messages.Unload: self._unload,
-            messages.Verify: self._verify,
-            messages.Bench: self._bench,
-            messages.Baseline: self._baseline,
-            messages.Turn: self._turn,
-        }
-        memory = int(device.identity.get("memory_gib", 8)) << 30
-        self._most = memory // (3 if role == "candidate" else 6)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        timing.quiet_collector()
 
     def handle(self, request: messages.Request, emit: Emit) -> messages.Reply:
         """Answer one request. A fault of the device is this worker's last word."""
@@ -123,9 +109,9 @@ class CudaSession:
 
     def clean(self) -> None:
         """Lift the memory limit after a failure, and let go of what is not in use."""
-        sandbox.memory_limit(None)
+        super().clean()
         for ready in self._ready.values():
-            ready[1].close()
+            ready.close()
         self._ready.clear()
         self._accepted.clear()
         for state in self._states.values():
@@ -156,162 +142,78 @@ class CudaSession:
     def _probes(self) -> Probes:
         return Probes(self._engine, self._policy)
 
-    def _operator(self, folder: str) -> Operator:
-        if folder not in self._operators:
-            self._operators[folder] = load_operator(Path(folder))
-        return self._operators[folder]
+    @property
+    def _last_cache(self) -> int:
+        return int(self._device.identity.get("l2_bytes", 0))
 
-    def _state(self, key: str) -> ProblemState:
-        self._states.move_to_end(key)
-        return self._states[key]
+    def _make_state(self, operator: Operator, work: messages.Work) -> ProblemState:
+        return ProblemState(self._engine, operator, work.check, Path(work.folder), self._policy, self._last_cache)
 
-    @contextmanager
-    def _confined(self) -> Iterator[None]:
-        """What runs inside may take only so much of the host's memory beyond what is held now."""
-        sandbox.memory_limit(self._policy.memory_bytes + _HOST_BYTES)
-        try:
-            yield
-        finally:
-            sandbox.memory_limit(None)
+    def _fill(self, state: ProblemState) -> None:
+        if self._role == "candidate":
+            state.exact()
+        _ = state.expected
 
-    def _work(self, request: messages.Work, _emit: Emit) -> messages.Reply:
-        self._named[request.key] = request
-        return messages.Done()
+    def _prepare(self, request: messages.Prepare, emit: Emit) -> messages.Reply:
+        super()._prepare(request, emit)
+        cold = self._state(request.key).cold() if request.probe else ()
+        return messages.Done(remark=self._probes.rotation(cold, self._last_cache), log=self._probes.said)
 
-    def _known(self, key: str) -> ProblemState:
-        if key not in self._states:
-            work = self._named[key]
-            self._states[key] = ProblemState(
-                self._engine,
-                self._operator(work.operator_folder),
-                work.check,
-                Path(work.folder),
-                self._policy,
-                int(self._device.identity.get("l2_bytes", 0)),
-            )
-        return self._state(key)
-
-    def _prepare(self, request: messages.Prepare, _emit: Emit) -> messages.Reply:
-        self._warm([request.key])
-        state = self._known(request.key)
-        state.rotation()
-        remark = ""
-        if request.probe:
-            cold = state.cold()
-            remark = self._probes.rotation(cold, int(self._device.identity.get("l2_bytes", 0)))
-        return messages.Done(remark=remark, log=self._probes.said)
-
-    def _warm(self, keys: Sequence[str]) -> None:
-        """Make all buffers of some problems, and let go of those of others that were used longest ago."""
-        for key in keys:
-            state = self._known(key)
-            if self._role == "candidate":
-                state.exact()
-            _ = state.expected
-        held = sum(s.bytes for s in self._states.values())
-        used = {*keys, *(k for _, k in self._ready)}
-        for key, state in list(self._states.items()):
-            if held <= self._most:
-                break
-            if key not in used:
-                held -= state.bytes
-                state.close()
-
-    def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
-        begin = time.monotonic()
-        operator = self._operator(request.operator_folder).concrete(request.check.problem.dtypes)
-        folder, seed = Path(request.folder), self._policy.seed
-        digests = write_reference(operator, request.check, folder, seed, self._engine.device)
-        return messages.Referred(digests=digests, seconds=time.monotonic() - begin)
+    def _write_reference(self, operator: Operator, request: messages.Reference) -> None:
+        operator = operator.concrete(request.check.problem.dtypes)
+        write_limits(operator, request.check, Path(request.folder), self._policy.seed, self._engine.device)
 
     def _load(self, request: messages.Load, emit: Emit) -> messages.Reply:
-        emit(_progress("load"))
-        try:
-            with self._confined():
-                loaded = load(Path(request.path), request.symbol, request.variant)
-                loaded.preload()
-        except (LoadError, LaunchError) as error:
+        emit(progress("load"))
+        reply = super()._load(request, emit)
+        if isinstance(reply, messages.Failure):
             self._engine.forget()
-            return messages.Failure(kind="LoadError", reason=error.what)
-        self._loaded[request.handle] = loaded
-        return messages.Done()
+        return reply
 
-    def _unload(self, request: messages.Unload, _emit: Emit) -> messages.Reply:
-        for pair in [p for p in self._ready if p[0] == request.handle]:
-            self._ready.pop(pair)[1].close()
-        for kept in (self._accepted, self._runs):
-            for pair in [p for p in kept if p[0] == request.handle]:
-                del kept[pair]
-        loaded = self._loaded.pop(request.handle, None)
-        if loaded is not None:
-            loaded.close()
-        baseline = self._baselines.pop(request.handle, None)
-        if baseline is not None:
-            baseline.close()
-        return messages.Done()
+    def _open(self, request: messages.Load) -> Loaded:
+        loaded = super()._open(request)
+        loaded.preload()
+        return loaded
 
-    def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
-        loaded = self._loaded[request.handle]
-        self._warm(request.keys)
-        worst, bitwise = 0.0, None
-        runs: tuple[float, ...] = ()
-        single = len(request.keys) == 1
-        for key in request.keys:
-            state = self._known(key)
-            emit(_progress(state.check.problem.id))
-            try:
-                with self._confined():
-                    verdict = verify(self._engine, loaded, self._workspaces, state, repeat=single and not request.quick)
-            except WorkspaceError as error:
-                return messages.Checked(status="skipped", reason=str(error))
-            if single:
-                self._accept(request.handle, key, verdict.bits)
-                self._runs[request.handle, key] = verdict.runs
-            worst, runs = max(worst, verdict.error), verdict.runs
-            bitwise = verdict.bitwise if bitwise is None else bitwise and verdict.bitwise is not False
-            if verdict.status != "ok":
-                return messages.Checked(
-                    status=verdict.status, reason=verdict.reason, error=worst, bitwise=bitwise, runs=runs
-                )
-        return messages.Checked(status="ok", error=worst, bitwise=bitwise, runs=runs)
+    def _unload(self, request: messages.Unload, emit: Emit) -> messages.Reply:
+        for pair in [p for p in self._runs if p[0] == request.handle]:
+            del self._runs[pair]
+        return super()._unload(request, emit)
 
-    def _accept(self, handle: str, key: str, bits: Bits) -> None:
-        self._accepted[handle, key] = bits
+    def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
+        emit(progress(state.check.problem.id))
+        repeat = len(request.keys) == 1 and not request.quick
+        return verify(self._engine, loaded, self._workspaces, state, repeat=repeat)
+
+    def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
+        super()._accept(handle, key, verdict)
+        self._runs[handle, key] = verdict.runs
         self._accepted.move_to_end((handle, key))
         while len(self._accepted) > _KEPT_RESULTS:
             self._accepted.popitem(last=False)
 
-    def _make_ready(self, handle: str, key: str) -> tuple[Runner, Sampler]:
-        if (handle, key) not in self._ready:
-            sets = self._known(key).rotation()
-            runner = Runner(self._engine, self._loaded[handle], self._workspaces, sets)
-            sampler = Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz)
-            self._ready[handle, key] = runner, sampler
-            self._on_streams = False  # its first launches
-        return self._ready[handle, key]
+    def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
+        runner = Runner(self._engine, loaded, self._workspaces, state.rotation())
+        self._on_streams = False  # its first launches
+        return _Ready(runner, Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz))
 
     def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
-        emit(_progress("timed calls"))
-        state = self._known(request.key)
         runs = self._runs.pop((request.handle, request.key), ())
         hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + self._policy.on_gpu.single_ns
         if len(runs) > 1 and min(runs) > hopeless:  # the calls that were verified are times enough
             self._accepted.pop((request.handle, request.key), None)
             return messages.Timed(samples=runs)
-        try:
-            overhead = self._overhead
-            with self._confined():
-                runner, sampler = self._make_ready(request.handle, request.key)
-                runner.first.poison()
-                self._use_streams()
-                samples = sampler.screen(self._policy, request.best_ns)
-        except (LaunchError, ReturnedError) as error:
-            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
-        except WorkspaceError as error:
-            return messages.Timed(samples=(), status="skipped", reason=str(error))
+        return super()._bench(request, emit)
+
+    def _screen(self, request: messages.Bench) -> messages.Timed:
+        state, overhead = self._state(request.key), self._overhead
+        with self._confined():
+            runner, sampler = self._ready_for(request.handle, request.key)
+            runner.first.poison()
+            self._use_streams()
+            samples = sampler.screen(self._policy, request.best_ns)
         fault = self._fault(runner, state, self._accepted.pop((request.handle, request.key), {}))
-        sampler.close()
-        del self._ready[request.handle, request.key]
+        self._ready.pop((request.handle, request.key)).close()
         return messages.Timed(
             samples=tuple(samples),
             overhead=overhead,
@@ -328,36 +230,31 @@ class CudaSession:
                 runner.workspace.heal()
         return fault
 
-    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
+    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
         self._warm([request.key])
-        prepared = prepare_baseline(self._engine, self._known(request.key), request.name, self._probes.clock_mhz)
-        if isinstance(prepared, str):
-            return messages.Empty(reason=prepared)
-        self._baselines[request.handle] = prepared
-        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
+        return prepare_baseline(self._engine, self._state(request.key), request.name, self._probes.clock_mhz)
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
-        warm = bool(request.warm)
         self._on_streams &= not request.resumed
-        if request.handle in self._baselines:
+        return super()._turn(request, emit)
+
+    def _time_baseline(self, baseline: PreparedBaseline, request: messages.Turn) -> messages.Timed:
+        self._use_streams()
+        sample = baseline.sample(request.calls, request.warm)
+        return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
+
+    def _sample(self, request: messages.Turn) -> messages.Timed:
+        with self._confined():
+            runner, sampler = self._ready_for(request.handle, request.key)
+            if request.fresh:
+                runner.first.poison()
             self._use_streams()
-            sample = self._baselines[request.handle].sampler.sample(warm)
-            return messages.Timed(samples=(sample,), mhz=self._probes.clock_mhz() if request.clock else 0.0)
-        emit(_progress("timed calls of a race"))
-        try:
-            with self._confined():
-                runner, sampler = self._make_ready(request.handle, request.key)
-                if request.fresh:
-                    runner.first.poison()
-                self._use_streams()
-                sample = sampler.sample(warm)
-                mhz = self._probes.clock_mhz() if request.clock else 0.0
-        except (LaunchError, ReturnedError) as error:
-            return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
+            sample = sampler.sample(bool(request.warm))
+            mhz = self._probes.clock_mhz() if request.clock else 0.0
         fault = ""
         if request.fresh:
             bits = self._accepted.get((request.handle, request.key), {})
-            fault = self._fault(runner, self._known(request.key), bits)
+            fault = self._fault(runner, self._state(request.key), bits)
             self._on_streams = False
         return messages.Timed(
             samples=(sample,),
@@ -371,7 +268,3 @@ class CudaSession:
 def _verdict(fault: str, sampler: Sampler) -> Status:
     """Of timed calls: work on another stream is right in the end, but no time says how long it took."""
     return "wrong-result" if fault else "suspicious" if sampler.idle else "ok"
-
-
-def _progress(place: str) -> messages.Progress:
-    return messages.Progress(place=place, resident_bytes=timing.resident_bytes())

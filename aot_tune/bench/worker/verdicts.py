@@ -1,0 +1,46 @@
+"""What one candidate comes to on one problem, and what keeps it from being run there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aot_tune.bench.protocol.measurement_records import Policy, Status
+
+__all__ = ["CANARY", "GARBAGE", "Verdict", "WorkspaceError", "allowed_workspace"]
+
+CANARY = 0xA5
+"""What guard zones are filled with."""
+
+GARBAGE = (0xFF, 0x7F)
+"""Bytes that a workspace is filled with before the runs of one problem, in turn: NaN, then 3.4e38."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What one problem came to.
+
+    `runs` are the ns of single calls, in their order; `bits` are the outputs that were right, by name.
+    """
+
+    status: Status = "ok"
+    reason: str = ""
+    error: float = 0.0
+    bitwise: bool | None = None
+    runs: tuple[float, ...] = ()
+    bits: dict[str, Any] = {}
+
+
+class WorkspaceError(Exception):
+    """A candidate asks for more workspace than it may have."""
+
+
+def allowed_workspace(size: int, policy: Policy) -> int:
+    """The bytes of workspace that a candidate asks for.
+
+    Raises:
+        WorkspaceError: when it asks for more than the policy allows.
+    """
+    if size > policy.workspace_bytes:
+        raise WorkspaceError(f"asks for {size} bytes of workspace, {policy.workspace_bytes} are allowed")
+    return size
