@@ -12,6 +12,8 @@ import pytest
 from environments import ROOT, make_read_only, obeying_modes, run, tree_digest
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -11,6 +11,8 @@ import pytest
 from environments import run
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 WAYS = {
     "compile error": ('{{ store("y"', 'missing(); {{ store("y"', "compile-failed", "missing"),
     "wrong result": ('"2 * " ~', '"3 * " ~', "wrong-result", "y["),

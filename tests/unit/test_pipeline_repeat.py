@@ -31,6 +31,8 @@ from aot_tune.report import Report
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 Change = Callable[[Project, Patch], None]
 

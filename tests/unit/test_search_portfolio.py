@@ -88,6 +88,7 @@ def best_after(strategy: Strategy, count: int, step: int) -> float:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 8])
 def test_it_finds_what_random_search_does_not(step: int) -> None:
     best = min(map(cost, GRID))
@@ -98,6 +99,7 @@ def test_it_finds_what_random_search_does_not(step: int) -> None:
     assert statistics.median(ours) < statistics.median(theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_fails_is_put_off(seed: int) -> None:
     def fails(config: dict[str, object]) -> bool:

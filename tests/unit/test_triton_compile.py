@@ -25,6 +25,8 @@ from aot_tune.render.triton.recipe import with_recipe
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
+pytestmark = pytest.mark.slow
+
 PRODUCT: dict[str, Any] = {
     "signature": {
         "a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[64, 128]>", "c": "*bf16",
