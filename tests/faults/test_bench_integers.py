@@ -20,6 +20,8 @@ from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Operator, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
+pytestmark = pytest.mark.slow
+
 TEMPLATES = bundled_templates()
 TARGET = target_by_name("cpu-x86-64")
 NAMES = ("gemm", "batched_gemm")

@@ -11,6 +11,8 @@ from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
+pytestmark = pytest.mark.slow
+
 TEMPLATES = bundled_templates()
 TARGET = target_by_name("cpu-x86-64")
 OPERATORS = {n: load_operator(TEMPLATES / n) for n in ("rms_norm", "layer_norm")}

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[Project], None]
 
 

@@ -12,6 +12,8 @@ import pytest
 from environments import ROOT, make_read_only, obeying_modes, run, tree_digest
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Project:
@@ -89,9 +91,7 @@ def test_a_home_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> None:
     [
         ("C", "π"),
         ("C.UTF-8", "π"),
-        ("C", "with space"),
-        ("C", "quote ' and (more)"),
-        ("C", "x" * 120 + "/" + "y" * 120),  # of what is ASCII the locale changes nothing
+        ("C", "quote ' and (more)/" + "x" * 120 + "/" + "y" * 120),  # of what is ASCII the locale changes nothing
     ],
 )
 def test_paths(tmp_path: Path, locale: str, name: str) -> None:

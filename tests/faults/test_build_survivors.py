@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from environments import run
 from project import Project
+
+pytestmark = pytest.mark.slow
 
 WAYS = {
     "compile error": ('{{ store("y"', 'missing(); {{ store("y"', "compile-failed", "missing"),
@@ -20,20 +24,38 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = Project.make(tmp_path / "project")
+def make(folder: Path) -> Project:
+    made = Project.make(folder / "project")
     made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
     made.change("{{ prelude() }}", "#include <unistd.h>\n{{ prelude() }}", "loop.cpp.j2")
     return made
 
 
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Project, str]]:
+    """A project whose candidates all fail in one way, and what its build said; built once for each way."""
+
+    @functools.cache
+    def failed_in(way: str) -> tuple[Project, str]:
+        project = make(tmp_path_factory.mktemp("failed"))
+        project.change(*WAYS[way][:2], "loop.cpp.j2")
+        project.configure()
+        return project, project.build(status=1)
+
+    return failed_in
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_no_survivor_fails_by_default_with_a_reason_for_each(project: Project, way: str) -> None:
-    old, new, status, reason = WAYS[way]
-    project.change(old, new, "loop.cpp.j2")
-    project.configure()
-    said = project.build(status=1)
+def test_no_survivor_fails_by_default_with_a_reason_for_each(
+    failed: Callable[[str], tuple[Project, str]], way: str
+) -> None:
+    _, _, status, reason = WAYS[way]
+    project, said = failed(way)
     end = said[said.index("aot-tune: ") :]
     assert "operator 'twice' on cpu-x86-64-v" in end
     assert "no candidate survived" in end
@@ -45,11 +67,9 @@ def test_no_survivor_fails_by_default_with_a_reason_for_each(project: Project, w
 
 
 @pytest.mark.parametrize("way", ["compile error", "wrong result", "crash"])
-def test_the_command_beside_a_failure_does_it_again(project: Project, way: str) -> None:
+def test_the_command_beside_a_failure_does_it_again(failed: Callable[[str], tuple[Project, str]], way: str) -> None:
     old, new, status, reason = WAYS[way]
-    project.change(old, new, "loop.cpp.j2")
-    project.configure()
-    said = project.build(status=1)
+    project, said = failed(way)
     commands = re.findall(r"^ +again: aot-tune (.*)$", said, re.MULTILINE)
     assert len(set(commands)) == 5
     again = run(project.command(*shlex.split(commands[0])), env=project.environment(), cwd=project.folder, status=1)

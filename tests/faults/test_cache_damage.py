@@ -16,6 +16,8 @@ from aot_tune.compile.cache.entry import SCHEMA, load_entry
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import CorruptError, OtherSchemaError
 
+pytestmark = pytest.mark.slow
+
 TARGET = target_by_name("cpu-x86-64")
 FILES = ("object.json", "key.json", "object.o")
 

@@ -17,6 +17,8 @@ from aot_tune.database.measurement_store import SCHEMA, OperatorStore
 from aot_tune.spec import problem
 from aot_tune.support.errors import CacheError
 
+pytestmark = pytest.mark.slow
+
 WHERE = problem(M=16, N=64)
 KILLS = 40  # a fifth of the 200 that the design asks for; AOT_TUNE_TEST_KILLS sets more
 

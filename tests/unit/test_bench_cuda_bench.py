@@ -78,6 +78,7 @@ def test_candidates_are_screened_and_stay_loaded(bed: Bed) -> None:
     assert list(worker.loaded) == [bed.entry("good").code]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "pattern"),
     [
@@ -137,6 +138,7 @@ def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
     assert (len(lines), failing.on(prepared, "")) == (2, "")
 
 
+@pytest.mark.slow
 def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, tmp_path: Path) -> None:
     """Else each variant of a library would cost a worker, which takes seconds to start on a GPU."""
     library = tmp_path / "libmy.so"

@@ -41,6 +41,7 @@ def call(**given: object) -> Call:
     return Call(**{"bias": None, "residual": None, "activation": "none", **given})
 
 
+@pytest.mark.slow
 def test_it_computes_what_its_module_computes(library: SecondLibrary, ops) -> None:
     a, b = torch.rand(5, 7), torch.rand(9, 7).T
     bias, residual, out = torch.rand(9), torch.rand(5, 9), torch.empty(5, 9)

@@ -50,6 +50,7 @@ print(json.dumps({"log": log, "moved": moved, "slots": built.slots(arguments), "
 """
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_a_bare_launch_passes_what_the_launcher_passes(search: list[str], tmp_path: Path) -> None:
     """Else the difference between the two would be of something else."""
@@ -186,6 +187,7 @@ def test_a_part_that_fails_is_a_requirement_that_is_missed(part: str) -> None:
     assert triton_kernels.report(found, {})
 
 
+@pytest.mark.slow
 def test_without_a_gpu_each_part_of_it_says_so(tmp_path: Path) -> None:
     """And the run ends, with what was measured in a file."""
     script, out = BENCHMARKS / "triton_kernels.py", tmp_path / "found.json"

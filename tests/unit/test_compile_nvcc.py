@@ -18,7 +18,7 @@ from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.compile.cuda.nvcc import TOOLCHAIN, NvccToolchain
 from aot_tune.support.errors import ToolchainError
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
 @pytest.fixture(scope="module")

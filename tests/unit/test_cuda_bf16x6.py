@@ -14,6 +14,8 @@ from gemm_on_host import HOPPER, OPERATORS, TARGET, TEMPLATES, build_for_host, c
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, all_of, problem
 
+pytestmark = pytest.mark.slow
+
 GEMM = OPERATORS["gemm"]
 KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/bf16x6.cu.j2"]
 Shape = tuple[int, int, int]

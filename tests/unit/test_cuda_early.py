@@ -63,6 +63,7 @@ def test_only_kernels_that_wait_are_launched_early(op: Operator, kernel: Kernel)
             assert launches_early(render(op, kernel, target, config, "bf16").source) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(("op", "kernel"), EARLY, ids=IDS)
 def test_nothing_is_read_or_written_before_earlier_kernels_have_ended(
@@ -85,6 +86,7 @@ def test_weights_come_to_l2_before_earlier_kernels_have_ended(name: str, tmp_pat
         assert ahead.count("prefetch.global.L2") == len(weights)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
     ("name", "old", "new"),

@@ -22,6 +22,8 @@ from gemm_on_host import (
 
 from aot_tune.spec import Config, Kernel, Operator, all_of, problem
 
+pytestmark = pytest.mark.slow
+
 OURS = [
     (op, kernel)
     for op in OPERATORS.values()

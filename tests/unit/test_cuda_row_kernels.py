@@ -22,6 +22,8 @@ from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, Tensor
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
+pytestmark = pytest.mark.slow
+
 HOST = Path(__file__).parent / "cuda_rows_on_host"
 GOLDEN = Path(__file__).parent / "golden" / "cuda" / "softmax_generic.cu"
 TEMPLATES = bundled_templates()

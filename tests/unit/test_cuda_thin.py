@@ -26,6 +26,8 @@ from test_cuda_early import faults, ptx_of
 from aot_tune.render import Rendered
 from aot_tune.spec import Config
 
+pytestmark = pytest.mark.slow
+
 GEMM = OPERATORS["gemm"]
 THIN = [k for k in GEMM.kernels if k.template == "gemm/cuda/few_rows/even_shares.cu.j2"]
 Shape = tuple[int, int, int]

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from aot_tune.render import Rendered
 from aot_tune.spec import Config, Kernel, all_of, problem
 
+pytestmark = pytest.mark.slow
+
 GEMM = OPERATORS["gemm"]
 KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/few_rows.cu.j2"]
 SHORT = [k.name for k in KERNELS if "f32" not in k.dtypes["T"]]

@@ -12,6 +12,8 @@ from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, by_columns, 
 from aot_tune.render import Rendered
 from aot_tune.spec import all_of, problem
 
+pytestmark = pytest.mark.slow
+
 GEMM = OPERATORS["gemm"]
 KERNEL = GEMM.kernel("cutlass_tf32_halves")
 

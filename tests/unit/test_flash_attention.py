@@ -207,11 +207,13 @@ def test_the_generic_kernel_of_the_cpu_takes_everything(march: str, tmp_path: Pa
     check(call, "f32", (2, 8, 2, 130, 150, 64), "lower_right")  # on several threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_the_generic_kernel_of_gpus_takes_everything_on_the_host(dtype: str, tmp_path: Path) -> None:
     everything(build_for_host(tmp_path, render("cuda_generic", TARGETS[0], dtype)), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_the_generic_kernel_of_gpus_compiles_without_spills(tmp_path: Path) -> None:
     (tmp_path / "candidate.cu").write_text(render("cuda_generic", TARGETS[1], "bf16").source)

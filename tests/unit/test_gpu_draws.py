@@ -79,6 +79,7 @@ def guards_of_all(operator: Operator) -> set[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "name"),
     [*((f.parent, f.name) for f in FOLDERS), (EXAMPLE, "rms_norm"), (EXAMPLE, "swiglu")],

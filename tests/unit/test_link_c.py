@@ -66,6 +66,7 @@ def test_a_call_after_the_end_of_its_thread_has_memory_of_its_own(built: linked.
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["", "2"])
 def test_calls_under_sanitizers(program: Path, level: str) -> None:
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:halt_on_error=1"}

@@ -71,6 +71,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> linked.Built:
     return linked.link_library(spec, folder / "out", families=["cuda"], includes=includes, libraries=libraries)
 
 
+@pytest.mark.slow
 def test_import_and_typed_error_without_a_driver(real: linked.Built) -> None:
     code = f"""
 import sys

@@ -31,6 +31,8 @@ from aot_tune.report import Report
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 Change = Callable[[Project, Patch], None]
 
@@ -116,9 +118,9 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_input_is_part_of_the_key(project: Project, monkeypatch: Patch, name: str) -> None:
+    """That a key is the same where none is changed is shown by those that are no part of it."""
     project.change("problem(N=20000)", 'problem(N=int(__import__("os").environ.get("SIZE", "20000")))')
     before = key(project)
-    assert key(project) == before
     CHANGES[name](project, monkeypatch)
     assert key(project) != before
 

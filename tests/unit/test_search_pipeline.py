@@ -170,6 +170,7 @@ def tuned(
         session.close()
 
 
+@pytest.mark.slow
 def test_under_a_budget_an_exhaustive_search_goes_step_by_step_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     program.close()
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
 def test_kernels_are_right_in_the_interpreter(interpret: Program, operator: str, name: str) -> None:
@@ -177,6 +178,7 @@ _EARLIER = "eviction_policy=FIRST).to(tl.float32)\n        squares "
 _LAST_PART_ONLY = f"{_EARLIER}+= total * total => {_EARLIER}= total * total"
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(
     ("operator", "name", "change"),
@@ -198,6 +200,7 @@ def test_the_interpreter_notices_a_fault(interpret: Program, operator: str, name
     assert said["faults"]
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("operator", "name"), KERNELS, ids=IDS)
 def test_kernels_compile_for_every_target(build: Program, operator: str, name: str) -> None:

@@ -25,6 +25,8 @@ from aot_tune.render.triton.recipe import with_recipe
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.triton_messages import DescriptorMap, Image
 
+pytestmark = pytest.mark.slow
+
 PRODUCT: dict[str, Any] = {
     "signature": {
         "a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[64, 128]>", "c": "*bf16",
@@ -160,15 +162,18 @@ def test_the_bytes_do_not_depend_on_the_folder(search: list[str], tmp_path: Path
     for name in ("one", "another/folder"):
         root = tmp_path / name
         shutil.copytree(FUNCTIONS, root / "triton_functions")
-        for function, given in (("rows.py:plain", PLAIN), ("matmul.py:product", PRODUCT)):
-            for target in ("cuda-sm_90a", "cuda-ptx_80", "hip-gfx942"):
+        for function, given, targets in (
+            ("rows.py:plain", PLAIN, ("cuda-sm_90a", "cuda-ptx_80", "hip-gfx942")),
+            ("matmul.py:product", PRODUCT, ("cuda-sm_90a",)),
+        ):
+            for target in targets:
                 one = recipe(search, function, root, **given)
                 outcome, out = compiled(search, one, target, root / function / target, root)
                 assert outcome.status == "ok", outcome.log
                 made.append((function, target, outcome.device, hashlib.sha256(out.read_bytes()).hexdigest()))
                 assert str(tmp_path).encode() not in out.read_bytes()
     assert made[: len(made) // 2] == made[len(made) // 2 :]
-    assert len(set(made)) == 6
+    assert len(set(made)) == 4
 
 
 @EACH_TRITON

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from triton_compiled import DIGESTS, PLAIN, compiled, recipe
 from triton_installed import EACH_TRITON, FUNCTIONS, chain
 
@@ -16,6 +17,8 @@ from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.render.triton.recipe import Recipe, with_recipe
+
+pytestmark = pytest.mark.slow
 
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
 

@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_the_code_is_that_of_the_jit(search: list[str], tmp_path: Path) -> None:
     jit = Helper(search, tmp_path)

@@ -134,6 +134,7 @@ def expected(grid: Callable[[Meta, Any], tuple[Any, ...]], shape: list[int]) -> 
     return [0, 0, 0] if 0 in found else found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda g: g.__name__)
 def test_grids_are_those_of_python_on_ten_thousand_shapes(
     tmp_path: Path, cuda: Path, grid: Callable[[Meta, Any], tuple[Any, ...]]
@@ -152,6 +153,7 @@ def test_grids_are_those_of_python_on_ten_thousand_shapes(
     assert sum(w not in ([1], [0, 0, 0]) for w in wanted) > 2000
 
 
+@pytest.mark.slow
 def test_expressions_are_those_of_python_for_negative_numbers_too(tmp_path: Path) -> None:
     """400 random expressions on 50 rows of numbers each, and where Python raises, C++ says that it is undefined."""
     rng = random.Random(20)

@@ -178,6 +178,7 @@ def test_a_file_that_is_no_module_says_why(search: list[str], tmp_path: Path) ->
     assert (second.fault.what, second.fault.fix) == ("old.rows.py: 'old.rows' has a dot", "rename it")
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_a_device_is_answered_for_each_target(search: list[str]) -> None:
     """Configs, globals and heuristics that ask torch and Triton for the device get that of the target."""
@@ -217,6 +218,7 @@ def test_without_triton_the_error_says_what_to_install(tmp_path: Path) -> None:
     assert "pip install 'triton" in caught.value.fix
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_a_module_that_ends_the_process_or_never_ends_is_named(search: list[str]) -> None:
     for name, words in (("exits.py:f", "ended with status"), ("endless.py:f", "took longer than 5 s")):

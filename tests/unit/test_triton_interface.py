@@ -77,6 +77,7 @@ def test_targets_stand_for_devices() -> None:
     assert all(d.backend == ("hip" if str(d.arch).startswith("gfx") else "cuda") for d in DEVICES.values())
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_a_digest_is_of_what_code_is_made_of(search: list[str], tmp_path: Path) -> None:
     """Each change below gives another one; moving a function in its file, or a folder, does not."""
@@ -126,6 +127,7 @@ def test_a_digest_is_the_same_in_every_version(search: list[str]) -> None:
         assert _VERSIONS_SEEN.setdefault(name, answer.inspection.digest) == answer.inspection.digest
 
 
+@pytest.mark.slow
 @EACH_TRITON
 def test_bundled_functions_are_known_again_in_every_version(search: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A record of one version is replayed with another: what differs is the code, not the source."""
@@ -204,6 +206,7 @@ def _kernel(inspections: dict[str, Inspection]) -> Kernel:
     return Kernel(name="marked", backend="triton", triton=function)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", list(TARGETS))
 @EACH_TRITON
 def test_specialisation_is_that_of_the_jit(

@@ -68,6 +68,7 @@ def operator(target: str, inspection: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @EACH_TRITON
 @pytest.mark.parametrize("made", [False, True], ids=["", "made"])
 @pytest.mark.parametrize("target", ["cuda-sm_90a", "cuda-sm_80"])

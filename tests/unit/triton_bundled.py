@@ -238,7 +238,10 @@ def leave_out_waits() -> None:
 
 
 def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
-    """Run a kernel on odd problems: its first config on all of them in all dtypes, the others on two."""
+    """Run a kernel on odd problems: its first config on all of them in all dtypes, the others on one.
+
+    With a change it is run until it is at fault.
+    """
     take_numbers_from_arrays()
     leave_out_waits()
     op, kernel = looked_up(operator, name)
@@ -247,18 +250,18 @@ def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
     choices = [c["T"] for c in op.dtype_choices(kernel)]
     if operator in ("gemm", "flash_attention"):  # the interpreter of Triton 3.6 multiplies bf16 as integers
         choices = [c for c in choices if c != "bf16"]
-    calls, faults = 0, []
-    for number, config in enumerate(kernel.configs(home(kernel).facts)):
-        for dtype in choices[: 1 if number else None]:
-            for given in odd_problems(op, kernel, dtype)[: 2 if number else None]:
-                calls += 1
-                faults.append(Interpreted(op, kernel, config, given).run(function))
+    first, *others = kernel.configs(home(kernel).facts)
+    runs = [Interpreted(op, kernel, first, p) for d in choices for p in odd_problems(op, kernel, d)]
+    some = odd_problems(op, kernel, choices[0])[:2]
+    runs += [Interpreted(op, kernel, c, some[number % 2]) for number, c in enumerate(others)]
     if operator == "layer_norm":  # far from 0, moments that are not of centred values have few digits
-        config = next(iter(kernel.configs(home(kernel).facts)))
-        for given in odd_problems(op, kernel, "f32"):
-            calls += 1
-            faults.append(Interpreted(op, kernel, config, given, level=1000.0).run(function))
-    return {"calls": calls, "faults": [f for f in faults if f]}
+        runs += [Interpreted(op, kernel, first, p, level=1000.0) for p in odd_problems(op, kernel, "f32")]
+    faults: list[str] = []
+    for one in runs:
+        faults += filter(None, [one.run(function)])
+        if change and faults:
+            break
+    return {"calls": len(runs), "faults": faults}
 
 
 def builds(name: str, configs: int) -> Iterator[str]:

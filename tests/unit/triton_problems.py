@@ -23,20 +23,27 @@ def rows_problems(op: Operator, kernel: Kernel, dtype: str) -> Iterator[Problem]
 def gemm_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     order = {} if kernel.name.endswith("_kn") else {"b": (1, 0)}
     math = {"math": "tf32"} if dtype == "f32" else {}
-    free = "split" in kernel.name  # others clip at whole 16 bytes
-    few = "gemv" in kernel.name  # rows: each has programs of its own
+    few = "gemv" in kernel.name  # rows and columns: some of them, or one, have programs of their own
+    free = few or "split" in kernel.name  # others clip at whole 16 bytes
     for activation in ("none", "relu", "gelu", "gelu_tanh", "silu"):
+        deep = activation in ("none", "relu")  # and of several tiles in each direction
+        m, n, k = (77, 136, 328) if deep else (21, 72, 40)
+        if free:
+            m, n, k = (m, n - 3, k + 5) if not few else (3, 13, 1333 if deep else 45)
         yield problem(
-            M=3 if few else 77,
-            N=133 if free else 136,
-            K=(333 if free else 328) if activation in ("none", "relu") else (45 if free else 40),
+            M=m,
+            N=n,
+            K=k,
             order=order,
             attributes={"activation": activation} | math,
             present=["bias"] if activation == "none" else ["bias", "residual"],
             dtypes={"T": dtype},
         )
-    yield problem(M=3 if few else 300, N=264, K=72, order=order, attributes=math, dtypes={"T": dtype})
-    yield problem(M=2, N=72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype})
+    m, n = (3, 22) if few else (77, 264) if free else (300, 264)
+    yield problem(M=m, N=n, K=72, order=order, attributes=math, dtypes={"T": dtype})
+    yield problem(
+        M=2, N=19 if few else 72, K=1032, order=order, attributes=math, present=["residual"], dtypes={"T": dtype}
+    )
     if "tail" in kernel.name:  # the second part of a tile that is cut up
         yield problem(M=2, N=200, K=72, order=order, attributes=math, dtypes={"T": dtype})
 
@@ -46,12 +53,12 @@ def attention_problems(kernel: Kernel, dtype: str) -> Iterator[Problem]:
     free = kernel.name in (f"triton_{width}", f"triton_split_{width}")
     for causal in ("none", "upper_left", "lower_right"):
         chosen = {} if causal == "none" else {"causal": causal}
-        groups = [(1, 700, 8, 2)] if "split" in kernel.name else []
-        for m, n, h, hk in ((133, 300, 2, 1), (300, 133, 1, 1), (1, 257, 3, 2), *groups):
-            d = width - (7 if free else 8) if m == 300 else width
+        groups = [(1, 700, 4, 2)] if "split" in kernel.name else []
+        for m, n, h, hk in ((133, 300, 2, 1), (200, 133, 1, 1), (1, 257, 3, 2), *groups):
+            d = width - (7 if free else 8) if m == 200 else width
             yield problem(B=1, H=h, HK=hk, M=m, N=n, D=d, attributes=chosen, dtypes={"T": dtype})
-    split = dict.fromkeys(("q", "k", "v", "out"), (7 * 40 * width, width, 7 * width, 1))  # heads between rows
-    yield problem(B=2, H=7, HK=7, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
+    split = dict.fromkeys(("q", "k", "v", "out"), (3 * 40 * width, width, 3 * width, 1))  # heads between rows
+    yield problem(B=2, H=3, HK=3, M=40, N=40, D=width, strides=split, dtypes={"T": dtype})
 
 
 def odd_problems(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
