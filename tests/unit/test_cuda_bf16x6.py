@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_cuda_wgmma as wgmma
+import wgmma_on_host as wgmma
 from gemm_on_host import HOPPER, OPERATORS, TARGET, TEMPLATES, build_for_host, compile_for_hopper, render
 
 from aot_tune.render import Rendered, Renderer, candidate_for

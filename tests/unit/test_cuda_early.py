@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from test_cuda_row_kernels import HOPPER, KERNELS, OPERATORS, TARGET, render
+from ptx import faults, ptx_of
+from rows_on_host import HOPPER, KERNELS, OPERATORS, TARGET, render
 
-from aot_tune.compile.cuda.gpu_targets import code_flags
 from aot_tune.spec import Kernel, Operator
 
 EARLY = [(op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave")]
@@ -19,39 +18,6 @@ IDS = [f"{op.name}-{kernel.name}" for op, kernel in EARLY]
 
 def launches_early(source: str) -> bool:
     return "return launch_early(" in source
-
-
-def faults(ptx: str, ahead: bool = False) -> list[str]:
-    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended.
-
-    Kernels that are `ahead` let the next one start before they wait: it waits, too.
-    """
-    found = []
-    for entry in ptx.split(".entry ")[1:]:
-        name = entry.partition("(")[0]
-        if "_any" in name:
-            continue
-        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global[\w.:]*", entry)
-        first = ["griddepcontrol.launch_dependents"] * ahead + ["griddepcontrol.wait"]
-        if steps[: len(first)] != first or steps.count("griddepcontrol.launch_dependents") != 1:
-            found.append(f"{name} begins with {steps[:2]}")
-        found += [f"{name} has {step}" for step in steps if ".nc" in step]
-    return found
-
-
-def ptx_of(source: str, folder: Path) -> str:
-    (folder / "candidate.cu").write_text(source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-ptx", "candidate.cu", "-o", "candidate.ptx"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    return (folder / "candidate.ptx").read_text()
 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=[f"{op.name}-{kernel.name}" for op, kernel in KERNELS])

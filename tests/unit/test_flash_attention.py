@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from test_cuda_row_kernels import Stored, build_for_host, decode
+from rows_on_host import Stored, build_for_host, decode
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.compile.cuda.gpu_targets import TARGETS, code_flags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import sys
 import threading
@@ -13,32 +12,11 @@ from types import ModuleType
 import linked
 import numpy as np
 import pytest
-from linked_cuda import OnDevice, call, python
+from linked_cuda import Fake, OnDevice, call, python
 
 from aot_tune.link import LibrarySpec
 
 HERE = Path(__file__).resolve().parent
-
-
-class Fake:
-    """What the stand-in of the runtime was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(folder / "libcuda.so.1"))
-        self._library.fake_log.restype = ctypes.c_char_p
-        self.reset()
-
-    def reset(self, current: int = -1, failing: int = 0) -> None:
-        """Begin again with the context of a device (-1: none, 9: a foreign one of device 1) as the thread's."""
-        self._library.fake_reset(current, failing)
-
-    def log(self) -> list[str]:
-        text: bytes = self._library.fake_log()
-        return text.decode().split("; ")[:-1]
-
-    def state(self) -> tuple[int, int]:
-        """The thread's device and its mode of stream captures."""
-        return self._library.fake_state() // 10, self._library.fake_state() % 10
 
 
 @pytest.fixture
@@ -151,9 +129,9 @@ def test_kernels_load_in_relaxed_mode_once_per_device(standin: linked.Built) -> 
     code = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})
-import test_link_cuda as t, linked, linked_cuda
+import linked, linked_cuda
 from pathlib import Path
-cuda, fake = linked.load_module(Path({str(standin.module)!r})), t.Fake(Path({str(standin.module.parent)!r}))
+cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
 for device in (0, 0, 1):
     linked_cuda.call(cuda, 7, device)
 print("; ".join(fake.log()))
@@ -181,9 +159,9 @@ def test_a_workspace_of_the_librarys_own_per_stream(standin: linked.Built) -> No
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(HERE)!r})
-import test_link_cuda as t, linked, linked_cuda
+import linked, linked_cuda
 from pathlib import Path
-cuda, fake = linked.load_module(Path({str(standin.module)!r})), t.Fake(Path({str(standin.module.parent)!r}))
+cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
 fake.reset()
 for stream in (0, 0, 5, 5, 2, 2):
     linked_cuda.call(cuda, 8, 1, stream=stream)
@@ -332,7 +310,7 @@ def test_driver_errors(standin: linked.Built, environment: dict[str, str], kind:
     code = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})
-import test_link_cuda as t, linked, linked_cuda
+import linked, linked_cuda
 from pathlib import Path
 cuda = linked.load_module(Path({str(standin.module)!r}))
 for _ in range(2):

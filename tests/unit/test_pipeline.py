@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from pipelines import FAST, GENERIC, OPERATOR, SMALL, TARGET, N, entry, evidence, measured
 
-from aot_tune.bench.protocol.measurement_records import Measurement, Status
+from aot_tune.bench.protocol.measurement_records import Status
 from aot_tune.pipeline.build_library import _shown_again
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, tie_band
+from aot_tune.pipeline.evidence import Chosen, Entry, serves, share_among_targets, tie_band
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.records.lookup import Known, _as_declared
@@ -20,25 +21,9 @@ from aot_tune.pipeline.scheduling.tune import _unknown
 from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.pipeline.shipping.story import failures_of, tell
-from aot_tune.render import Candidate, Rendered, candidate_for
+from aot_tune.render import Candidate, candidate_for
 from aot_tune.select import select
-from aot_tune.spec import Expr, Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
-
-M, N = dims("M N")
-TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
-OPERATOR = Operator(
-    name="scale",
-    dims=("M", "N"),
-    tensors=(Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
-    reference=lambda xp, call: {"out": call.x},
-    flops=M * N,
-    workload=(problem(M=1, N=8), problem(M=64, N=8)),
-    kernels=(
-        Kernel("generic", "g.j2", generic=True),
-        Kernel("fast", "f.j2", requires=(N % 8 == 0,)),
-        Kernel("small", "s.j2", worthwhile=(M <= 16,)),
-    ),
-)
+from aot_tune.spec import Kernel, Parameter, problem
 
 
 def test_the_command_that_shows_the_report_again() -> None:
@@ -57,44 +42,6 @@ def test_a_recorded_config_is_told_as_it_was_declared() -> None:
     told = _as_declared(operator, recorded)
     assert told.label == "fast W=4 ACCUMULATORS=2"
     assert told.id == recorded.id
-
-
-def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
-    candidate = Candidate(
-        operator="scale", kernel=kernel, backend="cxx", target=TARGET.name, generic=kernel == "generic"
-    )
-    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
-    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=digest)
-
-
-def evidence(*entries: Entry) -> Evidence:
-    return Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
-
-
-def measured(
-    one: Entry | str,
-    where: Problem,
-    times: tuple[float, ...],
-    *,
-    status: Status = "ok",
-    reason: str = "",
-    final: tuple[float, ...] | None = None,
-) -> Measurement:
-    return Measurement(
-        candidate=one if isinstance(one, str) else one.candidate.id,
-        code="",
-        problem=where,
-        device="d",
-        policy="p",
-        status=status,
-        reason=reason,
-        screen=times,
-        final=final,
-        race="r" if final else None,
-    )
-
-
-FAST, SMALL, GENERIC = entry("fast", "f", (N % 8 == 0,)), entry("small", "s"), entry("generic", "g")
 
 
 def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:

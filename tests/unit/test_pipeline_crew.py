@@ -11,13 +11,10 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from test_pipeline import FAST, GENERIC, evidence, measured
-from test_pipeline_deadline import LOADED, ONE, measurer
-from test_pipeline_deadline import Bench as StillBench
+from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, crew_of, evidence, measured, measurer
 
-from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.device_pool import Crew, _Turns
+from aot_tune.pipeline.measuring.device_pool import _Turns
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
 from aot_tune.pipeline.scheduling.screen_queue import _screen, places_of
@@ -25,24 +22,6 @@ from aot_tune.pipeline.scheduling.tune import _nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError
-
-
-def crew_of(count: int) -> Crew:
-    """Devices that differ only in their unit; no bench is started, for no job asks for one."""
-    devices = [
-        Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit=f"GPU-{i}")
-        for i in range(count)
-    ]
-    assert len({d.digest for d in devices}) == 1
-    lines: list[str] = []
-    session = SimpleNamespace(
-        turn=Budget(None),
-        devices=devices,
-        progress=SimpleNamespace(line=lines.append),
-        said=lines,
-        checks=Checks(),
-    )
-    return Crew(cast(Session, session), devices)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

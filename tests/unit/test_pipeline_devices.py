@@ -11,10 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_pipeline import GENERIC
-from test_pipeline_crew import crew_of
-from test_pipeline_deadline import LOADED, ONE, measurer
-from test_pipeline_deadline import Bench as StillBench
+from pipelines import GENERIC, LOADED, ONE, StillBench, crew_of, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
