@@ -41,6 +41,10 @@ CASES: tuple[tuple[str, tuple[int, ...], tuple[Shape, ...]], ...] = (
 )
 
 
+def test_there_are_kernels_of_the_template() -> None:
+    assert KERNELS
+
+
 @pytest.fixture(scope="module")
 def program_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """The program of a case, compiled once."""

@@ -45,8 +45,9 @@ def test_weights_come_to_l2_before_earlier_kernels_have_ended(name: str, tmp_pat
     source = render(op, op.kernel("cuda_rows_few"), HOPPER, {"VECTORS": 1}, "bf16").source
     weights = [t.name for t in op.inputs if t.name in ("weight", "bias")]
     assert re.findall(r"prefetch_tile<V>\(args\.(\w+), ", source) == weights
-    ptx = ptx_of(source, tmp_path)
-    for entry in (e for e in ptx.split(".entry ")[1:] if "_any" not in e.partition("(")[0]):
+    entries = [e for e in ptx_of(source, tmp_path).split(".entry ")[1:] if "_any" not in e.partition("(")[0]]
+    assert entries
+    for entry in entries:
         ahead = entry.partition("griddepcontrol.wait")[0]
         assert ahead.count("prefetch.global.L2") == len(weights)
 

@@ -29,6 +29,11 @@ def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
+def test_there_are_kernels_of_the_template() -> None:
+    assert SHORT
+    assert FLOATS
+
+
 # -- right on the host -----------------------------------------------------------------------------------------------
 
 ONE, TWO, FOUR = (72, 1, 1, 2, False), (48, 2, 1, 2, False), (40, 4, 4, 1, False)

@@ -63,6 +63,7 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     found.add(measured(FAST, OPERATOR.workload[0], (100.0,)))
     found.add(measured(FAST, OPERATOR.workload[1], (), status=status, reason="out[0, 0]: got 1, want 2"))
     costs = found.costs()
+    assert set(costs) == {p.id for p in OPERATOR.workload}
     assert all(set(row) == {GENERIC.candidate.id} for row in costs.values())
     (failure,) = failures_of(found)
     assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)

@@ -210,7 +210,9 @@ def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least:
     declared = [parameter(p.name, annotation=annotation) if p.name == "x_row" else p for p in INSPECTION.parameters]
     op = operator(inspection=Inspection(parameters=tuple(declared), configs=INSPECTION.configs, digest="3" * 64))
     kernel = resolved(op.kernel("rows"), SM90.name)
-    for candidate in candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90):
+    candidates = list(candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90))
+    assert candidates
+    for candidate in candidates:
         bounds = [g.key() for g in requirements(op, candidate) if "stride.x.0" in g.key()]
         wanted = [] if most is None else [f"(stride.x.0 <= {most})", f"(stride.x.0 >= {least})"]
         assert [b for b in bounds if "%" not in b] == wanted
