@@ -39,7 +39,7 @@ from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
 
-__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "targets_of", "write_plan"]
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
@@ -137,7 +137,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
     check_devices(options.device if options.mode != "generic" else (), databases)
-    wanted = _targets(options, deciding(databases, options.device))
+    wanted = targets_of(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
@@ -236,7 +236,8 @@ def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
         raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
 
 
-def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
+def targets_of(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
+    """The targets of a build: those of its options, or in a replay those that were recorded."""
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
@@ -249,13 +250,13 @@ def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Tar
         return [target_by_name(n) for n in names]
     found: list[Target] = []
     for name in options.targets:
-        for target in _named(name):
+        for target in targets_named(name):
             if target not in found:
                 found.append(target)
     return sorted(found, key=lambda t: (t.family, t.level, t.name))
 
 
-def _named(name: str) -> list[Target]:
+def targets_named(name: str) -> list[Target]:
     """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
     best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
     if name == "native":

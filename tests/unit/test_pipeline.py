@@ -12,12 +12,12 @@ import pytest
 from pipelines import FAST, GENERIC, OPERATOR, SMALL, TARGET, N, entry, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Status
-from aot_tune.pipeline.build_library import _shown_again
+from aot_tune.pipeline.build_library import shown_again
 from aot_tune.pipeline.evidence import Chosen, Entry, serves, share_among_targets, tie_band
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.pipeline.records.lookup import Known, _as_declared
-from aot_tune.pipeline.scheduling.tune import _unknown
+from aot_tune.pipeline.records.lookup import Known, as_declared
+from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.pipeline.shipping.story import failures_of, tell
@@ -28,7 +28,7 @@ from aot_tune.spec import Kernel, Parameter, problem
 
 def test_the_command_that_shows_the_report_again() -> None:
     def told(prefix: str) -> str:
-        return _shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
+        return shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
 
     assert told("aot_tune") == "`aot-tune report` shows this again"
     assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
@@ -39,7 +39,7 @@ def test_a_recorded_config_is_told_as_it_was_declared() -> None:
     fast = Kernel("fast", "f.j2", parameters=space)
     operator = dataclasses.replace(OPERATOR, kernels=(OPERATOR.kernels[0], fast))
     recorded = candidate_for(operator, fast, {"ACCUMULATORS": 2, "W": 4}, TARGET)
-    told = _as_declared(operator, recorded)
+    told = as_declared(operator, recorded)
     assert told.label == "fast W=4 ACCUMULATORS=2"
     assert told.id == recorded.id
 
@@ -318,8 +318,8 @@ def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() 
     found = evidence(SMALL, elsewhere, GENERIC)
     small, large = OPERATOR.workload
     rows = [measured(SMALL, small, (1.0,)), measured(GENERIC, small, (2.0,)), measured(GENERIC, large, (2.0,))]
-    assert _unknown(found) == [SMALL, GENERIC]
+    assert not_known(found) == [SMALL, GENERIC]
     assert Known(tuple(rows[:2])).give(found) == 2
-    assert _unknown(found) == [GENERIC]  # what else is known of that problem stands
+    assert not_known(found) == [GENERIC]  # what else is known of that problem stands
     assert Known(tuple(rows)).give(found) == 1
-    assert _unknown(found) == []
+    assert not_known(found) == []

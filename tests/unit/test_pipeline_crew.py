@@ -18,7 +18,7 @@ from aot_tune.pipeline.measuring.device_pool import _Turns
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
 from aot_tune.pipeline.scheduling.screen_queue import _screen, places_of
-from aot_tune.pipeline.scheduling.tune import _nothing_is_known
+from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError
@@ -266,7 +266,7 @@ def test_workers_start_early_where_all_is_to_be_measured_and_there_is_time(
         is_recorded=lambda one: Session.is_recorded(session, one),
         turn=Budget(seconds),
     )
-    assert _nothing_is_known(session, device("GPU")) == early
+    assert nothing_is_known(session, device("GPU")) == early
 
 
 def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others_go_on() -> None:

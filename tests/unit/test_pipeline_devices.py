@@ -186,7 +186,7 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
 
     fakes = {"Crew": lambda *_: nullcontext(crew), "ended_with": ended_with, "measure_overlapped": measure}
     fakes |= {"check_agreement": lambda *_: done.append("probe"), "_ask": lambda *_: next(asked)}
-    for name, fake in {**fakes, "_nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
+    for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
         monkeypatch.setattr(module, name, fake)
     module._on_device(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
     assert done == ["begin", "probe", "measure", "end"]

@@ -18,7 +18,7 @@ from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Target
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["tune"]
+__all__ = ["not_known", "nothing_is_known", "tune"]
 
 
 def tune(session: Session) -> dict[str, list[Evidence]]:
@@ -89,7 +89,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         on_host = target.family == "cpu"  # a compiler beside it would disturb what is measured
         within = Within(session, crew, pairs) if on_host and session.turn.seconds is not None else None
         recorded = 0
-        if not on_host and _nothing_is_known(session, crew.device):
+        if not on_host and nothing_is_known(session, crew.device):
             crew.start()
         step = session.step
         while step and (fresh := _ask(session, pairs, vendors, step)):
@@ -97,7 +97,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
                 recorded += known.give(evidence)
-            entries = [e for _, evidence in pairs for e in _unknown(evidence)]
+            entries = [e for _, evidence in pairs for e in not_known(evidence)]
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if on_host else session.policy_of(target.family).race_ns / 1e9
             backends = {e.candidate.backend for e in entries}
@@ -150,7 +150,7 @@ def _to_tune(
     return pairs
 
 
-def _nothing_is_known(session: Session, device: Device) -> bool:
+def nothing_is_known(session: Session, device: Device) -> bool:
     """Whether all that will be asked for is to be measured on a device, and there is time for it."""
     recorded = session.options.mode == "auto" and session.is_recorded(device)
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
@@ -203,7 +203,7 @@ def _one_after_the_other(
     measurer.verify(e for _, evidence in pairs for e in evidence.unserved)
 
 
-def _unknown(evidence: Evidence) -> list[Entry]:
+def not_known(evidence: Evidence) -> list[Entry]:
     """What has to be compiled to be measured.
 
     What a record covers whole is compiled only if it races again or is kept; what follows a candidate that was measured
