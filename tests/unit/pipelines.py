@@ -91,6 +91,7 @@ class StillBench:
     def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
         self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
         self.starting = self.reference = self.referring = 0.0
+        self.store = Store()
 
     def prepare(self, *_: object) -> object:
         self.now += self.reference
@@ -140,14 +141,14 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: StillBench, seconds: float 
     monkeypatch.setattr(measure, "operator_digest", lambda _: "")
     budget = Budget(seconds, lambda: bench.now)
     progress = Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None)), clock=lambda: bench.now)
-    store = Store()
     session = SimpleNamespace(
+        operators={"scale": LOADED},
         turn=budget,
         budget=budget,
         progress=progress,
         outlook=Outlook(progress, budget),
         checks=Checks(),
-        store=SimpleNamespace(operator=lambda *_: store),
+        store=SimpleNamespace(operator=lambda *_: bench.store),
         policy_of=lambda _: SimpleNamespace(digest=""),
     )
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
@@ -160,19 +161,24 @@ def measurer(monkeypatch: pytest.MonkeyPatch, bench: StillBench, seconds: float 
 LOADED = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR, folder=Path()))
 
 
-def crew_of(count: int) -> Crew:
-    """Devices that differ only in their unit; no bench is started, for no job asks for one."""
+def session_of(count: int) -> Any:
+    """A session with devices that differ only in their unit; `said` are the lines that it prints."""
     devices = [
         Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit=f"GPU-{i}")
         for i in range(count)
     ]
     assert len({d.digest for d in devices}) == 1
     lines: list[str] = []
-    session = SimpleNamespace(
+    return SimpleNamespace(
         turn=Budget(None),
         devices=devices,
         progress=SimpleNamespace(line=lines.append),
         said=lines,
         checks=Checks(),
     )
-    return Crew(cast(Session, session), devices)
+
+
+def crew_of(count: int, session: Any = None) -> Crew:
+    """Devices of such a session; no bench is started, for no job asks for one."""
+    session = session or session_of(count)
+    return Crew(session, session.devices)

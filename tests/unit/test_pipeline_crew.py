@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, crew_of, evidence, measured, measurer
+from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, crew_of, evidence, measured, measurer, session_of
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.measuring.device_pool import _Turns
@@ -211,10 +211,11 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("ended", ["the budget", "a device"])
 def test_what_a_device_waits_for_from_another_ends_with_the_crew(ended: str) -> None:
-    with crew_of(2) as crew:
+    session = session_of(2)
+    with crew_of(2, session) as crew:
         assert not crew.shared.findings.over()
         if ended == "the budget":
-            crew.members[0]._session.turn.seconds = 0.0
+            session.turn.seconds = 0.0
         else:
             with pytest.raises(RuntimeError):
                 crew.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
@@ -314,9 +315,9 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
 
         return run
 
-    with crew_of(count) as crew:
+    session = session_of(count)
+    with crew_of(count, session) as crew:
         crew.each((n, job(n)) for n in range(10))
-        session: Any = crew._session
         assert [n for n, _ in sorted(done)] == list(range(10))
         assert {m for _, m in done} == set(map(id, crew.members))
         (line,) = session.said
@@ -336,18 +337,19 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
 def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None:
     """Where jobs fail on a second device, they are to blame; what a budget ends says nothing of its device."""
     tried: list[tuple[int, int]] = []
+    session = session_of(2 if why == "the last device" else 3)
 
     def job(number: int) -> Any:
         def run(measurer: Measurer) -> None:
             if why == "the budget":
-                measurer._session.turn.seconds = 0.0
+                session.turn.seconds = 0.0
             if number == 5 or why == "the last device":
                 tried.append((number, id(measurer)))
                 raise WorkerError("no worker can hold it")
 
         return run
 
-    with pytest.raises(WorkerError, match="hold"), crew_of(2 if why == "the last device" else 3) as crew:
+    with pytest.raises(WorkerError, match="hold"), crew_of(len(session.devices), session) as crew:
         crew.each((n, job(n)) for n in range(6))
     assert len({m for _, m in tried}) == len(tried) == devices
 

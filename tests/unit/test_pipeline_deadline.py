@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, SMALL, TWO, StillBench, evidence, measured, measurer
+from pipelines import FAST, GENERIC, LOADED, ONE, OPERATOR, SMALL, TWO, StillBench, evidence, measured, measurer
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.database.database_records import rounded
@@ -22,7 +22,7 @@ from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.search import Budget
+from aot_tune.search import Budget, Task
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.progress import Progress
 
@@ -118,12 +118,11 @@ def test_who_asks_whether_something_is_known_does_not_want_it(monkeypatch: pytes
     """What a record has instead would keep the next build from taking this one's files."""
     bench = StillBench()
     one, _ = measurer(monkeypatch, bench, seconds=None)
-    store = one._store(LOADED)
     assert not one.knows(LOADED, ONE, FAST.candidate.id, "object")
     assert not one.knows_race(LOADED, ONE, [FAST, GENERIC])
-    assert (store.peeked, store.wanted) == (2, 0)
+    assert (bench.store.peeked, bench.store.wanted) == (2, 0)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST])
-    assert (store.peeked, store.wanted) == (2, 1)
+    assert (bench.store.peeked, bench.store.wanted) == (2, 1)
 
 
 def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +137,6 @@ def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_
 ) -> None:
     bench, seen = StillBench(), list[str]()
     one, _ = measurer(monkeypatch, bench, seconds=1.0)
-    one._session.operators = {"scale": LOADED}
 
     def verify(*given: Any) -> None:
         bench.now += 0.6
@@ -155,7 +153,6 @@ def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: p
     """Devices that share them are given one at a time; such a wait takes a minute."""
     seen = list[str]()
     one, _ = measurer(monkeypatch, StillBench(), seconds=None)
-    one._session.operators = {"scale": LOADED}
 
     def verify(*given: Any) -> None:
         seen.append(given[3].candidate.id)
@@ -182,7 +179,7 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
     bench.starting, bench.reference = 60.0, 5.0
     durations = outlook.durations
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    task = one._one(LOADED, ONE).task
+    task = Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))
     assert durations.screen(task) == pytest.approx(1.0)
     assert (durations.prepare(task), durations.preparing.count) == (0.0, 0)
     one.screen(LOADED, found, TWO, [FAST, GENERIC])
@@ -204,16 +201,12 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
 
 def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured on it first, perhaps long after, still has to be."""
-    one, outlook = measurer(monkeypatch, StillBench(), seconds=None)
-
-    def known(_: object, entry: Entry) -> Measurement:
-        one.reused += 1
-        return measured(entry, ONE, (100.0,))
-
-    monkeypatch.setattr(one, "_known", known)
+    bench = StillBench()
+    one, outlook = measurer(monkeypatch, bench, seconds=None)
+    monkeypatch.setattr(bench.store, "find", lambda candidate, *_: measured(candidate, ONE, (100.0,)))
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert outlook.durations.prepare(one._one(LOADED, ONE).task) > 0.0
-    assert one.spent == {}
+    assert outlook.durations.prepare(Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))) > 0.0
+    assert (one.reused, one.spent, bench.calls) == (2, {}, 0)
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])
