@@ -39,7 +39,7 @@ from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
 
-__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "targets_of", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "write_plan"]
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
@@ -137,7 +137,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
     check_devices(options.device if options.mode != "generic" else (), databases)
-    wanted = targets_of(options, deciding(databases, options.device))
+    wanted = _targets(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
@@ -236,8 +236,7 @@ def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
         raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
 
 
-def targets_of(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
-    """The targets of a build: those of its options, or in a replay those that were recorded."""
+def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
     if options.mode == "replay" and not recorded:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
