@@ -14,7 +14,7 @@ from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.support.errors import AotTuneError, CacheError
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
-__all__ = ["examine"]
+__all__ = ["cache_problems", "cuda_problems", "examine", "option_lines"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -42,7 +42,7 @@ def examine(*, verbose: bool = False) -> int:
         chain = toolchain_for(name)
         needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
         problems += _try(f"compiler   {name}: ", lambda chain=chain: _listed(chain.identity(), verbose), needed=needed)  # type: ignore[misc]
-    problems += _cuda(query)
+    problems += cuda_problems(query)
     targets = native_targets()
     print(f"targets    {', '.join(t.name for t in targets) or 'none'}")
     best = {t.family: t.name for t in targets}  # by level: the last of a family is its best
@@ -52,8 +52,8 @@ def examine(*, verbose: bool = False) -> int:
             print(f"             {key} {value}")
     print(f"sandbox    {_sandbox(features(), verbose)}")
     print(f"compiles   {parallel_compiles(os.environ).reason}")
-    problems += _cache(cache_location(os.environ))
-    for line in _options(os.environ):
+    problems += cache_problems(cache_location(os.environ))
+    for line in option_lines(os.environ):
         print(f"options    {line}")
     print(_answer(problems, list(best.values())))
     return 1 if problems else 0
@@ -70,7 +70,7 @@ _HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_JOBS")
 """Options of which the lines on cache and compiles tell."""
 
 
-def _options(environment: Mapping[str, str]) -> list[str]:
+def option_lines(environment: Mapping[str, str]) -> list[str]:
     """A line for the options in the environment that nothing here considers, and one for each that is misspelt."""
     others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
     said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
@@ -85,7 +85,7 @@ def _sandbox(found: dict[str, int], verbose: bool) -> str:
     return f"this kernel lacks {', '.join(lacking)}" if lacking else "complete"
 
 
-def _cuda(query: DeviceQuery) -> int:
+def cuda_problems(query: DeviceQuery) -> int:
     """Print driver, GPUs, CUTLASS and torch; the number of problems, which there are only on a machine with a GPU."""
     from aot_tune.compile import toolchain_for
 
@@ -133,7 +133,7 @@ def _listed(found: dict[str, str], verbose: bool) -> str:
     return ", ".join(f"{key} {value[:12] if _DIGEST.match(value) else value}" for key, value in found.items())
 
 
-def _cache(location: CacheLocation) -> int:
+def cache_problems(location: CacheLocation) -> int:
     """Print where the cache is, and why it cannot be used; 1 where a build would end for that, as the user named it."""
     print(f"cache      {location.root or 'off'} ({location.mode}){f': {location.message}' if location.message else ''}")
     if location.root is None:

@@ -27,7 +27,7 @@ from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
 from aot_tune.support.wall_clock import note_tuned, spent_before
 
-__all__ = ["build"]
+__all__ = ["build", "shown_again"]
 
 
 def build(directory: Path) -> None:
@@ -56,7 +56,7 @@ def build(directory: Path) -> None:
             note_tuned(directory, _link_memory(session), granted=session.load.granted)
         progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
-            f"{_shown_again(plan, directory)}:"
+            f"{shown_again(plan, directory)}:"
         )
         sys.stdout.write(format_report(report))
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def _kind(session: Session) -> str:
     return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 
-def _shown_again(plan: Plan, directory: Path) -> str:
+def shown_again(plan: Plan, directory: Path) -> str:
     """How to see the report again: that of the bundled operators is installed with them."""
     if plan.prefix == BUNDLED_PREFIX:
         return "`aot-tune report` shows this again"

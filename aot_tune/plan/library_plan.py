@@ -41,7 +41,7 @@ from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
 
-__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "write_plan"]
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
@@ -251,13 +251,13 @@ def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Tar
         return [target_by_name(n) for n in names]
     found: list[Target] = []
     for name in options.targets:
-        for target in _named(name):
+        for target in targets_named(name):
             if target not in found:
                 found.append(target)
     return sorted(found, key=lambda t: (t.family, t.level, t.name))
 
 
-def _named(name: str) -> list[Target]:
+def targets_named(name: str) -> list[Target]:
     """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
     best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
     if name == "native":

@@ -19,6 +19,7 @@ from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for, requirements
 from aot_tune.spec import Operator, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.support.errors import AotTuneError
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +165,7 @@ def test_bundled_products_are_exact_and_a_wrong_depth_is_found(compiled_bed: Any
 def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., CompiledBed]) -> None:
     bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
     check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)
-    with pytest.raises(Exception, match=r"'out' has sums of up to \d+, exact are 16777216; mend the terms"):
+    with pytest.raises(AotTuneError, match=r"'out' has sums of up to \d+, exact are 16777216; mend the terms"):
         bed.bench.prepare(bed.folder, bed.operator, check)
 
 

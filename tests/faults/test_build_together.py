@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import select
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from project import Project
+from filelock import FileLock
+from project import Project, read_until
+
+from aot_tune.bench.devices.cpu import usable_cores
+from aot_tune.bench.devices.family import devices
 
 pytestmark = pytest.mark.alone
 
@@ -49,19 +55,25 @@ def test_builds_that_share_a_cache(tmp_path: Path, count: int) -> None:
     libraries = {hashlib.sha256((project.folder / n / "variants.a").read_bytes()).hexdigest() for n in names}
     assert len(libraries) == 1
     assert len({tuple(project.winners(n)) for n in names}) == 1
-    measured = [int(o.split(" measurements made")[0].rsplit(" ", 1)[-1]) for o in outputs]
-    assert sum(measured) < 2 * count * max(measured)
+    *others, most = sorted(int(o.split(" measurements made")[0].rsplit(" ", 1)[-1]) for o in outputs)
+    assert most >= 12  # six candidates on two problems
+    assert max(others) <= 2, others  # the races, at most: each screen is made once
     again = project.build(names[0])
     assert " 0 measurements made" in again
 
 
 def test_two_builds_do_not_measure_at_once(tmp_path: Path) -> None:
-    """The lock of the device is held from one build to the other: the progress lines of a race never interleave."""
-    projects = [Project.make(tmp_path / f"project{i}") for i in range(2)]
-    for project in projects:
-        project.env["AOT_TUNE_CACHE_DIR"] = str(tmp_path / "cache")
-        project.configure()
-    started = [p.start() for p in projects]
-    outputs = [p.communicate(timeout=240)[0] for p in started]
-    assert [p.returncode for p in started] == [0, 0], outputs
-    assert projects[0].winners() == projects[1].winners()
+    """Who has the lock of the device, here this test, is waited for."""
+    project = Project.make(tmp_path / "project")
+    project.configure()
+    (device,) = devices("cpu", usable_cores())
+    folder = Path(f"/tmp/aot_tune-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with FileLock(folder / f"cpu-{device.digest[:16]}.lock", timeout=240):
+        process = project.start()
+        begun = read_until(process, f"waiting: another build measures on {device.name}")
+        assert "tried" not in begun
+        assert select.select([process.stdout], [], [], 3)[0] == []  # nor does it go on, or end
+    rest = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, rest
+    assert "14 measurements made, 0 known from before" in rest

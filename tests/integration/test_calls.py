@@ -200,7 +200,7 @@ WRONG: dict[str, tuple[str, Callable[[ModuleType, Array], object], type[Exceptio
     ),
     "missing": ("up", lambda o, out: o.silu_mul(np.zeros((2, 3), "f4"), out=out), TypeError, "up"),
     "unknown": ("outs", lambda o, out: o.softmax(np.zeros((2, 3), "f4"), outs=out), TypeError, "outs"),
-    "device": ("x", lambda o, out: o.softmax(torch.zeros(2, 3, device="meta"), out=out), Exception, ""),
+    "device": ("x", lambda o, out: o.softmax(torch.zeros(2, 3, device="meta"), out=out), ValueError, "through DLPack"),
 }
 
 
@@ -232,7 +232,7 @@ def test_overlapping_outputs_are_refused(ops: ModuleType) -> None:
 
 def test_read_only_outputs_are_refused(ops: ModuleType) -> None:
     out = read_only(np.zeros((2, 3), np.float32))
-    with pytest.raises((TypeError, ValueError, BufferError), match=r"read-only|readonly"):
+    with pytest.raises(ValueError, match="output 'out' is read-only"):
         ops.softmax(np.zeros((2, 3), np.float32), out=out)
     assert (out == 0).all()
 
@@ -250,12 +250,15 @@ def test_questions(ops: ModuleType) -> None:
     asked = ops.explain("softmax", R=3, D=7)
     assert asked["operator"] == "softmax"
     assert asked["variant"]
-    assert asked == ops.explain("softmax", np.zeros((3, 7), "f4")) or asked["dims"] == {"R": 3, "D": 7}
+    assert asked["dims"] == {"R": 3, "D": 7}
+    memory = np.zeros(3 * 7 + 16, np.float32)
+    aligned = memory[-memory.ctypes.data % 64 // 4 :][: 3 * 7].reshape(3, 7)  # as stated tensors are
+    assert asked == ops.explain("softmax", aligned)
     problems = {o["name"]: o["tables"][-1]["tuned"] for o in manifest(ops)["operators"]}
     r, d = (int(part.split("=")[1]) for part in problems["softmax"][0].split()[:2])
     assert ops.is_tuned("softmax", R=r, D=d)
     assert not ops.is_tuned("softmax", R=r + 1, D=d)
-    with pytest.raises((ValueError, TypeError, LookupError), match="softmax"):
+    with pytest.raises(ValueError, match=r"has no operator 'softmacs'; it has .*'softmax'"):
         ops.explain("softmacs", R=1, D=1)
 
 

@@ -16,7 +16,7 @@ from environments import ROOT, environment, run
 from triton_record import copy_templates, why_no_triton, write_record
 
 from aot_tune.link.archive import read_archive
-from aot_tune.link.elf import SharedLibrary, device_code_digest
+from aot_tune.link.elf import device_code_digest
 
 TARGET = "cuda-sm_90a"
 
@@ -47,18 +47,17 @@ def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
 
 def test_it_is_a_library_of_cubins_without_a_toolkit(replayed: Made) -> None:
     assert not [n for n in replayed.needed() if n.startswith(("libcuda", "libcudart", "libtriton", "libpython"))]
+    members = {m.name: m for m in read_archive((replayed.folder / "aot_tune" / "my_ops" / "variants.a").read_bytes())}
     for operator in ("rms_norm", "swiglu"):
         found = replayed.variants(operator, TARGET)
         assert found
         assert all(v["device"] and not v["rebuilt"] for v in found.values())
+        for variant in found.values():
+            assert device_code_digest(members[f"{variant['symbol']}.o"].data) == variant["device"]
     assert replayed.variants("rms_norm", "cuda-ptx_80")
-    members = {m.name: m for m in read_archive((replayed.folder / "aot_tune" / "my_ops" / "variants.a").read_bytes())}
-    for variant in found.values():
-        assert device_code_digest(members[f"{variant['symbol']}.o"].data) == variant["device"]
     data = replayed.library.read_bytes()
     assert b".target sm_80" in data
     assert str(ROOT).encode() not in data
-    assert SharedLibrary(data)
 
 
 @pytest.fixture(scope="module")

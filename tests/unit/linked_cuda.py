@@ -284,3 +284,24 @@ class OnDevice:
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
         return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+class Fake:
+    """What the stand-in of the runtime was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(folder / "libcuda.so.1"))
+        self._library.fake_log.restype = ctypes.c_char_p
+        self.reset()
+
+    def reset(self, current: int = -1, failing: int = 0) -> None:
+        """Begin again with the context of a device (-1: none, 9: a foreign one of device 1) as the thread's."""
+        self._library.fake_reset(current, failing)
+
+    def log(self) -> list[str]:
+        text: bytes = self._library.fake_log()
+        return text.decode().split("; ")[:-1]
+
+    def state(self) -> tuple[int, int]:
+        """The thread's device and its mode of stream captures."""
+        return self._library.fake_state() // 10, self._library.fake_state() % 10

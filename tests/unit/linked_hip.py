@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import subprocess
 from pathlib import Path
@@ -74,3 +75,24 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
     out = np.zeros(n, np.float32)
     module.scale(OnDevice(np.zeros(n, np.float32), (10, device)), out=OnDevice(out, (10, device)), **more)
     return float(out[0])
+
+
+class Fake:
+    """What the stand-in was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(folder / "libamdhip64.so"))
+        self._library.stub_log.restype = ctypes.c_char_p
+        self.reset()
+
+    def reset(self, current: int = 0, failing: int = 0) -> None:
+        """Begin again on a device; `failing` is what hipSetDevice returns."""
+        self._library.stub_reset(current, failing)
+
+    def log(self) -> list[str]:
+        text: bytes = self._library.stub_log()
+        return text.decode().split("; ")[:-1]
+
+    def state(self) -> int:
+        """Device x 100 + mode of stream captures x 10 + whether an error waits for the thread's next question."""
+        return int(self._library.stub_state())

@@ -125,6 +125,8 @@ class World:
         then: Callable[[Entry, Object], Task | None],
     ) -> None:
         for one in entries:
+            if one.object is not None:
+                continue
             time.sleep(self.delay)
             if self.fault is not None:
                 raise self.fault

@@ -137,7 +137,9 @@ def test_what_cannot_be_met_gives_no_check() -> None:
 @given(st.sampled_from(GEMM.dims), st.integers(1, 300), st.sampled_from([2, 3, 8, 48]))
 def test_whatever_is_required_holds(name: str, least: int, multiple: int) -> None:
     requires = (dim(name) >= least, dim(name) % multiple == 0)
-    for check in derived_checks(GEMM, requires):
+    checks = derived_checks(GEMM, requires)
+    assert checks
+    for check in checks:
         assert all_of(requires, GEMM.facts(check.problem))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.bench.host import containment
-from aot_tune.support.kernel_features import features, landlock_abi
+from aot_tune.support.kernel_features import features
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,13 +123,14 @@ def test_the_environment_holds_only_what_is_listed(tmp_path: Path) -> None:
 
 def test_features_are_numbers_that_a_report_can_print() -> None:
     found = features()
-    assert found["landlock"] == landlock_abi()
-    assert all(isinstance(v, int) for v in found.values())
-    assert found["pidfd"] == hasattr(os, "pidfd_open")
+    assert {"landlock", "landlock_tcp", "landlock_signals", "pidfd"} <= found.keys()
+    assert all(type(v) is int for v in found.values())
+    assert found["landlock_signals"] <= found["landlock_tcp"] <= found["landlock"]
 
 
-def test_benches_that_begin_and_end_together_restore_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, inside = [False], threading.Semaphore(1)
+@pytest.mark.parametrize("first", [False, True])
+def test_benches_that_begin_and_end_together_restore_what_was_set(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, inside, held = [first], threading.Semaphore(1), list[bool]()
 
     def set_subreaper(value: bool) -> bool:
         assert inside.acquire(blocking=False)
@@ -141,9 +141,11 @@ def test_benches_that_begin_and_end_together_restore_what_was_set(monkeypatch: p
 
     def bench(_: int) -> None:
         containment.hold_subreaper()
+        held.append(state[0])
         containment.release_subreaper()
 
     monkeypatch.setattr(containment, "set_subreaper", set_subreaper)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(bench, range(16)))
-    assert state == [False]
+    assert held == [True] * 16
+    assert state == [first]

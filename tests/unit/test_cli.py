@@ -133,10 +133,10 @@ def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
 
 def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
     heeded = {"AOT_TUNE_CACHE_DIR": "/cache", "AOT_TUNE_JOBS": "2", "AOT_TUNE_MODE": "", "HOME": "/"}
-    assert doctor._options(heeded) == []
-    (said,) = doctor._options({**heeded, "AOT_TUNE_MODE": "replay", "AOT_TUNE_TARGETS": "cuda"})
+    assert doctor.option_lines(heeded) == []
+    (said,) = doctor.option_lines({**heeded, "AOT_TUNE_MODE": "replay", "AOT_TUNE_TARGETS": "cuda"})
     assert said.startswith("AOT_TUNE_MODE, AOT_TUNE_TARGETS: set, but not considered")
-    (said,) = doctor._options({"AOT_TUNE_TARGET": "cuda"})
+    (said,) = doctor.option_lines({"AOT_TUNE_TARGET": "cuda"})
     assert "AOT_TUNE_TARGETS" in said
 
 
@@ -147,7 +147,7 @@ def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys:
     file.touch()
 
     def told(root: Path, **about: bool) -> tuple[int, str]:
-        problems = doctor._cache(CacheLocation(root=root, mode="rw", **about))
+        problems = doctor.cache_problems(CacheLocation(root=root, mode="rw", **about))
         return problems, capsys.readouterr().out
 
     problems, said = told(shared, required=True)

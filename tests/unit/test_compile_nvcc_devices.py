@@ -296,17 +296,17 @@ def test_doctor_shows_the_gpu_and_counts_what_bars_a_build(
             monkeypatch.setattr(module, "installed_torch", lambda: found)
 
     use_torch(("2.9.1+cu130", "13.0"))
-    assert doctor._cuda(ask("NVIDIA H200|90|3|3", nvml=True)) == 1
+    assert doctor.cuda_problems(ask("NVIDIA H200|90|3|3", nvml=True)) == 1
     said = capsys.readouterr().out
     assert "driver     580.95.05, supports CUDA 13.0" in said
     assert "sm_90, 132 SMs, 140 GiB, L2 50 MiB, compute mode exclusive" in said
     assert "torch      2.9.1+cu130, built for CUDA 13.0" in said
     assert "problem    GPU 0" in said
     use_torch(("2.9.1+cu140", "14.0"))
-    assert doctor._cuda(ask(H200)) == 1
+    assert doctor.cuda_problems(ask(H200)) == 1
     assert "torch is built for CUDA 14.0" in capsys.readouterr().out
     use_torch(None)
-    assert doctor._cuda(ask(H200)) == 1
+    assert doctor.cuda_problems(ask(H200)) == 1
     assert "torch is not installed" in capsys.readouterr().out
-    assert doctor._cuda(ask(H200, INIT=803)) == 0
+    assert doctor.cuda_problems(ask(H200, INIT=803)) == 0
     assert "gpu        none: the driver's library is of another version" in capsys.readouterr().out

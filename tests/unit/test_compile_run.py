@@ -61,7 +61,9 @@ def test_a_timeout_kills_the_whole_group(tmp_path: Path) -> None:
     done = python(code, tmp_path, timeout=0.7)
     assert done.timed_out
     assert time.monotonic() - began < 3
-    assert all(gone(int(pid)) for pid in done.output.split())
+    pids = done.output.split()
+    assert pids
+    assert all(gone(int(pid)) for pid in pids)
 
 
 def test_what_the_program_leaves_running_is_killed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_cuda_wgmma as wgmma
+import wgmma_on_host as wgmma
 from gemm_on_host import HOPPER, OPERATORS, TARGET, TEMPLATES, build_for_host, compile_for_hopper, render
 
 from aot_tune.render import Rendered, Renderer, candidate_for
@@ -41,6 +41,10 @@ CASES: tuple[tuple[str, tuple[int, ...], tuple[Shape, ...]], ...] = (
     ("cuda_bf16x6_thin", TWO, ((33, 72, 1160), (64, 8, 136))),
     ("cuda_bf16x6_thin", FOUR, ((17, 36, 1160), (70, 132, 4))),
 )
+
+
+def test_there_are_kernels_of_the_template() -> None:
+    assert KERNELS
 
 
 @pytest.fixture(scope="module")

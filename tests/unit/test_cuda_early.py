@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from test_cuda_row_kernels import HOPPER, KERNELS, OPERATORS, TARGET, render
+from ptx import faults, ptx_of
+from rows_on_host import HOPPER, KERNELS, OPERATORS, TARGET, render
 
-from aot_tune.compile.cuda.gpu_targets import code_flags
 from aot_tune.spec import Kernel, Operator
 
 EARLY = [(op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave")]
@@ -19,39 +18,6 @@ IDS = [f"{op.name}-{kernel.name}" for op, kernel in EARLY]
 
 def launches_early(source: str) -> bool:
     return "return launch_early(" in source
-
-
-def faults(ptx: str, ahead: bool = False) -> list[str]:
-    """What is wrong with the order of instructions; kernels for any call are launched after all others have ended.
-
-    Kernels that are `ahead` let the next one start before they wait: it waits, too.
-    """
-    found = []
-    for entry in ptx.split(".entry ")[1:]:
-        name = entry.partition("(")[0]
-        if "_any" in name:
-            continue
-        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global[\w.:]*", entry)
-        first = ["griddepcontrol.launch_dependents"] * ahead + ["griddepcontrol.wait"]
-        if steps[: len(first)] != first or steps.count("griddepcontrol.launch_dependents") != 1:
-            found.append(f"{name} begins with {steps[:2]}")
-        found += [f"{name} has {step}" for step in steps if ".nc" in step]
-    return found
-
-
-def ptx_of(source: str, folder: Path) -> str:
-    (folder / "candidate.cu").write_text(source)
-    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-diag-suppress", "177"]
-    done = subprocess.run(
-        [*command, "-ptx", "candidate.cu", "-o", "candidate.ptx"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    return (folder / "candidate.ptx").read_text()
 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=[f"{op.name}-{kernel.name}" for op, kernel in KERNELS])
@@ -80,8 +46,9 @@ def test_weights_come_to_l2_before_earlier_kernels_have_ended(name: str, tmp_pat
     source = render(op, op.kernel("cuda_rows_few"), HOPPER, {"VECTORS": 1}, "bf16").source
     weights = [t.name for t in op.inputs if t.name in ("weight", "bias")]
     assert re.findall(r"prefetch_tile<V>\(args\.(\w+), ", source) == weights
-    ptx = ptx_of(source, tmp_path)
-    for entry in (e for e in ptx.split(".entry ")[1:] if "_any" not in e.partition("(")[0]):
+    entries = [e for e in ptx_of(source, tmp_path).split(".entry ")[1:] if "_any" not in e.partition("(")[0]]
+    assert entries
+    for entry in entries:
         ahead = entry.partition("griddepcontrol.wait")[0]
         assert ahead.count("prefetch.global.L2") == len(weights)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
-from test_cuda_row_kernels import HOPPER, OPERATORS, build_for_host, check, render
+from flat_rows import build, cluster_of_two, rendered_for_hopper
+from rows_on_host import HOPPER, OPERATORS, check
 
 from aot_tune.compile.cuda.gpu_targets import code_flags
-from aot_tune.render import Rendered
 from aot_tune.spec import Config
 
 Case = tuple[str, str, Config, str]
@@ -39,18 +36,6 @@ OTHER_CONFIGS: tuple[Case, ...] = (
     ("softmax", "cuda_flat", {"CLUSTER": 8, "VECTORS": 10}, "f32"),
     ("softmax", "cuda_flat", {"CLUSTER": 2}, "f32"),
 )
-
-
-def rendered_for_hopper(name: str, kernel: str, config: Config, dtype: str) -> Rendered:
-    op = OPERATORS[name]
-    return render(op, op.kernel(kernel), HOPPER, config, dtype)
-
-
-def build(folder: Path, rendered: Rendered) -> Callable[..., int]:
-    """The kernel for the host, loaded as the library loads it: that gives it its shared memory."""
-    call = build_for_host(folder, rendered)
-    assert getattr(ctypes.CDLL(str(folder / "kernel.so")), f"{rendered.symbol}_preload")() == 0
-    return call
 
 
 @pytest.mark.parametrize(("kernel", "config", "dtype"), SOFTMAX)
@@ -119,19 +104,9 @@ CHILD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_cuda_flat_rows as tests
-tests.run(Path(sys.argv[2]))
+import flat_rows
+flat_rows.run(Path(sys.argv[2]))
 """
-
-
-def cluster_of_two() -> Rendered:
-    return rendered_for_hopper("softmax", "cuda_flat", {"CLUSTER": 2}, "bf16")
-
-
-def run(folder: Path) -> None:
-    """In a process of its own: build the source that lies in a folder and check it."""
-    changed = msgspec.structs.replace(cluster_of_two(), source=(folder / "source.cpp").read_text())
-    check(OPERATORS["softmax"], build(folder, changed), "bf16", {"R": 5, "D": 4104})
 
 
 @pytest.mark.parametrize(("old", "new"), [("", ""), *FAULTS])

@@ -21,7 +21,7 @@ from gemm_on_host import (
 from gemm_on_host import run_check as run_on_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cuda_early import faults, ptx_of
+from ptx import faults, ptx_of
 
 from aot_tune.render import Rendered
 from aot_tune.spec import Config

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, render, with_faults
+from gemm_on_host import HOPPER, OPERATORS, TARGET, build_for_host, render
 from gemm_on_host import run_check as run_on_host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wgmma_on_host import Shape, for_host, run_check, stages_of
 
 from aot_tune.render import Rendered
 from aot_tune.spec import Config, Kernel, all_of, problem
@@ -23,7 +23,6 @@ GEMM = OPERATORS["gemm"]
 KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/few_rows.cu.j2"]
 SHORT = [k.name for k in KERNELS if "f32" not in k.dtypes["T"]]
 FLOATS = [k.name for k in KERNELS if k.name not in SHORT]
-Shape = tuple[int, int, int]
 
 
 def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
@@ -32,29 +31,9 @@ def rendered(name: str, dtype: str, values: tuple[int, ...]) -> Rendered:
     return render(GEMM, GEMM.kernel(name), HOPPER, wanted, dtype)
 
 
-def for_host(text: str, faults: tuple[tuple[str, str], ...] = ()) -> str:
-    """A source for the host, and behind it as many others with a fault each; FAULT in the environment chooses.
-
-    What needs no instruction of the device stays as the template has it.
-    """
-    own = re.findall(r"^using Sums = .*?;\n|^__device__ \S+ uint64_t describe_chunks\(.*?^}\n", text, re.M | re.S)
-    assert len(own) == 2, own
-    before, start, kernel = text.partition("namespace {\n\nusing T = ")
-    (symbol,) = set(re.findall(r"(aot_tune_gemm_\w+)_launch", kernel))
-    return f'#include "wgmma.h"\n{before}' + with_faults("".join(own) + start + kernel, symbol, faults)
-
-
-def run_check(program: Path, shape: Shape, epilogue: bool = True) -> str:
-    """What was wrong with a product of that shape, rows being padded, copies and blocks being late or early."""
-    _, n, k = shape
-    strides = (k + 8, 1, 1, k + 16, n + 8, 1)
-    late, early = (run_on_host(program, 1, shape, strides, epilogue, haste=haste) for haste in (False, True))
-    return late + early
-
-
-def stages_of(source: Rendered) -> int:
-    (found,) = re.findall(r"constexpr int STAGES = (\d+);", source.source)
-    return int(found)
+def test_there_are_kernels_of_the_template() -> None:
+    assert SHORT
+    assert FLOATS
 
 
 # -- right on the host -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from aot_tune.database import OperatorDatabase, load_databases, without
 from aot_tune.database.database_records import canonical_database
 from aot_tune.pipeline.records import record_writer as keep
 from aot_tune.pipeline.records.export_records import export_records
-from aot_tune.pipeline.records.lookup import _rendered_again
+from aot_tune.pipeline.records.lookup import rendered_again
 from aot_tune.plan.options import resolve
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
@@ -149,7 +149,7 @@ def softmax_of_the_h200() -> OperatorDatabase:
 @pytest.mark.parametrize("recorded", load_databases(TUNING), ids=lambda d: f"{d.operator}-{d.device.slug}")
 def test_a_committed_record_has_nothing_that_no_kernel_gives_any_more(recorded: OperatorDatabase) -> None:
     operator = load_operator(bundled_templates() / recorded.operator)
-    assert keep._of_this_tree(operator, {}, recorded) == recorded
+    assert keep.of_this_tree(operator, {}, recorded) == recorded
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_record_loses_what_its_operator_has_no_longer(kernel: str, config: dic
         ),
     )
     assert any(m.candidate == strange.id for m in older.measurements)
-    assert keep._of_this_tree(operator, {}, older) == without(whole, {first.id})
+    assert keep.of_this_tree(operator, {}, older) == without(whole, {first.id})
 
 
 def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
@@ -183,7 +183,7 @@ def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
     whole = softmax_of_the_h200()
     first, second, *_ = whole.candidates
     sources = {first.id: "another", second.id: second.source}
-    assert keep._of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
+    assert keep.of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
 
 
 def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_a_record_of_a_kernel_that_is_not_here_is_refused_with_the_remedy(
     )
     here = without_backends(load_operator(bundled_templates() / "softmax"), ["triton"])
     with pytest.raises(DatabaseError) as refused:
-        _rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
+        rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
     assert refused.value.what.startswith("operator 'softmax': no kernel 'triton_")
     assert whole.device.slug in refused.value.why
     assert why in refused.value.why

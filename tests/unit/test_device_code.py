@@ -15,7 +15,7 @@ from aot_tune.link.check.verify_library import _other_device_code, _Variant
 from aot_tune.link.elf import device_code_digest
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.lookup import note_recorded_objects
-from aot_tune.pipeline.records.record_writer import _other_code
+from aot_tune.pipeline.records.record_writer import other_code
 from aot_tune.render import Candidate, Rendered
 from aot_tune.support.digests import canonical_digest as digest
 from aot_tune.support.errors import DatabaseError
@@ -86,11 +86,11 @@ def test_a_vendor_call_is_its_algorithm_and_a_cpu_kernel_its_whole_object() -> N
 def test_what_strict_replay_says_names_what_differs() -> None:
     session: Any = SimpleNamespace(databases=[], toolchain_text=lambda _: "13.0.88")
     there, here = made(device="1"), made(device="2")
-    error = _other_code(session, entry(there.code, here))
+    error = other_code(session, entry(there.code, here))
     assert isinstance(error, DatabaseError)
     assert "another device code" in error.what
     assert f"recorded {there.code[:12]}, here {here.code[:12]}" in error.why
-    assert "another object" in _other_code(session, entry("o", made(device="", digest="n"))).what
+    assert "another object" in other_code(session, entry("o", made(device="", digest="n"))).what
 
 
 def test_a_manifest_is_held_to_its_device_code(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import linked_hip
 import numpy as np
 import pytest
 from linked_cuda import N, OnDevice, python
-from linked_hip import GFX942, call
+from linked_hip import GFX942, Fake, call
 
 from aot_tune.link import LibrarySpec, generate, verify
 from aot_tune.link.check.check_tables import check_library
@@ -50,27 +49,6 @@ def bare(spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) -> linked.
 @pytest.fixture(scope="module")
 def hip(built: linked.Built) -> ModuleType:
     return linked.load_module(built.module)
-
-
-class Fake:
-    """What the stand-in was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(folder / "libamdhip64.so"))
-        self._library.stub_log.restype = ctypes.c_char_p
-        self.reset()
-
-    def reset(self, current: int = 0, failing: int = 0) -> None:
-        """Begin again on a device; `failing` is what hipSetDevice returns."""
-        self._library.stub_reset(current, failing)
-
-    def log(self) -> list[str]:
-        text: bytes = self._library.stub_log()
-        return text.decode().split("; ")[:-1]
-
-    def state(self) -> int:
-        """Device x 100 + mode of stream captures x 10 + whether an error waits for the thread's next question."""
-        return int(self._library.stub_state())
 
 
 @pytest.fixture
@@ -128,9 +106,9 @@ def test_variants_load_in_relaxed_mode_once_per_device(built: linked.Built) -> N
     code = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})
-import test_link_hip as t, linked, linked_hip
+import linked, linked_hip
 from pathlib import Path
-hip, fake = linked.load_module(Path({str(built.module)!r})), t.Fake(Path({str(built.module.parent)!r}))
+hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
 for device in (0, 0, 1):
     linked_hip.call(hip, 7, device)
 print("; ".join(fake.log()))
@@ -148,9 +126,9 @@ def test_a_workspace_of_the_librarys_own_per_stream(built: linked.Built) -> None
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(HERE)!r})
-import test_link_hip as t, linked, linked_hip
+import linked, linked_hip
 from pathlib import Path
-hip, fake = linked.load_module(Path({str(built.module)!r})), t.Fake(Path({str(built.module.parent)!r}))
+hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
 fake.reset(1)
 for stream in (0, 0, 5, 5, 2, 2):
     linked_hip.call(hip, 8, 0, stream=stream)
@@ -168,9 +146,9 @@ print(sum("malloc" in e for e in fake.log()))
 def said(bare: linked.Built, folder: Path, **environment: str) -> list[str]:
     """What calls on rocm:0 raise, twice, in a process that finds the runtime in a folder, and its state after that."""
     code = f"""
-import sys
+import ctypes, sys
 sys.path.insert(0, {str(HERE)!r})
-import test_link_hip as t, linked, linked_hip
+import linked, linked_hip
 from pathlib import Path
 hip = linked.load_module(Path({str(bare.module)!r}))
 for _ in range(2):
@@ -179,7 +157,7 @@ for _ in range(2):
     except hip.Error as error:
         print(type(error).__name__, error)
 if Path({str(folder / "libamdhip64.so")!r}).is_file():
-    print(t.ctypes.CDLL({str(folder / "libamdhip64.so")!r}).stub_state())
+    print(ctypes.CDLL({str(folder / "libamdhip64.so")!r}).stub_state())
 """
     return python(code, LD_LIBRARY_PATH=str(folder), **environment).splitlines()
 

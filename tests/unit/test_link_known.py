@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from dltensors import BF16, F32, F64, Given, Tensor
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_link_plain import BF16, F32, F64, Given, Tensor
 
 from aot_tune.support.installed_paths import RUNTIME
 

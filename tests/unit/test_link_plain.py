@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from dltensors import BF16, F32, F64, Given, Tensor
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -52,43 +53,6 @@ extern "C" int32_t shim(const DLTensor* const* given) {
 }
 """
 LEFT, READ, REFUSED, TAKEN = range(4)
-BF16, F32, F64 = (4, 16), (2, 32), (2, 64)
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class Given:
-    """A tensor by numbers; no memory is touched."""
-
-    def __init__(
-        self,
-        data: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None,
-        dtype: tuple[int, int] = BF16,
-        lanes: int = 1,
-        device: int = 0,
-        offset: int = 0,
-    ) -> None:
-        row = ctypes.c_int64 * len(shape)
-        steps = row(*strides) if strides is not None else None
-        self.tensor = Tensor(data, (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset)
-        self.text = f"{data} {shape} {strides} {dtype} {lanes} {device} {offset}"
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 @pytest.fixture(scope="module")

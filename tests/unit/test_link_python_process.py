@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -110,28 +111,18 @@ def test_nothing_leaks(ops: ModuleType) -> None:
 
 
 def test_threads_have_their_own_messages_and_workspaces(ops: ModuleType) -> None:
-    failures: list[str] = []
-
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(40):
             m, n, k = (int(v) for v in rng.integers(1, 90, 3))
             a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
             out = ops.gemm(a, b)
-            if not np.allclose(out - out.ravel()[0], a @ b - (a @ b).ravel()[0], atol=1e-3):
-                failures.append(f"{m} {n} {k}")
-            try:
+            np.testing.assert_allclose(out - out.ravel()[0], a @ b - (a @ b).ravel()[0], rtol=1e-5, atol=1e-3)
+            with pytest.raises(ValueError, match=f"extent {k + seed + 1},"):
                 ops.gemm(a, np.zeros((k + seed + 1, n), np.float32))
-            except ValueError as error:
-                if f"extent {k + seed + 1}," not in str(error):
-                    failures.append(str(error))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
 
 
 def test_the_lock_is_released_for_long_calls(ops: ModuleType) -> None:

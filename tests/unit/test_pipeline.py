@@ -9,41 +9,26 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from pipelines import FAST, GENERIC, OPERATOR, SMALL, TARGET, N, entry, evidence, measured
 
-from aot_tune.bench.protocol.measurement_records import Measurement, Status
-from aot_tune.pipeline.build_library import _shown_again
-from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, share_among_targets, tie_band
+from aot_tune.bench.protocol.measurement_records import Status
+from aot_tune.pipeline.build_library import shown_again
+from aot_tune.pipeline.evidence import Chosen, Entry, serves, share_among_targets, tie_band
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.naming import variant_name
-from aot_tune.pipeline.records.lookup import Known, _as_declared
-from aot_tune.pipeline.scheduling.tune import _unknown
+from aot_tune.pipeline.records.lookup import Known, as_declared
+from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.pipeline.shipping.story import failures_of, tell
-from aot_tune.render import Candidate, Rendered, candidate_for
+from aot_tune.render import Candidate, candidate_for
 from aot_tune.select import select
-from aot_tune.spec import Expr, Kernel, Operator, Parameter, Problem, Target, Tensor, dims, problem
-
-M, N = dims("M N")
-TARGET = Target(name="cpu-x86-64-v3", family="cpu", level=3)
-OPERATOR = Operator(
-    name="scale",
-    dims=("M", "N"),
-    tensors=(Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
-    reference=lambda xp, call: {"out": call.x},
-    flops=M * N,
-    workload=(problem(M=1, N=8), problem(M=64, N=8)),
-    kernels=(
-        Kernel("generic", "g.j2", generic=True),
-        Kernel("fast", "f.j2", requires=(N % 8 == 0,)),
-        Kernel("small", "s.j2", worthwhile=(M <= 16,)),
-    ),
-)
+from aot_tune.spec import Kernel, Parameter, problem
 
 
 def test_the_command_that_shows_the_report_again() -> None:
     def told(prefix: str) -> str:
-        return _shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
+        return shown_again(SimpleNamespace(prefix=prefix), Path("/some where/mine"))  # type: ignore[arg-type]
 
     assert told("aot_tune") == "`aot-tune report` shows this again"
     assert told("mine").startswith("`aot-tune report --file '/some where/mine/report.json'` shows this again while")
@@ -54,47 +39,9 @@ def test_a_recorded_config_is_told_as_it_was_declared() -> None:
     fast = Kernel("fast", "f.j2", parameters=space)
     operator = dataclasses.replace(OPERATOR, kernels=(OPERATOR.kernels[0], fast))
     recorded = candidate_for(operator, fast, {"ACCUMULATORS": 2, "W": 4}, TARGET)
-    told = _as_declared(operator, recorded)
+    told = as_declared(operator, recorded)
     assert told.label == "fast W=4 ACCUMULATORS=2"
     assert told.id == recorded.id
-
-
-def entry(kernel: str, digest: str, requires: tuple[Expr, ...] = ()) -> Entry:
-    candidate = Candidate(
-        operator="scale", kernel=kernel, backend="cxx", target=TARGET.name, generic=kernel == "generic"
-    )
-    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
-    return Entry(candidate=candidate, rendered=rendered, requires=requires, recorded=digest)
-
-
-def evidence(*entries: Entry) -> Evidence:
-    return Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
-
-
-def measured(
-    one: Entry | str,
-    where: Problem,
-    times: tuple[float, ...],
-    *,
-    status: Status = "ok",
-    reason: str = "",
-    final: tuple[float, ...] | None = None,
-) -> Measurement:
-    return Measurement(
-        candidate=one if isinstance(one, str) else one.candidate.id,
-        code="",
-        problem=where,
-        device="d",
-        policy="p",
-        status=status,
-        reason=reason,
-        screen=times,
-        final=final,
-        race="r" if final else None,
-    )
-
-
-FAST, SMALL, GENERIC = entry("fast", "f", (N % 8 == 0,)), entry("small", "s"), entry("generic", "g")
 
 
 def test_candidates_are_tried_where_they_serve_and_are_meant_for() -> None:
@@ -116,6 +63,7 @@ def test_a_failure_anywhere_keeps_a_candidate_out_everywhere(status: Status) -> 
     found.add(measured(FAST, OPERATOR.workload[0], (100.0,)))
     found.add(measured(FAST, OPERATOR.workload[1], (), status=status, reason="out[0, 0]: got 1, want 2"))
     costs = found.costs()
+    assert set(costs) == {p.id for p in OPERATOR.workload}
     assert all(set(row) == {GENERIC.candidate.id} for row in costs.values())
     (failure,) = failures_of(found)
     assert (failure.candidate, failure.status, failure.count) == ("fast", status, 1)
@@ -370,8 +318,8 @@ def test_what_a_record_covers_is_not_compiled_whatever_is_tried_on_no_problem() 
     found = evidence(SMALL, elsewhere, GENERIC)
     small, large = OPERATOR.workload
     rows = [measured(SMALL, small, (1.0,)), measured(GENERIC, small, (2.0,)), measured(GENERIC, large, (2.0,))]
-    assert _unknown(found) == [SMALL, GENERIC]
+    assert not_known(found) == [SMALL, GENERIC]
     assert Known(tuple(rows[:2])).give(found) == 2
-    assert _unknown(found) == [GENERIC]  # what else is known of that problem stands
+    assert not_known(found) == [GENERIC]  # what else is known of that problem stands
     assert Known(tuple(rows)).give(found) == 1
-    assert _unknown(found) == []
+    assert not_known(found) == []

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_pipeline import FAST, GENERIC, OPERATOR, SMALL
+from pipelines import FAST, GENERIC, OPERATOR, SMALL
 
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.measuring.bench_linker import Linker

@@ -19,11 +19,11 @@ from aot_tune.support.errors import WorkerError
 def test_a_device_that_another_build_has_is_waited_for_until_the_budget_ends() -> None:
     device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "of this test alone"})
     lines: list[str] = []
-    with benching._device_lock(device, lines.append, None):
-        with pytest.raises(WorkerError, match="not free"), benching._device_lock(device, lines.append, Budget(0.1)):
+    with benching.device_lock(device, lines.append, None):
+        with pytest.raises(WorkerError, match="not free"), benching.device_lock(device, lines.append, Budget(0.1)):
             raise AssertionError
         assert lines == ["waiting: another build measures on CPU"]
-    with benching._device_lock(device, lines.append, Budget(0.0)):
+    with benching.device_lock(device, lines.append, Budget(0.0)):
         assert len(lines) == 1
 
 
@@ -76,7 +76,7 @@ def test_workers_that_cannot_be_started_early_are_at_first_use(monkeypatch: pyte
     with lazy_bench(monkeypatch, lines, patience=60.0) as bench:
         bench.start()
         assert bench._bench is None
-        with benching._device_lock(bench.device, lines.append, None):
+        with benching.device_lock(bench.device, lines.append, None):
             bench.start()  # does not wait for another build
             assert (bench._bench, Fickle.starts, lines) == (None, 1, [])
         bench.start()

@@ -11,39 +11,17 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from test_pipeline import FAST, GENERIC, evidence, measured
-from test_pipeline_deadline import LOADED, ONE, measurer
-from test_pipeline_deadline import Bench as StillBench
+from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, crew_of, evidence, measured, measurer, session_of
 
-from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.device_pool import Crew, _Turns
+from aot_tune.pipeline.measuring.device_pool import _Turns
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
 from aot_tune.pipeline.scheduling.screen_queue import Priority, _screen, places_of
-from aot_tune.pipeline.scheduling.tune import _nothing_is_known
+from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import WorkerError
-
-
-def crew_of(count: int) -> Crew:
-    """Devices that differ only in their unit; no bench is started, for no job asks for one."""
-    devices = [
-        Device(family="cuda", name="GPU", slug="cuda-gpu", identity={"name": "GPU"}, unit=f"GPU-{i}")
-        for i in range(count)
-    ]
-    assert len({d.digest for d in devices}) == 1
-    lines, devices_left = list[str](), list(devices)
-    session = SimpleNamespace(
-        turn=Budget(None),
-        devices=devices_left,
-        progress=SimpleNamespace(line=lines.append),
-        said=lines,
-        checks=Checks(),
-        leave_out=devices_left.remove,
-    )
-    return Crew(cast(Session, session), devices)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -110,6 +88,7 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
 ) -> None:
     """Workers that are only starting are not there to be killed the first time."""
     busy, killed, interrupts, began = threading.Event(), threading.Event(), list[int](), time.monotonic()
+    ended: list[str] = []
 
     def interrupt() -> None:
         interrupts.append(1)
@@ -118,10 +97,10 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
 
     def screens(measurer: Measurer) -> None:
         busy.set()
-        while not measurer.over:  # as screens and verifications ask before each candidate
-            assert time.monotonic() - began < 20
+        while not measurer.over and time.monotonic() - began < 20:  # as they ask before each candidate
             time.sleep(0.01)
-        assert killed.wait(20)
+        ended.append("over" if measurer.over else "not told")
+        ended.append("killed" if killed.wait(20) else "not killed")
 
     def fails(_measurer: Measurer) -> None:
         assert busy.wait(20)
@@ -130,8 +109,8 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
     with crew_of(2) as crew:
         monkeypatch.setattr(crew, "interrupt", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            crew.each([(1, fails), (0, screens), (0, lambda _: pytest.fail("it was begun"))])
-    assert killed.is_set()
+            crew.each([(1, fails), (0, screens), (0, lambda _: ended.append("begun"))])
+    assert ended == ["over", "killed"]  # and its next job was not begun
     assert no_thread_left()
 
 
@@ -140,6 +119,7 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
 ) -> None:
     """As Ctrl-C comes once from the terminal, and once as the build tool above dies of it."""
     busy, killed, interrupts = threading.Event(), threading.Event(), list[int]()
+    ended: list[bool] = []
 
     def interrupt() -> None:
         interrupts.append(1)
@@ -149,7 +129,7 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
 
     def screens(_measurer: Measurer) -> None:
         busy.set()
-        assert killed.wait(10)
+        ended.append(killed.wait(10))
 
     def fails(_measurer: Measurer) -> None:
         assert busy.wait(10)
@@ -159,7 +139,7 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
     monkeypatch.setattr(crew, "interrupt", interrupt)
     with pytest.raises(KeyboardInterrupt, match="second"), crew:
         crew.each([(1, fails), (0, screens)])
-    assert killed.is_set()
+    assert ended == [True]
     assert no_thread_left()
 
 
@@ -231,10 +211,11 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("ended", ["the budget", "a device"])
 def test_what_a_device_waits_for_from_another_ends_with_the_crew(ended: str) -> None:
-    with crew_of(2) as crew:
+    session = session_of(2)
+    with crew_of(2, session) as crew:
         assert not crew.shared.findings.over()
         if ended == "the budget":
-            crew.members[0]._session.turn.seconds = 0.0
+            session.turn.seconds = 0.0
         else:
             with pytest.raises(RuntimeError):
                 crew.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
@@ -286,7 +267,7 @@ def test_workers_start_early_where_all_is_to_be_measured_and_there_is_time(
         is_recorded=lambda one: Session.is_recorded(session, one),
         turn=Budget(seconds),
     )
-    assert _nothing_is_known(session, device("GPU")) == early
+    assert nothing_is_known(session, device("GPU")) == early
 
 
 def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others_go_on() -> None:
@@ -334,9 +315,9 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
 
         return run
 
-    with crew_of(count) as crew:
+    session = session_of(count)
+    with crew_of(count, session) as crew:
         crew.each((n, job(n)) for n in range(10))
-        session: Any = crew._session
         assert [n for n, _ in sorted(done)] == list(range(10))
         assert {m for _, m in done} == set(map(id, crew.members))
         (line,) = session.said
@@ -356,18 +337,19 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
 def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None:
     """Where jobs fail on a second device, they are to blame; what a budget ends says nothing of its device."""
     tried: list[tuple[int, int]] = []
+    session = session_of(2 if why == "the last device" else 3)
 
     def job(number: int) -> Any:
         def run(measurer: Measurer) -> None:
             if why == "the budget":
-                measurer._session.turn.seconds = 0.0
+                session.turn.seconds = 0.0
             if number == 5 or why == "the last device":
                 tried.append((number, id(measurer)))
                 raise WorkerError("no worker can hold it")
 
         return run
 
-    with pytest.raises(WorkerError, match="hold"), crew_of(2 if why == "the last device" else 3) as crew:
+    with pytest.raises(WorkerError, match="hold"), crew_of(len(session.devices), session) as crew:
         crew.each((n, job(n)) for n in range(6))
     assert len({m for _, m in tried}) == len(tried) == devices
 

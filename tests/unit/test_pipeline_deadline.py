@@ -12,25 +12,19 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
+from pipelines import FAST, GENERIC, LOADED, ONE, OPERATOR, SMALL, TWO, StillBench, evidence, measured, measurer
 
-from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.database.database_records import rounded
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measuring import measure
 from aot_tune.pipeline.measuring import verify_variants as verification
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.measuring.measure import Measurer
-from aot_tune.pipeline.pending import PendingWork
 from aot_tune.pipeline.scheduling.deadline import ended_with
-from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.search import Budget
+from aot_tune.search import Budget, Task
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.progress import Progress
-
-ONE, TWO = OPERATOR.workload
 
 
 def test_what_runs_when_the_budget_ends_is_stopped_again_and_again(no_thread_left: Callable[[], bool]) -> None:
@@ -109,88 +103,10 @@ def test_compiles_that_are_broken_off_leave_no_failed_object(tmp_path: Path) -> 
         session.close()
 
 
-class Bench:
-    """Stands in for a device: each call takes a second of a clock that stands still otherwise.
-
-    The first screen or race waits `starting` seconds for a worker, too; to prepare a problem takes `reference`.
-    """
-
-    def __init__(self, status: Status = "ok", fault: AotTuneError | None = None) -> None:
-        self.now, self.status, self.fault, self.calls = 0.0, status, fault, 0
-        self.starting = self.reference = self.referring = 0.0
-
-    def prepare(self, *_: object) -> object:
-        self.now += self.reference
-        self.referring += self.reference
-        if self.fault is not None:
-            self.now += 1.0
-            raise self.fault
-        return self
-
-    def screen(self, *arguments: Any) -> Measurement:
-        self.now += 1.0 + self.starting
-        self.starting = 0.0
-        self.calls += 1
-        found = measured(arguments[1].candidate.id, ONE, (100.0,) if self.status == "ok" else (), status=self.status)
-        return msgspec.structs.replace(found, phases={"bench": 1.0})
-
-    def race(self, _prepared: object, entrants: list) -> list[Measurement]:
-        self.now += 1.0 + self.starting
-        self.starting = 0.0
-        self.calls += 1
-        times = (90.0,) if self.status == "ok" else None
-        return [measured(e.candidate.id, ONE, (), status=self.status, final=times) for e in entrants]
-
-
-class Store:
-    """Knows nothing."""
-
-    def __init__(self) -> None:
-        self.put_, self.raced = [], []
-        self.wanted = self.peeked = 0
-
-    def find(self, *_: object, peek: bool = False) -> None:
-        self.peeked += peek
-        self.wanted += not peek
-
-    find_race = find
-
-    def put(self, measurement: Measurement) -> None:
-        self.put_.append(measurement)
-
-    def put_race(self, measurements: list[Measurement]) -> None:
-        self.raced.append(measurements)
-
-
-def measurer(monkeypatch: pytest.MonkeyPatch, bench: Bench, seconds: float | None) -> tuple[Measurer, PendingWork]:
-    monkeypatch.setattr(measure, "baseline_versions", lambda _: {})
-    monkeypatch.setattr(measure, "operator_digest", lambda _: "")
-    budget = Budget(seconds, lambda: bench.now)
-    progress = Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None)), clock=lambda: bench.now)
-    store = Store()
-    session = SimpleNamespace(
-        turn=budget,
-        budget=budget,
-        progress=progress,
-        pending=PendingWork(progress, budget),
-        checks=Checks(),
-        store=SimpleNamespace(operator=lambda *_: store),
-        policy_of=lambda _: SimpleNamespace(digest=""),
-    )
-    device = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
-    lazy = LazyBench(cast(Session, session), device)
-    lazy._bench = cast(Any, bench)
-    monkeypatch.setattr(lazy, "shared_object", lambda _: Path("x"))
-    return Measurer(lazy), session.pending
-
-
-LOADED = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR, folder=Path()))
-
-
 def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench, found = Bench("oom"), evidence(FAST, GENERIC)
+    bench, found = StillBench("oom"), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=1.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     assert (bench.calls, found.measurements, found.fresh) == (1, {}, {})
@@ -200,18 +116,17 @@ def test_what_the_end_of_the_budget_killed_does_not_count_against_the_candidate(
 
 def test_who_asks_whether_something_is_known_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a record has instead would keep the next build from taking this one's files."""
-    bench = Bench()
+    bench = StillBench()
     one, _ = measurer(monkeypatch, bench, seconds=None)
-    store = one._store(LOADED)
     assert not one.knows(LOADED, ONE, FAST.candidate.id, "object")
     assert not one.knows_race(LOADED, ONE, [FAST, GENERIC])
-    assert (store.peeked, store.wanted) == (2, 0)
+    assert (bench.store.peeked, bench.store.wanted) == (2, 0)
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST])
-    assert (store.peeked, store.wanted) == (2, 1)
+    assert (bench.store.peeked, bench.store.wanted) == (2, 1)
 
 
 def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = Bench("oom"), evidence(FAST, GENERIC)
+    bench, found = StillBench("oom"), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=10.0)
     one.screen(LOADED, found, ONE, [FAST])
     assert found.failed(FAST.candidate.id)
@@ -220,9 +135,8 @@ def test_what_failed_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench, seen = Bench(), list[str]()
+    bench, seen = StillBench(), list[str]()
     one, _ = measurer(monkeypatch, bench, seconds=1.0)
-    one._session.operators = {"scale": LOADED}
 
     def verify(*given: Any) -> None:
         bench.now += 0.6
@@ -238,8 +152,7 @@ def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_
 def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices that share them are given one at a time; such a wait takes a minute."""
     seen = list[str]()
-    one, _ = measurer(monkeypatch, Bench(), seconds=None)
-    one._session.operators = {"scale": LOADED}
+    one, _ = measurer(monkeypatch, StillBench(), seconds=None)
 
     def verify(*given: Any) -> None:
         seen.append(given[3].candidate.id)
@@ -252,7 +165,7 @@ def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: p
 
 
 def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = Bench(), evidence(FAST, GENERIC)
+    bench, found = StillBench(), evidence(FAST, GENERIC)
     one, pending = measurer(monkeypatch, bench, seconds=1.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     assert list(found.measurements[ONE.id]) == [FAST.candidate.id]
@@ -261,18 +174,18 @@ def test_a_time_that_came_with_the_end_counts(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor to compute the reference of a problem twice; a build that knew nearly all promised half an hour by that."""
-    bench, found = Bench(), evidence(FAST, GENERIC)
+    bench, found = StillBench(), evidence(FAST, GENERIC)
     one, pending = measurer(monkeypatch, bench, seconds=None)
     bench.starting, bench.reference = 60.0, 5.0
     durations = pending.durations
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
-    task = one._one(LOADED, ONE).task
+    task = Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))
     assert durations.screen(task) == pytest.approx(1.0)
     assert (durations.prepare(task), durations.preparing.count) == (0.0, 0)
     one.screen(LOADED, found, TWO, [FAST, GENERIC])
     assert (durations.preparing.seconds, durations.preparing.count) == (5.0, 1)
 
-    bench, found = Bench(), evidence(FAST, GENERIC)
+    bench, found = StillBench(), evidence(FAST, GENERIC)
     one, pending = measurer(monkeypatch, bench, seconds=None)
     bench.starting, bench.reference = 60.0, 5.0
     durations = pending.durations
@@ -288,23 +201,19 @@ def test_what_is_to_come_is_not_taken_to_wait_for_workers_again(monkeypatch: pyt
 
 def test_a_problem_whose_screens_are_known_is_not_prepared_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured on it first, perhaps long after, still has to be."""
-    one, pending = measurer(monkeypatch, Bench(), seconds=None)
-
-    def known(_: object, entry: Entry) -> Measurement:
-        one.reused += 1
-        return measured(entry, ONE, (100.0,))
-
-    monkeypatch.setattr(one, "_known", known)
+    bench = StillBench()
+    one, pending = measurer(monkeypatch, bench, seconds=None)
+    monkeypatch.setattr(bench.store, "find", lambda candidate, *_: measured(candidate, ONE, (100.0,)))
     one.screen(LOADED, evidence(FAST, GENERIC), ONE, [FAST, GENERIC])
-    assert pending.durations.prepare(one._one(LOADED, ONE).task) > 0.0
-    assert one.spent == {}
+    assert pending.durations.prepare(Task("scale", ONE.id, OPERATOR.compulsory_bytes(ONE))) > 0.0
+    assert (one.reused, one.spent, bench.calls) == (2, {}, 0)
 
 
 @pytest.mark.parametrize(("status", "final"), [("oom", False), ("ok", True)])
 def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
     monkeypatch: pytest.MonkeyPatch, status: Status, final: bool
 ) -> None:
-    bench, found = Bench(), evidence(FAST, GENERIC)
+    bench, found = StillBench(), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=3.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     bench.status = status
@@ -316,7 +225,7 @@ def test_a_race_that_the_end_broke_off_leaves_the_screens_as_they_are(
 
 
 def test_times_decide_as_they_do_in_a_replay_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found, replayed = Bench(), evidence(FAST, SMALL), evidence(FAST, SMALL)
+    bench, found, replayed = StillBench(), evidence(FAST, SMALL), evidence(FAST, SMALL)
     one, _ = measurer(monkeypatch, bench, seconds=None)
     times = {FAST.candidate.id: (123.4549,) * 5, SMALL.candidate.id: (124.686,) * 5}  # within 1 %, a tie, until rounded
     screened = [measured(c, ONE, t) for c, t in times.items()]
@@ -336,13 +245,13 @@ def test_times_decide_as_they_do_in_a_replay_of_their_record(monkeypatch: pytest
 @pytest.mark.parametrize("status", ["wrong-result", "crashed"])
 def test_what_was_seen_to_be_wrong_counts_even_after_the_end(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
     """A kill makes nothing wrong; dropped, a variant that is right on another problem would ship."""
-    bench, found = Bench(status), evidence(FAST, GENERIC)
+    bench, found = StillBench(status), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=1.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     assert found.failed(FAST.candidate.id)
     assert not found.failed(GENERIC.candidate.id)
 
-    bench, found = Bench(), evidence(FAST, GENERIC)
+    bench, found = StillBench(), evidence(FAST, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=3.0)
     one.screen(LOADED, found, ONE, [FAST, GENERIC])
     bench.status = status
@@ -354,7 +263,7 @@ def test_a_reference_that_the_end_killed_is_no_fault_and_one_that_fails_in_time_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for seconds in (1.0, 10.0):
-        bench, found = Bench(fault=AotTuneError("no reference")), evidence(FAST, GENERIC)
+        bench, found = StillBench(fault=AotTuneError("no reference")), evidence(FAST, GENERIC)
         one, _ = measurer(monkeypatch, bench, seconds)
         if seconds > 1.0:
             with pytest.raises(AotTuneError, match="no reference"):
@@ -369,7 +278,7 @@ def test_what_a_disturbed_screen_kept_from_a_race_gets_one_of_its_own(
     monkeypatch: pytest.MonkeyPatch, slow: float, races: int
 ) -> None:
     """A screen of a lucky moment brought one alone into the race, where it was far slower than the others' screens."""
-    bench, found = Bench(), evidence(FAST, SMALL, GENERIC)
+    bench, found = StillBench(), evidence(FAST, SMALL, GENERIC)
     one, _ = measurer(monkeypatch, bench, seconds=None)
     for each, ns in ((FAST, 50.0), (SMALL, 90.0), (GENERIC, 100.0)):
         monkeypatch.setattr(each, "object", SimpleNamespace(status="ok", code="d"))

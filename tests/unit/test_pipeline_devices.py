@@ -11,10 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_pipeline import GENERIC
-from test_pipeline_crew import crew_of
-from test_pipeline_deadline import LOADED, ONE, measurer
-from test_pipeline_deadline import Bench as StillBench
+from pipelines import GENERIC, LOADED, ONE, StillBench, crew_of, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
@@ -190,7 +187,7 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
 
     fakes = {"Crew": lambda *_: nullcontext(crew), "ended_with": ended_with, "measure_overlapped": measure}
     fakes |= {"check_agreement": lambda *_: done.append("probe"), "_ask": lambda *_: next(asked)}
-    for name, fake in {**fakes, "_nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
+    for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
         monkeypatch.setattr(module, name, fake)
     module._on_device(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
     assert done == ["begin", "probe", "measure", "end"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.prune.after_leader import awaited, to_compile, waiting
-from aot_tune.pipeline.shipping.finish import _plainer
+from aot_tune.pipeline.shipping.finish import least_assuming
 from aot_tune.render import Rendered, candidates_for, requirements
 from aot_tune.spec import (
     Inspection,
@@ -99,4 +99,4 @@ def test_followers_await_the_problems_of_their_leaders() -> None:
 
 def test_what_is_kept_has_the_code_without_assumptions_beside_it() -> None:
     evidence, special, plain = entries()
-    assert _plainer(evidence) == {s.candidate.id: p.candidate.id for s, p in zip(special, plain, strict=True)}
+    assert least_assuming(evidence) == {s.candidate.id: p.candidate.id for s, p in zip(special, plain, strict=True)}

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
-from test_pipeline import OPERATOR
+from pipelines import OPERATOR
 
 from aot_tune.pipeline.guards import Conditions
 from aot_tune.spec import Expr, alignment, all_of, dims, problem

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_pipeline import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
+from pipelines import FAST, GENERIC, OPERATOR, SMALL, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs, Object

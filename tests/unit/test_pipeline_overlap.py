@@ -17,7 +17,7 @@ from aot_tune.pipeline.measuring.device_pool import Crew
 from aot_tune.pipeline.scheduling import background_compiler as background
 from aot_tune.pipeline.scheduling.overlapped import _Tuning
 from aot_tune.pipeline.scheduling.screen_queue import Backlog, Priority
-from aot_tune.pipeline.scheduling.tune import _unknown
+from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
 from aot_tune.spec import Problem
@@ -81,7 +81,8 @@ def test_what_was_compiled_before_as_a_probe_is_screened_like_the_others(budget:
     alone = World(budget=budget)
     alone.run(everyone())
     assert sorted(world.screened) == sorted(alone.screened)
-    assert not any("generic" in symbol for symbol in world.compiled if budget is None)
+    assert earlier.compiled == ["generic_bf16_0", "generic_f16_0"]
+    assert sorted(alone.compiled) == sorted(earlier.compiled + world.compiled)  # nothing twice, and nothing left out
 
 
 @pytest.mark.parametrize("budget", [0.0, 1e-6])
@@ -201,10 +202,10 @@ def symbols(entries: list[Entry]) -> list[str]:
 
 def test_what_follows_a_recorded_candidate_that_was_not_among_the_best_is_left_out() -> None:
     entries = everyone()
-    assert _unknown(recorded(entries, [*TRIED, "slow_f16_1", "slow_f16_2"])) == []
-    assert symbols(_unknown(recorded(everyone(), TRIED))) == ["slow_f16_1", "slow_f16_2"]
+    assert not_known(recorded(entries, [*TRIED, "slow_f16_1", "slow_f16_2"])) == []
+    assert symbols(not_known(recorded(everyone(), TRIED))) == ["slow_f16_1", "slow_f16_2"]
     without = [s for s in TRIED if s != "slow_bf16_3"]  # nothing is known of the third: it has to be measured
-    assert symbols(_unknown(recorded(everyone(), without))) == ["slow_bf16_3", *(f"slow_f16_{w}" for w in TIMES)]
+    assert symbols(not_known(recorded(everyone(), without))) == ["slow_bf16_3", *(f"slow_f16_{w}" for w in TIMES)]
 
 
 def test_a_recorded_leader_that_did_not_compile_has_no_followers() -> None:
@@ -213,7 +214,7 @@ def test_a_recorded_leader_that_did_not_compile_has_no_followers() -> None:
     leader.object = Object(
         key="", path="", digest="", symbol="", source="", target=TARGET.name, status="compile-failed"
     )
-    assert symbols(_unknown(evidence)) == ["slow_f16_2"]
+    assert symbols(not_known(evidence)) == ["slow_f16_2"]
 
 
 def test_a_new_candidate_races_with_the_best_of_the_record_and_only_they_are_compiled() -> None:
@@ -221,7 +222,7 @@ def test_a_new_candidate_races_with_the_best_of_the_record_and_only_they_are_com
     evidence = recorded(entries, [s for s in TRIED if s != "slow_bf16_1"] + ["slow_f16_1", "slow_f16_2"])
     before = {where: dict(row) for where, row in evidence.measurements.items()}
     world = World()
-    world.run(_unknown(evidence), evidence)
+    world.run(not_known(evidence), evidence)
     assert world.compiled[0] == "slow_bf16_1"
     assert world.compiled[1:] == ["slow_bf16_2"]  # the third and the others are slower than 1.3 x
     assert world.screened == [("N=8", "slow_bf16_1"), ("N=64", "slow_bf16_1")]
@@ -232,7 +233,7 @@ def test_a_new_candidate_races_with_the_best_of_the_record_and_only_they_are_com
 def test_without_time_to_compile_the_entrants_of_a_record_its_times_stand() -> None:
     evidence = recorded(everyone(), [s for s in TRIED if s != "slow_bf16_1"] + ["slow_f16_1", "slow_f16_2"])
     world = World(budget=2.0, delay=1.7)  # after the first compile, what is left of the budget is for races
-    world.run(_unknown(evidence), evidence)
+    world.run(not_known(evidence), evidence)
     assert (world.compiled, world.raced) == (["slow_bf16_1"], [])
     assert evidence.measurements["N=8"][candidate_id(evidence, "slow_bf16_2")].race == "1"
 
@@ -244,7 +245,7 @@ def candidate_id(evidence: Evidence, symbol: str) -> str:
 def test_a_new_candidate_that_is_slow_leaves_the_record_as_it_is() -> None:
     evidence = recorded(everyone(), [s for s in TRIED if s != "slow_bf16_3"] + ["slow_f16_1", "slow_f16_2"])
     world = World()
-    world.run(_unknown(evidence), evidence)
+    world.run(not_known(evidence), evidence)
     assert (world.compiled, world.raced) == (["slow_bf16_3"], [])
 
 
@@ -256,7 +257,7 @@ def test_a_leader_that_only_the_race_shows_to_be_among_the_best_is_followed_afte
     assert world.compiled[-1] == "slow_f16_3"
     assert world.screened[-1] == ("N=8 T=f16", "slow_f16_3")
     assert world.raced == ["N=8", "N=64", "N=8 T=f16", "N=8 T=f16"]
-    assert _unknown(evidence) == []
+    assert not_known(evidence) == []
 
 
 def test_a_vendors_library_does_not_keep_followers_from_being_tried() -> None:

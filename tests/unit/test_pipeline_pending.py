@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_pipeline import FAST, GENERIC, OPERATOR, evidence
+from pipelines import FAST, GENERIC, OPERATOR, evidence
 
 from aot_tune.pipeline.compiler_load import CompilerLoad
 from aot_tune.pipeline.pending import PendingWork, task_of

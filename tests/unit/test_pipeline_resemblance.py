@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from overlapping import OPERATOR, TARGET, N, entry
-from test_pipeline_deadline import Bench, measurer
+from pipelines import StillBench, measurer
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
@@ -157,7 +157,7 @@ def test_nothing_is_passed_over_of_which_nothing_is_known(told: Told) -> None:
 
 
 def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    bench = Bench()
+    bench = StillBench()
     one, pending = measurer(monkeypatch, bench, seconds=None)
     told.compiled()
     pending.expect([told.evidence], [])

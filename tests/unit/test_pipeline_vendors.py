@@ -54,7 +54,7 @@ class World:
             jobs_of=lambda _: Jobs(count=cores, reason=""),
         )
 
-    def ask(self, products: list[dict[str, int]]) -> list[vendors._Products]:
+    def ask(self, products: list[dict[str, int]]) -> list[vendors.Products]:
         return vendors._ask(cast(Session, self.session), KERNEL, DEVICE, products)
 
 
@@ -99,18 +99,18 @@ def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, st
 def test_what_is_estimated_to_take_the_longest_is_not_tried() -> None:
     """Of the first of the library's list and the first that were enumerated; those that are left keep their order."""
     configs = [{"ALGO": i} for i in range(12)]
-    products = vendors._Products(configs, [1, 9, 2, 3, 0, 8, 4, 5, 0, 0, 0, 0], 5)
-    assert [c["ALGO"] for c in vendors._chosen(products, 5, 5)] == [0, 1, 2, 5, 6]  # 3 of 5 are the library's
-    assert [c["ALGO"] for c in vendors._chosen(products, 5, 3)] == [0, 2, 6]
-    assert [c["ALGO"] for c in vendors._chosen(products, 100, 100)] == list(range(12))
-    assert vendors._chosen(vendors._Products([], [], 0), 16, 12) == []
+    products = vendors.Products(configs, [1, 9, 2, 3, 0, 8, 4, 5, 0, 0, 0, 0], 5)
+    assert [c["ALGO"] for c in vendors.worth_trying(products, 5, 5)] == [0, 1, 2, 5, 6]  # 3 of 5 are the library's
+    assert [c["ALGO"] for c in vendors.worth_trying(products, 5, 3)] == [0, 2, 6]
+    assert [c["ALGO"] for c in vendors.worth_trying(products, 100, 100)] == list(range(12))
+    assert vendors.worth_trying(vendors.Products([], [], 0), 16, 12) == []
 
 
 @pytest.mark.parametrize(("dtype", "tried"), [("f32", 16), ("bf16", 12), ("f16", 12)])
 def test_of_floats_all_that_are_drawn_are_tried(monkeypatch: pytest.MonkeyPatch, dtype: str, tried: int) -> None:
     """The estimate is of 16 bits."""
     world = World(monkeypatch, 1)
-    listed = vendors._Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
+    listed = vendors.Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
     monkeypatch.setattr(vendors, "_recorded", lambda *_: iter(()))
     monkeypatch.setattr(vendors, "_ask", lambda *_: [listed])
     world.session.options.mode = "tune"

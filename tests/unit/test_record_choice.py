@@ -11,7 +11,7 @@ from databases import DEVICE, a_database
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
-from aot_tune.pipeline.records.lookup import _most_fitting, _others_fix, _with_a_choice, recorded_evidence
+from aot_tune.pipeline.records.lookup import most_fitting, others_fix, recorded_evidence, with_a_choice
 from aot_tune.plan.library_plan import _targets
 from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices
@@ -54,7 +54,7 @@ def test_the_devices_that_are_named_decide(
     session: Any = SimpleNamespace(
         databases=databases, devices=[here.device] if here else [], options=SimpleNamespace(device=wanted)
     )
-    assert _most_fitting(session, GEMM, TARGET) == found
+    assert most_fitting(session, GEMM, TARGET) == found
 
 
 def test_targets_are_those_of_the_devices_that_decide() -> None:
@@ -69,9 +69,9 @@ def test_targets_are_those_of_the_devices_that_decide() -> None:
 
 def test_what_the_named_devices_lack_is_said_to_be_known_of_others() -> None:
     session: Any = SimpleNamespace(databases=[BIG, SMALL], options=SimpleNamespace(device=("Big*",)))
-    assert _others_fix(session, GEMM, TARGET) == "or let AOT_TUNE_DEVICE name 'Small One'; "
+    assert others_fix(session, GEMM, TARGET) == "or let AOT_TUNE_DEVICE name 'Small One'; "
     session.options.device = ()
-    assert _others_fix(session, GEMM, TARGET) == ""
+    assert others_fix(session, GEMM, TARGET) == ""
 
 
 def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
@@ -99,7 +99,7 @@ def test_a_record_need_not_have_what_no_named_kernel_serves() -> None:
     target = target_by_name("cuda-sm_90a")
 
     def rows(*named: str) -> set[int]:
-        return {p.dims["M"] for p in _with_a_choice(filtered(*named), GEMM, target)}
+        return {p.dims["M"] for p in with_a_choice(filtered(*named), GEMM, target)}
 
     assert rows("cuda_thin") == {16}
     assert max(rows("cuda_thin", "cuda_simt")) == 4096

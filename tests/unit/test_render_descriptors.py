@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_render_specialize import ARGUMENTS, SM90, operator, parameter
+from triton_rows import ARGUMENTS, SM90, operator, parameter
 
 from aot_tune.render import candidate_for, requirements, resolved
 from aot_tune.spec import Descriptor, Expr, Inspection, Operator, Tensor, alignment, dim, problem, stride

@@ -6,85 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from triton_rows import ARGUMENTS, INSPECTION, MI300, SM90, D, R, operator, parameter
 
 from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requirements, resolved
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import (
     Descriptor,
     Inspection,
-    Kernel,
-    KernelParameter,
     Operator,
     Problem,
     Scalar,
     Target,
-    Tensor,
-    TritonFunction,
     alignment,
     all_of,
     device,
-    dims,
     next_power_of_2,
     problem,
     stride,
     where,
 )
 from aot_tune.support.errors import SpecError
-
-R, D = dims("R D")
-SM90 = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)
-MI300 = Target(name="hip-gfx942", family="hip", level=942)
-
-
-def parameter(name: str, **given: Any) -> KernelParameter:
-    return KernelParameter(name=name, **given)
-
-
-INSPECTION = Inspection(
-    parameters=(
-        parameter("x_ptr"),
-        parameter("bias_ptr"),
-        parameter("y_ptr"),
-        parameter("x_row"),
-        parameter("rows", special=False),
-        parameter("n_cols"),
-        parameter("BLOCK", constexpr=True),
-        parameter("SPLIT", constexpr=True, has_default=True, default=2),
-    ),
-    configs=({"num_warps": 4, "maxnreg": None}, {"num_warps": 8, "maxnreg": None}),
-    digest="0" * 64,
-)
-ARGUMENTS = {
-    "x_ptr": "x",
-    "bias_ptr": "bias",
-    "y_ptr": "y",
-    "x_row": stride("x", 0),
-    "rows": R,
-    "n_cols": D,
-    "BLOCK": next_power_of_2(D),
-}
-
-
-def operator(arguments: dict[str, Any] | None = None, inspection: Inspection = INSPECTION, **given: Any) -> Operator:
-    function = TritonFunction("rows.py:rows", arguments or ARGUMENTS, grid=(R,))
-    function = function.inspected({SM90.name: inspection, MI300.name: inspection})
-    kernels = (
-        Kernel("generic", "rows/generic.cpp.j2", generic=True),
-        Kernel("rows", backend="triton", triton=function, requires=(stride("x", 1) == 1,), **given),
-    )
-    return Operator(
-        name="rows",
-        dims=("R", "D"),
-        tensors=(
-            Tensor("x", (R, D), "bf16"),
-            Tensor("bias", (D,), "bf16", optional=True),
-            Tensor("y", (R, D), "bf16", output=True),
-        ),
-        reference=lambda xp, call: {"y": call.x},
-        flops=R * D,
-        workload=(problem(R=4, D=1000), problem(R=1, D=1024), problem(R=4, D=1024, present=("bias",))),
-        kernels=kernels,
-    )
 
 
 def pins(op: Operator, one: Problem, target: Target = SM90) -> list[dict[str, int]]:
@@ -269,7 +210,9 @@ def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least:
     declared = [parameter(p.name, annotation=annotation) if p.name == "x_row" else p for p in INSPECTION.parameters]
     op = operator(inspection=Inspection(parameters=tuple(declared), configs=INSPECTION.configs, digest="3" * 64))
     kernel = resolved(op.kernel("rows"), SM90.name)
-    for candidate in candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90):
+    candidates = list(candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90))
+    assert candidates
+    for candidate in candidates:
         bounds = [g.key() for g in requirements(op, candidate) if "stride.x.0" in g.key()]
         wanted = [] if most is None else [f"(stride.x.0 <= {most})", f"(stride.x.0 >= {least})"]
         assert [b for b in bounds if "%" not in b] == wanted

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from databases import DEVICE, POLICY
-from test_pipeline import GENERIC, OPERATOR, evidence, measured
+from pipelines import GENERIC, OPERATOR, evidence, measured
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Object

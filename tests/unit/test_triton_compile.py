@@ -124,6 +124,7 @@ def test_an_object_holds_its_image_and_three_functions(search: list[str], target
     assert 4 <= outcome.resources["registers"] <= 255
     assert outcome.resources["text"] > len(image)
     tools = chain(search)
+    assert outcome.includes
     assert all(Path(tools.locate(name)).is_file() for name in outcome.includes)
     assert not any("kernel" in name for name in outcome.includes)
     tools.link_shared([out], tmp_path / "f.so")

@@ -18,7 +18,7 @@ from aot_tune.triton.client import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
-__all__ = ["EACH_TRITON", "FUNCTIONS", "Helper", "ask", "chain", "integer", "pointer", "request"]
+__all__ = ["EACH_TRITON", "FUNCTIONS", "VERSIONS", "Helper", "ask", "chain", "integer", "pointer", "request"]
 
 FUNCTIONS = Path(__file__).parent / "triton_functions"
 """The folder of the functions; its parent is their root."""
@@ -37,10 +37,13 @@ def _found() -> dict[str, list[str]]:
     return found
 
 
+VERSIONS = _found()
+"""The folders to import each version from."""
+
 _SKIPPED = pytest.mark.skip(reason="no Triton: install triton==3.6.0, or name folders in AOT_TUNE_TEST_TRITON")
 EACH_TRITON = pytest.mark.parametrize(
     "search",
-    [pytest.param(search, id=version) for version, search in _found().items()]
+    [pytest.param(search, id=version) for version, search in VERSIONS.items()]
     or [pytest.param([], id="none", marks=_SKIPPED)],
 )
 """A test runs once for each version, with the folders to import from as `search`."""

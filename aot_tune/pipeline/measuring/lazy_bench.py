@@ -23,11 +23,11 @@ from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError, ToolchainError, WorkerError
 
-__all__ = ["LazyBench"]
+__all__ = ["LazyBench", "device_lock"]
 
 
 @contextmanager
-def _device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
+def device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
     """Keeps this user's other builds from measuring on the device at the same time.
 
     Raises:
@@ -111,7 +111,7 @@ class LazyBench:
     def _start(self, patience: Budget | None) -> Bench:
         with ExitStack() as stack:  # a bench that does not start must not keep the device from the next attempt
             if self._exclusive:
-                stack.enter_context(_device_lock(self.device, self.session.progress.line, patience))
+                stack.enter_context(device_lock(self.device, self.session.progress.line, patience))
             bench = stack.enter_context(
                 Bench(
                     self.device,

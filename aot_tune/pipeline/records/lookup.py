@@ -26,7 +26,17 @@ from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["Known", "known_here", "recorded_evidence", "render_again"]
+__all__ = [
+    "Known",
+    "as_declared",
+    "known_here",
+    "most_fitting",
+    "others_fix",
+    "recorded_evidence",
+    "render_again",
+    "rendered_again",
+    "with_a_choice",
+]
 
 
 class Known:
@@ -149,14 +159,14 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         DatabaseError: when no database has the operator on the target, or problems of the workload are missing.
     """
     decided = session.answers(operator, target) and session.tunes(operator, target)
-    database = _most_fitting(session, operator, target) if decided else None
-    missing = missing_problems(database, _with_a_choice(session, operator, target), target.name)
+    database = most_fitting(session, operator, target) if decided else None
+    missing = missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
         raise DatabaseError(
             f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
             why="\n       ".join(p.id for p in missing[:20]),
             fix=f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
-            + _others_fix(session, operator, target)
+            + others_fix(session, operator, target)
             + "or use AOT_TUNE_MODE=auto",
         )
     if database is None:
@@ -165,7 +175,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         if not session.tunes(operator, target):
             evidence.leave_out()
         return evidence, None
-    evidence = Evidence(operator, target, _rendered_again(session, operator, target, database))
+    evidence = Evidence(operator, target, rendered_again(session, operator, target, database))
     workload = {problem_key(p) for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
@@ -177,7 +187,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     return evidence, database
 
 
-def _others_fix(session: Session, operator: Operator, target: Target) -> str:
+def others_fix(session: Session, operator: Operator, target: Target) -> str:
     """Which records AOT_TUNE_DEVICE leaves out that would know of an operator on a target; ends with a semicolon."""
     kept = deciding(session.databases, session.options.device)
     others = {d.device.name for d in session.databases if d.operator == operator.name and target.name in d.targets}
@@ -185,7 +195,7 @@ def _others_fix(session: Session, operator: Operator, target: Target) -> str:
     return f"or let AOT_TUNE_DEVICE name {' or '.join(map(repr, sorted(others)))}; " if others else ""
 
 
-def _with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
+def with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
     """Problems of the workload on which a kernel beside the generic one is tried: those that a record must have."""
     named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k)]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
@@ -198,7 +208,8 @@ def _with_a_choice(session: Session, operator: Operator, target: Target) -> list
     return found
 
 
-def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
+def most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
+    """The record that decides for an operator on a target: of a device that is here or like it, else the first."""
     contract = operator_digest(operator)
     fitting = [
         d
@@ -211,7 +222,7 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     return min(fitting, key=lambda d: d.device.slug, default=None)
 
 
-def _as_declared(operator: Operator, candidate: Candidate) -> Candidate:
+def as_declared(operator: Operator, candidate: Candidate) -> Candidate:
     """The candidate with its config in the order of declaration: records sort it, and people read it."""
     names = [p.name for p in operator.kernel(candidate.kernel).parameters]
     config = {n: candidate.config[n] for n in names if n in candidate.config} | candidate.config
@@ -225,7 +236,7 @@ def render_again(session: Session, operator: Operator, candidate: Candidate) -> 
         RenderError: for any fault in the template, with its file and line.
         SpecError: where a Triton function was not read for the candidate's target.
     """
-    declared = _as_declared(operator, candidate)
+    declared = as_declared(operator, candidate)
     return session.renderer.render(operator, declared, target_by_name(candidate.target))
 
 
@@ -245,7 +256,7 @@ def _no_kernel(session: Session, operator: Operator, candidate: Candidate, datab
     )
 
 
-def _rendered_again(
+def rendered_again(
     session: Session, operator: Operator, target: Target, database: OperatorDatabase
 ) -> dict[str, Entry]:
     """Entries of the recorded candidates of a target, and of the generic one.

@@ -29,7 +29,7 @@ from aot_tune.support.errors import BuildError, DatabaseError, RenderError, Spec
 from aot_tune.support.folders import folder_digest, put_folder
 from aot_tune.support.storage import TEMPORARIES, new_temporary
 
-__all__ = ["compile_kept", "records_folder", "save_records"]
+__all__ = ["compile_kept", "of_this_tree", "other_code", "records_folder", "save_records"]
 
 
 def compile_kept(
@@ -52,7 +52,7 @@ def compile_kept(
             error = entry.object.error if entry.object else ""
             raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
         if entry.rebuilt and session.options.strict:
-            raise _other_code(session, entry)
+            raise other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
@@ -60,7 +60,7 @@ def compile_kept(
         )
 
 
-def _other_code(session: Session, entry: Entry) -> DatabaseError:
+def other_code(session: Session, entry: Entry) -> DatabaseError:
     """What to say of a strict build's variant that is not the recorded one."""
     what = "device code" if entry.object is not None and entry.object.device else "object"
     return DatabaseError(
@@ -137,7 +137,7 @@ def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> 
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks what this build does without, such as backends not installed
                     rest = _untried_sources(session, loaded.operator, sources, same[0])
-                    older = _of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
+                    older = of_this_tree(load_operator(loaded.folder), sources | rest, same[0])
                     again = session.options.mode == "tune"
                     database = update(measured_before(older, database) if again else older, database)
                 yield database
@@ -170,7 +170,7 @@ def _untried_sources(
     return found
 
 
-def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
+def of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
     """A committed record less the candidates that none of the operator's kernels can give any more.
 
     Nor those of another source than here: `sources` has the digests of what is rendered. Configs that a vendor's

@@ -22,7 +22,7 @@ from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Target
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["tune"]
+__all__ = ["not_known", "nothing_is_known", "tune"]
 
 
 def tune(session: Session) -> dict[str, list[Evidence]]:
@@ -90,7 +90,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         alone = family(target.family).compiling_disturbs
         within = Within(session, crew, pairs) if alone and session.turn.seconds is not None else None
         recorded = 0
-        if not alone and _nothing_is_known(session, crew.device):
+        if not alone and nothing_is_known(session, crew.device):
             crew.start()
         step = session.step
         while step and (fresh := _ask(session, pairs, vendors, step)):
@@ -98,7 +98,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
                 recorded += known.give(evidence)
-            entries = [e for _, evidence in pairs for e in _unknown(evidence)]
+            entries = [e for _, evidence in pairs for e in not_known(evidence)]
             evidences = [evidence for _, evidence in pairs]
             race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
             session.pending.expect(evidences, entries, least_race=race)
@@ -147,7 +147,7 @@ def _to_tune(
     return pairs
 
 
-def _nothing_is_known(session: Session, device: Device) -> bool:
+def nothing_is_known(session: Session, device: Device) -> bool:
     """Whether all that will be asked for is to be measured on a device, and there is time for it."""
     recorded = session.options.mode == "auto" and session.is_recorded(device)
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
@@ -203,7 +203,7 @@ def _verify(entries: list[Entry], measurer: Measurer) -> None:
     measurer.verify(entries)
 
 
-def _unknown(evidence: Evidence) -> list[Entry]:
+def not_known(evidence: Evidence) -> list[Entry]:
     """What has to be compiled to be measured.
 
     What a record covers whole is compiled only if it races again or is kept; what follows a candidate that was measured

@@ -24,7 +24,7 @@ from aot_tune.support.errors import AotTuneError
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["Vendors", "vendor_entries"]
+__all__ = ["Products", "Vendors", "vendor_entries", "worth_trying"]
 
 _Config = tuple[Problem, dict[str, ConfigValue]]
 
@@ -45,7 +45,9 @@ _HEURISTIC_SHARE = 0.6
 """Of the algorithms drawn for a problem, so many are the first of the library's own list; the rest is enumerated."""
 
 
-class _Products(msgspec.Struct, frozen=True):
+class Products(msgspec.Struct, frozen=True):
+    """What a library says of one product: algorithms, what each is estimated to cost, how many are of its own list."""
+
     configs: list[dict[str, int]]
     costs: list[float]
     heuristics: int
@@ -53,7 +55,7 @@ class _Products(msgspec.Struct, frozen=True):
 
 class _Answer(msgspec.Struct, frozen=True):
     version: int
-    products: list[_Products]
+    products: list[Products]
 
 
 class Vendors:
@@ -117,7 +119,7 @@ def _configs(session: Session, operator: Operator, kernel: Kernel, target: Targe
     return [
         (problem, dict(sorted(config.items())))  # as records have it: labels are part of the library
         for (problem, product), products in zip(asked, answer, strict=False)
-        for config in _chosen(products, drawn, drawn if product.get("dtype") == "f32" else tried)
+        for config in worth_trying(products, drawn, drawn if product.get("dtype") == "f32" else tried)
     ]
 
 
@@ -147,14 +149,15 @@ def _product(kernel: Kernel, problem: Problem) -> Mapping[str, object] | None:
     return kernel.algorithms(problem) if kernel.algorithms is not None else None
 
 
-def _chosen(products: _Products, drawn: int, tried: int) -> list[dict[str, int]]:
+def worth_trying(products: Products, drawn: int, tried: int) -> list[dict[str, int]]:
+    """Of as many algorithms as are drawn, most from the library's own list, those that are likely the quickest."""
     first = range(products.heuristics)[: max(1, round(drawn * _HEURISTIC_SHARE))]
     enumerated = range(products.heuristics, len(products.configs))[: drawn - len(first)]
     likely = sorted([*first, *enumerated], key=lambda i: products.costs[i])[:tried]
     return [products.configs[i] for i in sorted(likely)]
 
 
-def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[_Products]:
+def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[Products]:
     """Ask the library in processes of their own; without an answer, its own choice at run time is all that is tried."""
     if not products:
         return []

@@ -21,7 +21,7 @@ from aot_tune.select import select
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import NoSurvivorError
 
-__all__ = ["choose", "finish", "without_epilogue"]
+__all__ = ["choose", "disturbed", "finish", "least_assuming", "without_epilogue"]
 
 
 def choose(session: Session, evidence: Evidence) -> Chosen:
@@ -54,7 +54,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         lambda c, f: serves(evidence, c, f),
         times=evidence.times(),
         sizes=sizes,
-        plainer=_plainer(evidence),
+        plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
     )
     return Chosen(evidence, selection, costs)
@@ -80,7 +80,7 @@ def _facts(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(operator.facts(problem).items()))
 
 
-def _plainer(evidence: Evidence) -> dict[str, str]:
+def least_assuming(evidence: Evidence) -> dict[str, str]:
     """For each candidate that assumes things of a call the one that assumes least and is the same otherwise."""
     found = {}
     assuming = [e.candidate for e in evidence.entries.values() if evidence.operator.kernel(e.candidate.kernel).triton]
@@ -136,7 +136,7 @@ def finish(
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
-            *_disturbed(reports),
+            *disturbed(reports),
         ),
     )
     path = directory / "report.json"
@@ -151,7 +151,7 @@ def _remarks(session: Session) -> list[str]:
     return left_out + [text for text in map(caution_of, session.plan.families) if text]
 
 
-def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
+def disturbed(reports: Sequence[OperatorReport]) -> list[str]:
     """Where other processes used the device while winners were timed."""
     found = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
     return [

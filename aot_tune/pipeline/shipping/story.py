@@ -13,7 +13,7 @@ from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
 from aot_tune.select import rank
 
-__all__ = ["failures_of", "generic_only", "tell"]
+__all__ = ["failures_of", "generic_only", "paired_ratio", "tell"]
 
 
 def _bytes(entry: Entry) -> int:
@@ -81,13 +81,13 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         flops=evidence.operator.flops.evaluate(facts),
         bytes=evidence.operator.compulsory_bytes(problem),
         noise=tie_band(measured[best]),
-        paired=_paired(measured[best], [m for c, m in measured.items() if is_baseline(c)]),
+        paired=paired_ratio(measured[best], [m for c, m in measured.items() if is_baseline(c)]),
         remark=measured[best].reason,
         others=measured[best].others,
     )
 
 
-def _paired(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:
+def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:
     """How many times faster a winner is than the fastest baseline in the rounds of a race, and the standard error."""
     timed = [b for b in baselines if b.ns is not None]
     fastest = min(timed, key=lambda b: (b.ns, b.candidate), default=None)
