@@ -132,7 +132,7 @@ write_frame(setup.replies, messages.encode(hello))
 for moves in (1, 0):
     read_frame(setup.requests)
     for number in range(5):
-        place = messages.Progress(place=f"place {moves * number}", resident_bytes=0)
+        place = messages.Place(place=f"place {moves * number}", resident_bytes=0)
         write_frame(setup.replies, messages.encode(place))
         time.sleep(0.4)
     write_frame(setup.replies, messages.encode(messages.Pong()))

@@ -125,3 +125,14 @@ def test_a_name_stands_once() -> None:
             places.setdefault(path.stem, []).append(module)
     twins = re.compile(r"aot_tune\.bench\.worker\.(cpu|cuda)\.")
     assert not {n: found for n, found in places.items() if len(found) > 1 and not all(map(twins.match, found))}
+
+
+def test_a_class_stands_once() -> None:
+    """Nor do two classes have one name, unless they are twins of two families of devices."""
+    places: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    twins = re.compile(r"aot_tune\.bench\.worker\.(cpu|cuda)\.")
+    assert not {n: found for n, found in places.items() if len(found) > 1 and not all(map(twins.match, found))}

@@ -14,7 +14,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Jobs, Object
 from aot_tune.compile.batches import Task
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew, Job
+from aot_tune.pipeline.measuring.device_pool import DevicePool, Job
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.records.lookup import Known
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
@@ -68,7 +68,7 @@ def entry(kernel: str, dtype: str, width: int = 0) -> Entry:
 
 
 class World:
-    """A session, a crew and a measurer that only note what they are asked for."""
+    """A session, a pool and a measurer that only note what they are asked for."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class World:
     def run(self, entries: list[Entry], evidence: Evidence | None = None) -> Evidence:
         evidence = evidence or Evidence(OPERATOR, TARGET, {e.candidate.id: e for e in entries})
         pairs = [(cast(LoadedOperator, SimpleNamespace(operator=OPERATOR)), evidence)]
-        measure_overlapped(cast(Session, self), cast(Crew, self), pairs, entries)
+        measure_overlapped(cast(Session, self), cast(DevicePool, self), pairs, entries)
         return evidence
 
 

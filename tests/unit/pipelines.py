@@ -13,7 +13,7 @@ from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring import measure
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.pending import PendingWork
@@ -179,7 +179,7 @@ def session_of(count: int) -> Any:
     )
 
 
-def crew_of(count: int, session: Any = None) -> Crew:
+def pool_of(count: int, session: Any = None) -> DevicePool:
     """Devices of such a session; no bench is started, for no job asks for one."""
     session = session or session_of(count)
-    return Crew(session, list(session.devices))
+    return DevicePool(session, list(session.devices))

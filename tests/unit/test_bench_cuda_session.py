@@ -44,12 +44,12 @@ def test_a_good_candidate_is_right_and_has_times(bed: Bed, build: Any) -> None:
     assert 0 <= checked.error <= 1
     assert checked.bitwise is True
     assert len(checked.runs) == 2
-    timed = bed.ask(messages.Bench(handle="one", key=key))
+    timed = bed.ask(messages.Screen(handle="one", key=key))
     assert timed.status == "ok", timed.reason
     assert 2 <= len(timed.samples) <= 10
     assert all(s > 0 for s in timed.samples)
     assert timed.overhead > 0
-    slow = bed.ask(messages.Bench(handle="one", key=key, best_ns=0.001))
+    slow = bed.ask(messages.Screen(handle="one", key=key, best_ns=0.001))
     assert len(slow.samples) == 2
     assert bed.ask(messages.Unload(handle="one")) == messages.Done()
 
@@ -109,7 +109,7 @@ def test_a_candidate_that_goes_wrong_later_is_found_after_timing(bed: Bed, build
     key = bed.name(SMALL)
     bed.load(build(LATER))
     assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
-    timed = bed.ask(messages.Bench(handle="one", key=key))
+    timed = bed.ask(messages.Screen(handle="one", key=key))
     assert timed.status == "wrong-result"
     assert "y[0, 0]: got 77.0" in timed.reason
     assert "timed calls" in timed.reason
@@ -128,7 +128,7 @@ def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build
 
     bed.engine.record = empty
     raced = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, fresh=True))
-    timed = bed.ask(messages.Bench(handle="one", key=key))
+    timed = bed.ask(messages.Screen(handle="one", key=key))
     for reply in (raced, timed):
         assert (reply.status, reply.reason) == ("suspicious", "launches nothing on the stream that it is given")
 
@@ -220,11 +220,11 @@ def test_special_values_and_many_problems_at_once(bed: Bed, build: Any) -> None:
 def test_races_and_baselines(tmp_path: Path, build: Any) -> None:
     bed = Bed(tmp_path)
     key = bed.name(SMALL)
-    prepared = bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    prepared = bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
     assert isinstance(prepared, messages.Checked), prepared
     assert prepared.error > 1
     assert "elements are wrong" in prepared.reason
-    absent = bed.ask(messages.Baseline(handle="absent", key=key, name="absent"))
+    absent = bed.ask(messages.PrepareBaseline(handle="absent", key=key, name="absent"))
     assert isinstance(absent, messages.Empty)
     bed.load(build(GOOD), "race-0")
     assert bed.ask(messages.Verify(handle="race-0", keys=(key,), quick=True)).status == "ok"
@@ -244,10 +244,10 @@ def test_other_streams_are_used_before_what_is_timed(tmp_path: Path, build: Any)
     bed.load(build(GOOD))
     for _ in range(2):  # the first time for an empty kernel, too
         bed.engine.seen.clear()
-        assert bed.ask(messages.Bench(handle="one", key=key)).status == "ok"
+        assert bed.ask(messages.Screen(handle="one", key=key)).status == "ok"
         first, *rest = bed.engine.seen[::-1]
         assert (first, "timed" in rest[rest.index(used) :]) == ("timed", True)  # how long a call takes is told before
-    bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
     bed.load(build(GOOD), "two")
 
     def turn(handle: str, resumed: bool, fresh: bool = False) -> bool:
@@ -304,7 +304,7 @@ def test_a_probe_that_fails_does_not_stop_anything(bed: Bed, build: Any, monkeyp
 def test_the_clock_is_told_when_it_is_asked_for(tmp_path: Path, build: Any, monkeypatch: Any) -> None:
     bed = Bed(tmp_path)
     key = bed.name(SMALL)
-    bed.ask(messages.Baseline(handle="torch", key=key, name="torch"))
+    bed.ask(messages.PrepareBaseline(handle="torch", key=key, name="torch"))
     bed.load(build(GOOD))
     monkeypatch.setattr(bed.engine, "clock_mhz", lambda cycles: cycles / 50)
     for handle in ("one", "torch"):
@@ -346,7 +346,7 @@ def test_outputs_that_are_declared_cold_rotate_too(bed: Bed, build: Any) -> None
     assert len({s.storages["y"].data_ptr() for s in sets}) == len(sets) == -(-4 * (1 << 16) // size) > 1
     assert len({s.storages["x"].data_ptr() for s in sets}) == 1
     bed.load(build(GOOD))
-    timed = bed.ask(messages.Bench(handle="one", key=key))
+    timed = bed.ask(messages.Screen(handle="one", key=key))
     assert timed.status == "ok", timed.reason
 
 

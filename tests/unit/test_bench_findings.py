@@ -172,11 +172,11 @@ class Workers:
             if what == "check" and (reply := self.on_check()) is not None:
                 return reply
             return messages.Checked(status="ok", runs=(1e6,) * 3)
-        return messages.Timed(samples=(1e6,) * 4) if isinstance(request, messages.Bench) else messages.Done()
+        return messages.Timed(samples=(1e6,) * 4) if isinstance(request, messages.Screen) else messages.Done()
 
 
 @pytest.fixture
-def crew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Bench]]:
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Bench]]:
     """Benches of equal devices, with findings in common or not."""
     monkeypatch.setattr(bench_context, "Pool", Workers)
     monkeypatch.setattr(Workers, "asked", Counter(), raising=False)
@@ -198,9 +198,9 @@ def screen(bench: Bench, digest: str) -> str:
 
 @pytest.mark.parametrize("common", [True, False])
 def test_an_object_is_checked_once_for_all_devices_and_verified_on_each(
-    crew: Callable[..., list[Bench]], common: bool
+    pool: Callable[..., list[Bench]], common: bool
 ) -> None:
-    benches = crew(3, common=common)
+    benches = pool(3, common=common)
     for digest in ("a", "b"):
         assert [screen(bench, digest) for bench in benches] == ["ok"] * 3
     times = 1 if common else 3
@@ -211,8 +211,8 @@ def test_an_object_is_checked_once_for_all_devices_and_verified_on_each(
     assert set(references) == {times}
 
 
-def test_seconds_of_references_are_counted(crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch) -> None:
-    (bench,) = crew(1, common=False)
+def test_seconds_of_references_are_counted(pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch) -> None:
+    (bench,) = pool(1, common=False)
     clock = itertools.count()
     monkeypatch.setattr(preparation, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     for problem in OPERATOR.workload_for("cpu")[:3]:
@@ -221,10 +221,10 @@ def test_seconds_of_references_are_counted(crew: Callable[..., list[Bench]], mon
 
 
 def test_a_device_that_is_tried_alone_takes_nothing_from_others_and_gives_them_nothing(
-    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that computes wrongly finds an object wrong on it; that must not be said of the others."""
-    benches = crew(3, common=True)
+    benches = pool(3, common=True)
     for bench, broken in zip(benches, (True, False, False), strict=True):
         reply = messages.Checked(status="wrong-result", reason="broken") if broken else None
         monkeypatch.setattr(Workers, "on_check", staticmethod(lambda reply=reply: reply))
@@ -238,9 +238,9 @@ def test_a_device_that_is_tried_alone_takes_nothing_from_others_and_gives_them_n
 
 
 def test_a_device_waits_for_what_another_one_checks(
-    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = crew(2, common=True)
+    one, other = pool(2, common=True)
     checking, go = threading.Event(), threading.Event()
 
     def check() -> None:
@@ -258,9 +258,9 @@ def test_a_device_waits_for_what_another_one_checks(
 
 
 def test_what_has_killed_workers_of_one_device_is_not_run_on_another(
-    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = crew(2, common=True)
+    one, other = pool(2, common=True)
 
     def die() -> None:
         raise DiedError("crashed", "killed by SIGSEGV", certain=True)
@@ -273,9 +273,9 @@ def test_what_has_killed_workers_of_one_device_is_not_run_on_another(
 
 
 def test_devices_that_wait_for_a_check_do_not_all_lose_a_worker_to_it(
-    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
+    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    benches, go = crew(4, common=True), threading.Event()
+    benches, go = pool(4, common=True), threading.Event()
     findings, asked = benches[0].findings, threading.Semaphore(0)
     struck = findings.struck
 
@@ -300,9 +300,9 @@ def test_devices_that_wait_for_a_check_do_not_all_lose_a_worker_to_it(
 
 @pytest.mark.parametrize("asked", ["refer", "candidates"])
 def test_which_of_several_devices_is_lost_is_told(
-    crew: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch, asked: str
+    pool: Callable[..., list[Bench]], monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    (bench,) = crew(1, common=True)
+    (bench,) = pool(1, common=True)
     bench.context.device = msgspec.structs.replace(bench.device, unit="GPU-7")
     bench._preparation = Preparation(bench.device, bench.policy, bench._refer)
     prepared = bench.prepare(FOLDER, OPERATOR, PROBLEM)

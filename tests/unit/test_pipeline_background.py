@@ -11,8 +11,8 @@ import pytest
 from pipelines import FAST, GENERIC, OPERATOR, SMALL
 
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measuring.bench_linker import Linker
-from aot_tune.pipeline.scheduling.background_compiler import Background
+from aot_tune.pipeline.measuring.bench_linker import BenchLinker
+from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler
 from aot_tune.pipeline.scheduling.screen_queue import Priority
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -42,9 +42,9 @@ class World:
 
     def begin(
         self, entries: list[Entry], priority_of: Callable[[Entry], Priority] = lambda _: Priority.OTHERS
-    ) -> Background:
-        linker = cast(Linker, SimpleNamespace(after=None))
-        return Background(cast(Session, self), linker, entries, priority_of)
+    ) -> BackgroundCompiler:
+        linker = cast(BenchLinker, SimpleNamespace(after=None))
+        return BackgroundCompiler(cast(Session, self), linker, entries, priority_of)
 
 
 def test_compilers_take_the_time_that_they_run_and_no_longer() -> None:

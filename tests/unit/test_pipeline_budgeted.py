@@ -16,11 +16,11 @@ from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object
 from aot_tune.compile.jobs import Jobs
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import finalists, left_undone
 from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling import within_budget as budgeted
-from aot_tune.pipeline.scheduling.within_budget import Within
+from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -73,7 +73,7 @@ def ns(entry: Entry) -> float:
 
 
 class World:
-    """The session, the crew and its only member: what was done, and when."""
+    """The session, the pool and its only member: what was done, and when."""
 
     def __init__(self, seconds: float | None, *, stored: Iterable[str] = (), raced: bool = False) -> None:
         self.now, self.log, self.stored, self.raced = 0.0, [], set(stored), raced
@@ -166,7 +166,7 @@ class World:
         """What a build with a budget does: generic variants first, then the rest, then what only the report needs."""
         monkeypatch.setattr(budgeted, "seconds_after", lambda _: 0.0)
         self.compile([e for e in self.entries if e.candidate.generic], "generic")
-        within = Within(cast(Session, self), cast(Crew, self), self.pairs)
+        within = BudgetTuning(cast(Session, self), cast(DevicePool, self), self.pairs)
         entries = [e for e in self.entries if e.object is None]
         self.pending.expect([v for _, v in self.pairs], entries)
         within.run(entries)

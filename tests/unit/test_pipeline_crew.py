@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, crew_of, evidence, measured, measurer, session_of
+from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, evidence, measured, measurer, pool_of, session_of
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.device_pool import _Turns
+from aot_tune.pipeline.measuring.device_pool import _PoolJobs
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
-from aot_tune.pipeline.scheduling.screen_queue import Priority, _screen, places_of
+from aot_tune.pipeline.scheduling.screen_queue import Priority, _screen, queued_problems
 from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -37,9 +37,9 @@ def test_jobs_of_one_number_run_in_order_on_one_device_and_thread(count: int) ->
 
         return run
 
-    with crew_of(count) as crew:
+    with pool_of(count) as pool:
         for _ in range(2):  # a device keeps its thread from one call to the next: its workers die with it
-            crew.each((number, job(number, turn)) for turn in range(4) for number in range(7))
+            pool.each((number, job(number, turn)) for turn in range(4) for number in range(7))
     assert len(done) == 56
     for number in range(7):
         rows = [d for d in done if d[0] == number]
@@ -59,9 +59,9 @@ def test_a_number_stays_with_its_device_while_that_is_as_busy_as_the_others() ->
 
         return run
 
-    with crew_of(2) as crew:
+    with pool_of(2) as pool:
         for turn in range(4):
-            crew.each((number, job(number)) for number in ((0, 1) if turn % 2 else (1, 0)))
+            pool.each((number, job(number)) for number in ((0, 1) if turn % 2 else (1, 0)))
     assert all(len(ids) == 4 and len(set(ids)) == 1 for ids in done.values())
     assert done[0] != done[1]
 
@@ -78,8 +78,8 @@ def test_a_fault_of_a_job_ends_all(count: int) -> None:
 
         return run
 
-    with pytest.raises(RuntimeError, match="worker lost"), crew_of(count) as crew:
-        crew.each((number, job(number)) for number in range(100))
+    with pytest.raises(RuntimeError, match="worker lost"), pool_of(count) as pool:
+        pool.each((number, job(number)) for number in range(100))
     assert 1 in begun
 
 
@@ -106,10 +106,10 @@ def test_a_fault_on_one_device_ends_what_another_is_busy_with(
         assert busy.wait(20)
         raise KeyboardInterrupt
 
-    with crew_of(2) as crew:
-        monkeypatch.setattr(crew, "interrupt", interrupt)
+    with pool_of(2) as pool:
+        monkeypatch.setattr(pool, "interrupt", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            crew.each([(1, fails), (0, screens), (0, lambda _: ended.append("begun"))])
+            pool.each([(1, fails), (0, screens), (0, lambda _: ended.append("begun"))])
     assert ended == ["over", "killed"]  # and its next job was not begun
     assert no_thread_left()
 
@@ -135,10 +135,10 @@ def test_a_second_interrupt_does_not_wait_for_what_a_device_is_busy_with(
         assert busy.wait(10)
         raise KeyboardInterrupt("the first")
 
-    crew = crew_of(2)
-    monkeypatch.setattr(crew, "interrupt", interrupt)
-    with pytest.raises(KeyboardInterrupt, match="second"), crew:
-        crew.each([(1, fails), (0, screens)])
+    pool = pool_of(2)
+    monkeypatch.setattr(pool, "interrupt", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="second"), pool:
+        pool.each([(1, fails), (0, screens)])
     assert ended == [True]
     assert no_thread_left()
 
@@ -158,14 +158,14 @@ def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun()
 
         return run
 
-    with crew_of(2) as crew:
-        crew.each((n, job(n, 6, long=n == 0)) for n in range(7))
+    with pool_of(2) as pool:
+        pool.each((n, job(n, 6, long=n == 0)) for n in range(7))
         busy, other = done[0][0], done[1][0]
         assert busy != other
         assert all(ids == [other] for n, ids in done.items() if n)
         begun.clear()
         rest.clear()
-        crew.each((n, job(n, 7 + 6, long=n == 1)) for n in (1, 2, 3, 4, 5, 6, 0))
+        pool.each((n, job(n, 7 + 6, long=n == 1)) for n in (1, 2, 3, 4, 5, 6, 0))
         assert done[1] == [other, other]
         assert all(ids[-1] == busy for n, ids in done.items() if n != 1)
 
@@ -173,9 +173,9 @@ def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun()
 def test_a_number_of_which_nothing_was_done_stays_whose_it_was() -> None:
     one, other = (cast(Measurer, SimpleNamespace(ended=False)) for _ in range(2))
     homes = {0: one}
-    _Turns([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
+    _PoolJobs([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
     assert homes == {0: one, 2: other}
-    _Turns([one, other], homes, [(0, lambda _: None)]).work(other)
+    _PoolJobs([one, other], homes, [(0, lambda _: None)]).work(other)
     assert homes == {0: other, 2: other}
 
 
@@ -212,21 +212,21 @@ def test_what_references_take_of_screens_is_told_apart(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("ended", ["the budget", "a device"])
 def test_what_a_device_waits_for_from_another_ends_with_the_crew(ended: str) -> None:
     session = session_of(2)
-    with crew_of(2, session) as crew:
-        assert not crew.shared.findings.over()
+    with pool_of(2, session) as pool:
+        assert not pool.shared.findings.over()
         if ended == "the budget":
             session.turn.seconds = 0.0
         else:
             with pytest.raises(RuntimeError):
-                crew.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
-        assert crew.shared.findings.over()
+                pool.each([(0, lambda _: None), (1, lambda _: (_ for _ in ()).throw(RuntimeError("lost")))])
+        assert pool.shared.findings.over()
 
 
 def test_every_device_is_started() -> None:
     started: list[int] = []
-    with crew_of(3) as crew:
-        crew.each_member(lambda measurer: started.append(id(measurer)))
-        assert sorted(started) == sorted(map(id, crew.members))
+    with pool_of(3) as pool:
+        pool.each_member(lambda measurer: started.append(id(measurer)))
+        assert sorted(started) == sorted(map(id, pool.members))
 
 
 def test_two_devices_work_at_the_same_time() -> None:
@@ -235,8 +235,8 @@ def test_two_devices_work_at_the_same_time() -> None:
     def job(_measurer: Measurer) -> None:
         meet.wait()  # broken, and raises, unless both are here at once
 
-    with crew_of(2) as crew:
-        crew.each([(0, job), (1, job)])
+    with pool_of(2) as pool:
+        pool.each([(0, job), (1, job)])
 
 
 @pytest.mark.parametrize(
@@ -275,24 +275,24 @@ def test_what_a_device_measured_before_it_was_left_out_is_counted_and_the_others
     meet = threading.Barrier(2, timeout=10)
 
     def job(measurer: Measurer) -> None:
-        if len(crew.members) == 2 and len(done) < 2:
+        if len(pool.members) == 2 and len(done) < 2:
             meet.wait()
         done.append(id(measurer))
 
-    with crew_of(3) as crew:
-        crew.members[1].measured = 5
-        crew.members[0].spent.update(bench=1.0, race=2.0)
-        crew.members[1].spent.update(race=1.5, check=0.5)
-        crew.leave_out(1)
-        assert crew.measured == 5
-        assert list(crew.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
-        crew.each((n, job) for n in range(2))
-        crew.each((n, job) for n in range(2, 6))
-        assert set(done) == {id(m) for m in crew.members}
-        crew.leave_out(1)
-        crew.each((n, job) for n in range(6))  # also those that were the other's
+    with pool_of(3) as pool:
+        pool.members[1].measured = 5
+        pool.members[0].spent.update(bench=1.0, race=2.0)
+        pool.members[1].spent.update(race=1.5, check=0.5)
+        pool.leave_out(1)
+        assert pool.measured == 5
+        assert list(pool.spent.items()) == [("race", 3.5), ("bench", 1.0), ("check", 0.5)]
+        pool.each((n, job) for n in range(2))
+        pool.each((n, job) for n in range(2, 6))
+        assert set(done) == {id(m) for m in pool.members}
+        pool.leave_out(1)
+        pool.each((n, job) for n in range(6))  # also those that were the other's
         assert len(done) == 12
-    assert [bench.device.unit for bench in crew.benches] == ["GPU-0"]
+    assert [bench.device.unit for bench in pool.benches] == ["GPU-0"]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -316,20 +316,20 @@ def test_others_do_what_a_lost_device_has_not_done(count: int) -> None:
         return run
 
     session = session_of(count)
-    with crew_of(count, session) as crew:
-        crew.each((n, job(n)) for n in range(10))
+    with pool_of(count, session) as pool:
+        pool.each((n, job(n)) for n in range(10))
         assert [n for n, _ in sorted(done)] == list(range(10))
-        assert {m for _, m in done} == set(map(id, crew.members))
+        assert {m for _, m in done} == set(map(id, pool.members))
         (line,) = session.said
         assert line.startswith("LOST GPU GPU-")
         assert line.endswith(
             ": a worker never answered; GPU 0 is not there; look into the log; the others measure what it has not"
         )
-        left = [b.device.unit for b in crew.benches]
+        left = [b.device.unit for b in pool.benches]
         assert len(left) == count - 1
         assert left == [d.unit for d in session.devices]
         assert not any(unit in line for unit in left)
-        crew.each((n, job(n)) for n in range(10))
+        pool.each((n, job(n)) for n in range(10))
         assert len(done) == 20
 
 
@@ -349,14 +349,14 @@ def test_workers_that_fail_elsewhere_too_end_all(why: str, devices: int) -> None
 
         return run
 
-    with pytest.raises(WorkerError, match="hold"), crew_of(len(session.devices), session) as crew:
-        crew.each((n, job(n)) for n in range(6))
+    with pytest.raises(WorkerError, match="hold"), pool_of(len(session.devices), session) as pool:
+        pool.each((n, job(n)) for n in range(6))
     assert len({m for _, m in tried}) == len(tried) == devices
 
 
 def test_a_worker_that_fails_leaves_screens_to_others() -> None:
     """Those that it has made are not made again."""
-    place = places_of([(LOADED, evidence(FAST, GENERIC))])[0]
+    place = queued_problems([(LOADED, evidence(FAST, GENERIC))])[0]
     place.others = [FAST, GENERIC]
 
     class Failing:

@@ -1,4 +1,4 @@
-"""Several devices of one model: whether they agree on a probe, and how they share a backlog."""
+"""Several devices of one model: whether they agree on a probe, and how they share a queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pipelines import GENERIC, LOADED, ONE, StillBench, crew_of, measurer
+from pipelines import GENERIC, LOADED, ONE, StillBench, measurer, pool_of
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Status
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.probe import check_agreement, deviations
-from aot_tune.pipeline.scheduling.screen_queue import Backlog
+from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search import Budget
@@ -102,11 +102,11 @@ def pairs() -> list[tuple[LoadedOperator, Evidence]]:
     return [(LoadedOperator(Path(), OPERATOR), Evidence(OPERATOR, target, found))]
 
 
-def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[Crew, list[str]]:
-    """A crew of so many devices after the check; its members say what the probe was."""
+def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[DevicePool, list[str]]:
+    """A pool of so many devices after the check; its members say what the probe was."""
     asked: list[str] = []
-    with crew_of(len(times)) as crew:
-        for member, told in zip(crew.members, times, strict=True):
+    with pool_of(len(times)) as pool:
+        for member, told in zip(pool.members, times, strict=True):
 
             def probe(_loaded: object, where: Problem, entry: Entry, told: Any = told) -> Measurement:
                 asked.append(f"{entry.candidate.kernel} {where.id}")
@@ -115,51 +115,51 @@ def probed(times: list[Measurement | AotTuneError], session: Probed) -> tuple[Cr
                 return cast(Measurement, told)
 
             member.probe = probe  # type: ignore[method-assign]
-        check_agreement(cast(Session, session), crew, pairs())
-    return crew, asked
+        check_agreement(cast(Session, session), pool, pairs())
+    return pool, asked
 
 
-def units(crew: Crew) -> list[str]:
-    return [b.device.unit for b in crew.benches]
+def units(pool: DevicePool) -> list[str]:
+    return [b.device.unit for b in pool.benches]
 
 
 def test_devices_that_agree_on_the_probe_all_stay() -> None:
     session = Probed()
-    crew, asked = probed([steady(100.0), steady(100.5), steady(99.5)], session)
-    assert units(crew) == ["GPU-0", "GPU-1", "GPU-2"]
-    assert len(crew.members) == 3
+    pool, asked = probed([steady(100.0), steady(100.5), steady(99.5)], session)
+    assert units(pool) == ["GPU-0", "GPU-1", "GPU-2"]
+    assert len(pool.members) == 3
     assert set(asked) == {f"generic N={1 << 22}"}  # what moves most of a short read
     assert session.lines == ["3 devices agree on a probe: 1.000, 1.005, 0.995 x its median time"]
 
 
 def test_a_device_that_is_off_measures_nothing_and_a_line_says_so() -> None:
     session = Probed()
-    crew, _ = probed([steady(100.0), steady(130.0), steady(100.5)], session)
-    assert units(crew) == ["GPU-0", "GPU-2"]
+    pool, _ = probed([steady(100.0), steady(130.0), steady(100.5)], session)
+    assert units(pool) == ["GPU-0", "GPU-2"]
     assert session.lines[0].startswith("LEFT OUT GPU GPU-1: it takes 1.294 x the others' time")
 
 
 @pytest.mark.parametrize("told", [timed((), "crashed"), AotTuneError("no worker")])
 def test_a_device_that_cannot_run_the_probe_is_left_out(told: Measurement | AotTuneError) -> None:
     session = Probed()
-    crew, _ = probed([told, steady(100.0), steady(100.5)], session)
-    assert units(crew) == ["GPU-1", "GPU-2"]
+    pool, _ = probed([told, steady(100.0), steady(100.5)], session)
+    assert units(pool) == ["GPU-1", "GPU-2"]
     assert "LEFT OUT GPU GPU-0: the probe failed on it" in session.lines[0]
 
 
 @pytest.mark.parametrize("compiles", [True, False])
 def test_a_probe_that_runs_nowhere_says_nothing_of_the_devices(compiles: bool) -> None:
     session = Probed(compiles)
-    crew, asked = probed([timed((), "wrong-result"), timed((), "wrong-result")], session)
-    assert len(crew.members) == 2
+    pool, asked = probed([timed((), "wrong-result"), timed((), "wrong-result")], session)
+    assert len(pool.members) == 2
     assert bool(asked) == compiles
     assert session.lines == ["NOTE 2 devices are taken for equal: no probe ran on any of them"]
 
 
 def test_a_probe_that_the_end_of_the_budget_broke_off_says_nothing_of_its_device() -> None:
     session = Probed(seconds=0.0)
-    crew, asked = probed([AotTuneError("killed by SIGKILL"), steady(100.0)], session)
-    assert (len(crew.members), len(asked), session.lines) == (2, 4, [])
+    pool, asked = probed([AotTuneError("killed by SIGKILL"), steady(100.0)], session)
+    assert (len(pool.members), len(asked), session.lines) == (2, 4, [])
 
 
 def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
         list[str](),
         iter([[object()], []]),
     )
-    crew = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
+    pool = SimpleNamespace(device=None, interrupt=None, reused=0, measured=0)
     progress = SimpleNamespace(line=lambda _: None, now=lambda: 0.0)
     session = SimpleNamespace(operators={}, step=1, turn=Budget(60), options=SimpleNamespace(mode="tune"), tell=id)
     session.end_turn = lambda: None
@@ -185,7 +185,7 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
         done.append("measure")
         return SimpleNamespace(compiling=0.0, measuring=0.0, wall=0.0)
 
-    fakes = {"Crew": lambda *_: nullcontext(crew), "ended_with": ended_with, "measure_overlapped": measure}
+    fakes = {"DevicePool": lambda *_: nullcontext(pool), "ended_with": ended_with, "measure_overlapped": measure}
     fakes |= {"check_agreement": lambda *_: done.append("probe"), "_ask": lambda *_: next(asked)}
     for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
         monkeypatch.setattr(module, name, fake)
@@ -228,20 +228,20 @@ def test_devices_share_a_backlog_by_problems() -> None:
     ((loaded, evidence),) = pairs()
     for name, entry in evidence.entries.items():
         entry.recorded = name
-    backlog, screened = Backlog([(loaded, evidence)]), list[tuple[int, str, int]]()
+    queue, screened = ScreenQueue([(loaded, evidence)]), list[tuple[int, str, int]]()
     meet = threading.Barrier(2, timeout=10)
-    backlog.add(evidence.entries.values())
-    with crew_of(2) as crew:
-        for i, member in enumerate(crew.members):
+    queue.add(evidence.entries.values())
+    with pool_of(2) as pool:
+        for i, member in enumerate(pool.members):
 
             def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry], i: int = i) -> None:
                 meet.wait()
                 screened.append((i, where.id, len(tried)))
 
             member.screen = screen  # type: ignore[method-assign, assignment]
-        backlog.screen(crew, lambda _: True)
+        queue.screen(pool, lambda _: True)
         assert screened == []
-        backlog.screen(crew, lambda _: False)
+        queue.screen(pool, lambda _: False)
     assert {i for i, *_ in screened} == {0, 1}
     assert sorted(row[1:] for row in screened) == sorted((p.id, 2) for p in OPERATOR.workload)
-    assert not backlog
+    assert not queue

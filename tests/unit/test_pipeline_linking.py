@@ -15,8 +15,8 @@ from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Jobs, Object
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring import bench_files as shared_module
-from aot_tune.pipeline.measuring.bench_linker import Linker
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.bench_linker import BenchLinker
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Budget
 from aot_tune.spec import Problem
@@ -30,16 +30,16 @@ def compiled(digest: str, status: str = "ok") -> Object:
     return Object(key="", path="x.o", digest=digest, symbol="", source="", target="", status=cast(Any, status))
 
 
-def linker(found: Evidence, known: Sequence[tuple[Problem, str]], link: Link) -> Linker:
+def linker(found: Evidence, known: Sequence[tuple[Problem, str]], link: Link) -> BenchLinker:
     """With a store that knows the screens of so many objects."""
 
     def knows(_loaded: object, where: Problem, _candidate: str, digest: str) -> bool:
         return (where, digest) in known
 
-    crew = SimpleNamespace(shared=SimpleNamespace(link=link), knows=knows)
+    pool = SimpleNamespace(shared=SimpleNamespace(link=link), knows=knows)
     session = SimpleNamespace(jobs_of=lambda _: Jobs(count=2, reason=""))
     loaded = cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
-    return Linker(cast(Session, session), cast(Crew, crew), [(loaded, found)])
+    return BenchLinker(cast(Session, session), cast(DevicePool, pool), [(loaded, found)])
 
 
 def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
@@ -97,14 +97,14 @@ def test_an_object_is_linked_once_for_all_benches_of_a_crew(monkeypatch: pytest.
     chain = SimpleNamespace(link_shared=link_shared)
     monkeypatch.setattr(shared_module, "toolchain_for", lambda _backend, _environment: chain)
     devices = [Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"}, unit=u) for u in "01"]
-    with Crew(cast(Session, SimpleNamespace(environment={}, turn=Budget(None), leave_out=id)), devices) as crew:
-        one, other = (bench.shared for bench in crew.benches)
+    with DevicePool(cast(Session, SimpleNamespace(environment={}, turn=Budget(None), leave_out=id)), devices) as pool:
+        one, other = (bench.shared for bench in pool.benches)
         first = one.link("cxx", compiled("a"))
         assert other.link("cxx", compiled("a")) == first
         assert other.link("cxx", compiled("b")) != first
         assert first.is_file()
         assert one.own_folder() != other.own_folder()
-        crew.leave_out(0)
+        pool.leave_out(0)
         assert first.is_file()
     assert linked == [Path("x.o"), Path("x.o")]
     assert not first.exists()

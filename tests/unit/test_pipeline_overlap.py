@@ -13,10 +13,10 @@ from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone, recorde
 
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.scheduling import background_compiler as background
 from aot_tune.pipeline.scheduling.overlapped import _Tuning
-from aot_tune.pipeline.scheduling.screen_queue import Backlog, Priority
+from aot_tune.pipeline.scheduling.screen_queue import Priority, ScreenQueue
 from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
@@ -188,7 +188,7 @@ def test_races_are_left_as_long_as_the_longest_takes_however_many_devices_there_
         world = World(budget=left, clock=lambda: 0.0)
         world.members = [world] * devices
         world.pending.races = lambda: {Task("scale", f"N={i}", 1): s for i, s in enumerate(races)}
-        tuning = _Tuning(cast(Session, world), cast(Crew, world), [], [])
+        tuning = _Tuning(cast(Session, world), cast(DevicePool, world), [], [])
         assert bool(tuning._races_wait()) == wait
 
 
@@ -329,15 +329,15 @@ def test_what_others_wait_for_is_screened_first() -> None:
     world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
     for one in entries:
         one.recorded = one.rendered.symbol
-    backlog = Backlog([(loaded, evidence)])
-    backlog.rank({("scale", "N=8"): 2.0, ("scale", "N=64"): 40.0})
-    assert [backlog.priority_of(e) for e in entries] == [Priority.OTHERS, Priority.DECIDING, Priority.DECIDING]
-    backlog.add(entries)
-    assert backlog.unsettled(evidence) == {"N=8", "N=64"}
+    queue = ScreenQueue([(loaded, evidence)])
+    queue.rank({("scale", "N=8"): 2.0, ("scale", "N=64"): 40.0})
+    assert [queue.priority_of(e) for e in entries] == [Priority.OTHERS, Priority.DECIDING, Priority.DECIDING]
+    queue.add(entries)
+    assert queue.unsettled(evidence) == {"N=8", "N=64"}
     passes = []
-    while backlog:
+    while queue:
         before = len(world.screened)
-        backlog.screen(cast(Crew, world), lambda _: False)
+        queue.screen(cast(DevicePool, world), lambda _: False)
         passes.append(world.screened[before:])
     own = ["generic_bf16_0", "slow_bf16_1"]
     assert passes == [
@@ -352,11 +352,11 @@ def test_screens_stop_between_two_problems_and_go_on_later() -> None:
     world, loaded = World(), cast(LoadedOperator, SimpleNamespace(operator=OPERATOR))
     for one in entries:
         one.recorded = one.rendered.symbol
-    backlog = Backlog([(loaded, evidence)])
-    backlog.add(entries)
-    backlog.screen(cast(Crew, world), lambda _: bool(world.screened))
+    queue = ScreenQueue([(loaded, evidence)])
+    queue.add(entries)
+    queue.screen(cast(DevicePool, world), lambda _: bool(world.screened))
     assert len(world.screened) == 1
-    assert backlog
-    backlog.screen(cast(Crew, world), lambda _: False)
-    assert not backlog
+    assert queue
+    queue.screen(cast(DevicePool, world), lambda _: False)
+    assert not queue
     assert sorted(where for where, _ in world.screened) == ["N=64", "N=8", "N=8 T=f16"]

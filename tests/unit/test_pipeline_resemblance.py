@@ -18,7 +18,7 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.pending import task_of
 from aot_tune.pipeline.prune.by_similar_problem import NEAR, NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.records.lookup import Known
-from aot_tune.pipeline.scheduling.screen_queue import Backlog, places_of
+from aot_tune.pipeline.scheduling.screen_queue import ScreenQueue, queued_problems
 from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import AddTensor, Attribute, Epilogue, Problem, Tensor, problem
 from aot_tune.spec.epilogue import Activate
@@ -163,11 +163,11 @@ def test_what_is_passed_over_is_neither_screened_nor_expected(monkeypatch: pytes
     pending.expect([told.evidence], [])
     task = task_of(RESEMBLING, PLAIN_F16)
     left = pending._screens[task]
-    backlog = Backlog([(LOADED, told.evidence)])
-    backlog.add(told.entries[s] for s in F16)
-    places = [p for p in backlog._places if p.problem == PLAIN_F16]
-    backlog._places = places
-    backlog.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(one) for _, job in jobs])), lambda _: False)
+    queue = ScreenQueue([(LOADED, told.evidence)])
+    queue.add(told.entries[s] for s in F16)
+    places = [p for p in queue._places if p.problem == PLAIN_F16]
+    queue._places = places
+    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(one) for _, job in jobs])), lambda _: False)
     assert bench.calls == 4
     assert left - pending._screens[task] == 6
 
@@ -176,20 +176,20 @@ def test_problems_that_others_resemble_are_screened_first(told: Told) -> None:
     ranks = {p.id: rank_of(RESEMBLING, p) for p in RESEMBLING.workload_for("cuda")}
     assert [ranks[p.id] for p in (PLAIN, LARGE, FUSED, PLAIN_F16, FUSED_F16)] == [0, 0, 1, 1, 2]
     told.compiled()
-    backlog, asked = Backlog([(LOADED, told.evidence)]), list[str]()
-    backlog.add(told.entries.values())
+    queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[str]()
+    queue.add(told.entries.values())
     member = SimpleNamespace(screen=lambda _l, _e, where, _w: asked.append(where.id), spare=lambda *_: None)
-    backlog.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs])), lambda _: False)
+    queue.screen(cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs])), lambda _: False)
     assert asked == sorted(asked, key=lambda p: ranks[p])
     assert asked == sorted([p.id for p in RESEMBLING.workload_for("cuda")], key=lambda p: ranks[p])
-    assert [p.rank for p in places_of([(LOADED, told.evidence)])] == [2, 1, 1, 0, 1, 0]
+    assert [p.rank for p in queued_problems([(LOADED, told.evidence)])] == [2, 1, 1, 0, 1, 0]
 
 
 def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Told) -> None:
     """The best of bf16 is wrong in f16, which shows as late as on the last problem."""
     told.times(LARGE, TOLD)
     told.compiled()
-    backlog, asked = Backlog([(LOADED, told.evidence)]), list[tuple[Problem, str]]()
+    queue, asked = ScreenQueue([(LOADED, told.evidence)]), list[tuple[Problem, str]]()
 
     def screen(_loaded: object, _evidence: object, where: Problem, tried: list[Entry]) -> None:
         for symbol in (e.rendered.symbol for e in tried):
@@ -198,17 +198,17 @@ def test_what_was_passed_over_for_a_candidate_that_fails_then_is_tried(told: Tol
             told.times(where, {symbol: 90.0}, "wrong-result" if wrong else "ok")
 
     member = SimpleNamespace(screen=screen, spare=lambda *_: None)
-    crew = cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs]))
-    backlog.add(told.entries[s] for s in F16[:3])
-    backlog._places = [p for p in backlog._places if p.problem in (PLAIN_F16, LARGE_F16)]
-    backlog.screen(crew, lambda _: False)
+    pool = cast(Any, SimpleNamespace(each=lambda jobs: [job(member) for _, job in jobs]))
+    queue.add(told.entries[s] for s in F16[:3])
+    queue._places = [p for p in queue._places if p.problem in (PLAIN_F16, LARGE_F16)]
+    queue.screen(pool, lambda _: False)
     both = ("slow_f16_1", "slow_f16_2")
     assert sorted(asked, key=str) == sorted([(p, s) for p in (PLAIN_F16, LARGE_F16) for s in both], key=str)
-    assert backlog
+    assert queue
     asked.clear()
-    backlog.screen(crew, lambda _: False)
+    queue.screen(pool, lambda _: False)
     assert sorted(s for _, s in asked) == ["slow_f16_3", "slow_f16_3"]
-    assert not backlog
+    assert not queue
 
 
 def test_a_record_lacks_what_was_passed_over(told: Told) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.measuring import job_queue as turns
-from aot_tune.pipeline.measuring.job_queue import Turns, in_turns
+from aot_tune.pipeline.measuring.job_queue import JobQueue, work_off
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import problem
 from aot_tune.support.errors import WorkerError
@@ -53,17 +53,17 @@ def measured(status: str = "ok", reason: str = "") -> Measurement:
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Turns[int], list[str]]]:
+def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[JobQueue[int], list[str]]]:
     monkeypatch.setattr(turns, "LazyBench", Bench)
     monkeypatch.setattr(turns, "usable_cores", lambda: 16)
     monkeypatch.setattr(Bench, "made", [])
-    monkeypatch.setattr(turns, "Shared", lambda *_: contextlib.nullcontext("shared"))
+    monkeypatch.setattr(turns, "BenchFiles", lambda *_: contextlib.nullcontext("shared"))
 
     def run(one: Callable[[Bench, int], Measurement], count: int = 60, enough: int = 8, device: Device = GPU) -> Any:
         lines: list[str] = []
         session = SimpleNamespace(progress=SimpleNamespace(line=lines.append))
-        given: Turns[int] = Turns(range(count), cast(Any, one), enough)
-        in_turns(cast(Session, session), device, given)
+        given: JobQueue[int] = JobQueue(range(count), cast(Any, one), enough)
+        work_off(cast(Session, session), device, given)
         return given, lines
 
     return run

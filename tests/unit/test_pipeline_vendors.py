@@ -172,5 +172,8 @@ def test_what_a_library_says_wrongly_ends_the_build_that_asks(monkeypatch: pytes
     monkeypatch.setattr(vendors, "_configs", configs)
     session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True)
     one: Any = SimpleNamespace(name="a", kernels=[KERNEL], dtypes={})
-    with pytest.raises(OSError, match="no such library"), vendors.Vendors(session, [one], TARGET, DEVICE) as asked:
+    with (
+        pytest.raises(OSError, match="no such library"),
+        vendors.Vendors(session, [one], TARGET, DEVICE) as asked,
+    ):
         asked.entries(one)

@@ -98,7 +98,7 @@ def test_a_record_under_another_policy_says_where_to_begin() -> None:
 
 
 class Bench:
-    """Stands in for the crew, its compilers and its device: configs have made-up costs, and each takes a second."""
+    """Stands in for the pool, its compilers and its device: configs have made-up costs, and each takes a second."""
 
     def __init__(self, cost: Callable[[Config], float]) -> None:
         self.cost, self.now = cost, 0.0
@@ -106,11 +106,11 @@ class Bench:
         self.tuned: float | None = None
 
     @contextmanager
-    def crew(self, session: Session, devices: list[Device]) -> Iterator[SimpleNamespace]:
+    def pool(self, session: Session, devices: list[Device]) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(device=devices[0], members=[None], reused=0, measured=0)
         self.tuned = session.tuned
 
-    def within(self, session: Session, _crew: object, pairs: list) -> SimpleNamespace:
+    def within(self, session: Session, _pool: object, pairs: list) -> SimpleNamespace:
         return SimpleNamespace(
             run=lambda entries: self.measure(session, None, pairs, entries, None), finish=lambda: None
         )
@@ -161,9 +161,9 @@ def tuned(
         session.budget._clock = lambda: bench.now
         session.budget._start = 0.0
         module = sys.modules["aot_tune.pipeline.scheduling.tune"]  # the package has a function of that name
-        monkeypatch.setattr(module, "Crew", bench.crew)
+        monkeypatch.setattr(module, "DevicePool", bench.pool)
         monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
-        monkeypatch.setattr(module, "Within", bench.within)
+        monkeypatch.setattr(module, "BudgetTuning", bench.within)
         monkeypatch.setattr(session, "compile", lambda entries, *_: [setattr(e, "object", made(e)) for e in entries])
         return bench, tune(session)[other or "gemm"]
     finally:

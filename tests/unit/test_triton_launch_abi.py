@@ -85,10 +85,10 @@ def test_parameters_are_where_the_kernel_reads_them(
     library = tmp_path / "candidate.so"
     chain(search).link_shared([tmp_path / "candidate.o"], library)
     header = (tmp_path / "kernel.h").read_text()
-    places_of = places((tmp_path / "kernel.bin").read_bytes(), "everything")
+    queued_problems = places((tmp_path / "kernel.bin").read_bytes(), "everything")
 
     # The driver's stand-in reads as many bytes of each parameter as the kernel does.
-    sizes = " ".join(str(size) for _, size in places_of)
+    sizes = " ".join(str(size) for _, size in queued_problems)
     (tmp_path / f"{source.symbol}.bin").write_text(f"everything {sizes}")
     x, out = {"shape": [256, 64], "dtype": "bf16"}, {"shape": [256, 64], "strides": [72, 1], "dtype": "bf16"}
     scalars = [{"scalar": "f32", "value": 1.5}, {"scalar": "f64", "value": 0.1}]
@@ -116,8 +116,8 @@ def test_parameters_are_where_the_kernel_reads_them(
     assert values[4:-2] == [at_x, -3, 256, 1, 0x3E00, 0x3DCC, 72, 1.5, 0.1, got["address"], at_out]
     assert values[-1] == 0
 
-    ends = [offset + size for offset, size in places_of]
-    assert all(end <= offset for end, (offset, _) in zip(ends, places_of[1:], strict=False))
+    ends = [offset + size for offset, size in queued_problems]
+    assert all(end <= offset for end, (offset, _) in zip(ends, queued_problems[1:], strict=False))
     needed = 256 + (4 * int(header.split("global_scratch = ")[1].split(",")[0]) + 255) // 256 * 256
     assert got["bytes"] == needed + 192
     assert (scratch - got["address"] == 256) if tma and made else scratch == 0

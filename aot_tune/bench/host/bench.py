@@ -283,7 +283,7 @@ class Bench:
             return run.timed(messages.Timed(samples=tuple(samples)), facts)
         with run.phases("settle"):
             self.context.pool.settle()
-        bench = messages.Bench(handle=run.digest, key=key, best_ns=best_ns)
+        bench = messages.Screen(handle=run.digest, key=key, best_ns=best_ns)
         most = self.context.policy.on_gpu.tries
         for tries in range(1, most + 1):
             before = self.context.conditions(_JUST_NOW if tries == 1 else 0.0)

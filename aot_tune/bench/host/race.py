@@ -198,7 +198,7 @@ class Race:
             worker = runner.home = self._pool.frameworks()
             self._context.introduce(worker, self._prepared)
             name = runner.name.removeprefix(BASELINE)
-            request = messages.Baseline(handle=runner.handle, key=self._prepared.key, name=name)
+            request = messages.PrepareBaseline(handle=runner.handle, key=self._prepared.key, name=name)
             reply = self._pool.request(worker, request, self._policy.deadlines.prepare)
         except DiedError as death:
             runner.out(death.status, death.reason)

@@ -268,7 +268,7 @@ class Worker(Holdings):
             self.kill()
             raise DiedError("no-result", f"no message in {self._place}: {error}{self._said()}") from error
         for reply in replies:
-            if not isinstance(reply, messages.Progress):
+            if not isinstance(reply, messages.Place):
                 return reply
             self._place, self._resident = reply.place, reply.resident_bytes
         return None

@@ -8,8 +8,6 @@ from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Sta
 
 __all__ = [
     "PROTOCOL",
-    "Baseline",
-    "Bench",
     "Checked",
     "Done",
     "Empty",
@@ -17,13 +15,15 @@ __all__ = [
     "Hello",
     "Load",
     "Ping",
+    "Place",
     "Pong",
     "Prepare",
-    "Progress",
+    "PrepareBaseline",
     "Quit",
     "Reference",
     "Reply",
     "Request",
+    "Screen",
     "Timed",
     "Turn",
     "Unload",
@@ -101,7 +101,7 @@ class Verify(_Message):
     quick: bool = False
 
 
-class Bench(_Message):
+class Screen(_Message):
     """Screen a verified candidate: few samples, fewer when it is slow."""
 
     handle: str
@@ -109,7 +109,7 @@ class Bench(_Message):
     best_ns: float | None = None
 
 
-class Baseline(_Message):
+class PrepareBaseline(_Message):
     """Import a baseline's module and prepare it on a problem; `handle` names it from now on."""
 
     handle: str
@@ -133,7 +133,7 @@ class Turn(_Message):
     resumed: bool = True
 
 
-Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Bench | Baseline | Turn
+Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | PrepareBaseline | Turn
 
 
 class Hello(_Message):
@@ -150,7 +150,7 @@ class Pong(_Message):
     """The answer to Ping."""
 
 
-class Progress(_Message):
+class Place(_Message):
     """Where a worker is now, and its memory; what the bench reports when the worker dies before its answer."""
 
     place: str
@@ -210,7 +210,7 @@ class Failure(_Message):
     last: bool = False
 
 
-Reply = Hello | Pong | Progress | Done | Empty | Checked | Timed | Failure
+Reply = Hello | Pong | Place | Done | Empty | Checked | Timed | Failure
 
 PROTOCOL = 5
 """Version of these messages, sent in Hello."""

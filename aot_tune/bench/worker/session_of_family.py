@@ -72,8 +72,8 @@ class WorkerSession(ABC, Generic[State, Ready]):
             messages.Load: self._load,
             messages.Unload: self._unload,
             messages.Verify: self._verify,
-            messages.Bench: self._bench,
-            messages.Baseline: self._baseline,
+            messages.Screen: self._bench,
+            messages.PrepareBaseline: self._baseline,
             messages.Turn: self._turn,
         }
         _quiet_collector()
@@ -107,11 +107,11 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """A candidate on a problem, ready for timed calls."""
 
     @abstractmethod
-    def _screen(self, request: messages.Bench) -> messages.Timed:
+    def _screen(self, request: messages.Screen) -> messages.Timed:
         """A verified candidate's screen."""
 
     @abstractmethod
-    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
+    def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         """A baseline on a problem, or an `UnusableError`."""
 
     @abstractmethod
@@ -216,11 +216,11 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """Keep outputs that were right, to compare with after timed calls."""
         self._accepted[handle, key] = verdict.bits
 
-    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
+    def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         emit(progress("timed calls"))
         return _timed(lambda: self._screen(request))
 
-    def _baseline(self, request: messages.Baseline, _emit: Emit) -> messages.Reply:
+    def _baseline(self, request: messages.PrepareBaseline, _emit: Emit) -> messages.Reply:
         try:
             prepared = self._baselines[request.handle] = self._prepare_baseline(request)
         except UnusableError as error:
@@ -237,9 +237,9 @@ class WorkerSession(ABC, Generic[State, Ready]):
         return messages.Timed(samples=(baseline.sample(request.calls, request.warm),))
 
 
-def progress(place: str) -> messages.Progress:
+def progress(place: str) -> messages.Place:
     """Where this worker is now."""
-    return messages.Progress(place=place, resident_bytes=resident_bytes())
+    return messages.Place(place=place, resident_bytes=resident_bytes())
 
 
 def _timed(take: Callable[[], messages.Timed]) -> messages.Timed:

@@ -1,4 +1,4 @@
-"""What the benches of a crew share: their files, the candidates that are linked, and what is found out once for all."""
+"""What the benches of a pool share: their files, the candidates that are linked, and what is found out once for all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from aot_tune.compile import Object, toolchain_for
 from aot_tune.pipeline.session import Session
 from aot_tune.support.storage import check_loadable, scratch_folder
 
-__all__ = ["Shared"]
+__all__ = ["BenchFiles"]
 
 
-class Shared:
+class BenchFiles:
     """A context manager, whose files are gone after it; any thread may use it.
 
     So many `benches` do; what one of them has begun for others ends once it is `over`.
@@ -31,7 +31,7 @@ class Shared:
         self._linked: dict[str, Path] = {}
         self._numbers = itertools.count()
 
-    def __enter__(self) -> Shared:
+    def __enter__(self) -> BenchFiles:
         return self
 
     def __exit__(

@@ -10,21 +10,21 @@ from functools import partial
 from aot_tune.compile import Object
 from aot_tune.compile.batches import Task
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.support.errors import ToolchainError
 
-__all__ = ["Linker"]
+__all__ = ["BenchLinker"]
 
 
-class Linker:
-    """Links for all devices of a crew, before anything is timed that a linker could disturb.
+class BenchLinker:
+    """Links for all devices of a pool, before anything is timed that a linker could disturb.
 
     A candidate that does not link is told again when it is measured.
     """
 
-    def __init__(self, session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
-        self._session, self._crew = session, crew
+    def __init__(self, session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+        self._session, self._pool = session, pool
         self._of = {evidence.operator.name: (loaded, evidence) for loaded, evidence in pairs}
 
     def after(self, entry: Entry, made: Object) -> Task | None:
@@ -42,8 +42,8 @@ class Linker:
     def _lacks(self, entry: Entry, digest: str) -> bool:
         loaded, evidence = self._of[entry.candidate.operator]
         wanted = (p for p in evidence.workload if evidence.meant_for(entry, p) and not evidence.has(entry, p))
-        return not all(self._crew.knows(loaded, p, entry.candidate.id, digest) for p in wanted)
+        return not all(self._pool.knows(loaded, p, entry.candidate.id, digest) for p in wanted)
 
     def _link(self, entry: Entry, made: Object) -> None:
         with contextlib.suppress(ToolchainError):
-            self._crew.shared.link(entry.candidate.backend, made)
+            self._pool.shared.link(entry.candidate.backend, made)

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measuring.bench_files import Shared
+from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -19,13 +19,13 @@ from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.threads import end_all
 
-__all__ = ["Crew", "Job"]
+__all__ = ["DevicePool", "Job"]
 
 Job = Callable[[Measurer], object]
 """What a device is to do; False says that it did nothing."""
 
 
-class Crew:
+class DevicePool:
     """A context manager; `devices` share their digest, so that it does not matter which of them measured what.
 
     Those that a probe finds off are left out, and those on which no worker can be had any more.
@@ -33,7 +33,7 @@ class Crew:
 
     def __init__(self, session: Session, devices: list[Device]) -> None:
         self._session = session
-        self.shared = Shared(session, len(devices), lambda: any(m.over for m in self.members))
+        self.shared = BenchFiles(session, len(devices), lambda: any(m.over for m in self.members))
         self.benches = [LazyBench(session, d, session.turn, shared=self.shared) for d in devices]
         self.members = [Measurer(b) for b in self.benches]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
@@ -93,7 +93,7 @@ class Crew:
             for _, job in jobs:
                 job(self.members[0])
             return
-        turns = _Turns(self.members, self._homes, jobs)
+        turns = _PoolJobs(self.members, self._homes, jobs)
         self.each_member(turns.work)
         while turns.lost:
             for member, error in turns.lost:
@@ -137,7 +137,7 @@ class Crew:
         for bench in self.benches:
             bench.interrupt()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> DevicePool:
         return self
 
     def __exit__(
@@ -158,7 +158,7 @@ class Crew:
                 thread.shutdown()
 
 
-class _Turns:
+class _PoolJobs:
     """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
 
     `homes` has the device of a number, on which its problem is prepared. `lost` are devices that gave up what they had,

@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 from aot_tune.bench.devices.cpu import usable_cores
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.bench_files import Shared
+from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.session import Session
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.threads import end_all
 
-__all__ = ["Turns", "in_turns", "unavailable"]
+__all__ = ["JobQueue", "unavailable", "work_off"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _MOST, _CORES, _GIB, _EACH = 3, 4, 24, 16
 bench is three processes, which take seconds to start."""
 
 
-class Turns(Generic[T]):
+class JobQueue(Generic[T]):
     """What benches take in turn: `run` is called with each, until `enough` of them have failed.
 
     `found` is what it came to, in the order in which they were given. What fails beside other benches may do so for
@@ -100,7 +100,7 @@ def _failed(found: Measurement) -> bool:
     return found.status != "ok" and not unavailable(found)
 
 
-def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
+def work_off(session: Session, device: Device, turns: JobQueue[T]) -> None:
     """Have all turns done on a device; a CPU is shared with other builds, a GPU's memory is not.
 
     Raises:
@@ -108,7 +108,7 @@ def in_turns(session: Session, device: Device, turns: Turns[T]) -> None:
     """
     count = _benches(device, len(turns))
     with (
-        Shared(session, count, lambda: turns.ended) as shared,
+        BenchFiles(session, count, lambda: turns.ended) as shared,
         LazyBench(session, device, exclusive=family(device.family).is_exclusive, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):

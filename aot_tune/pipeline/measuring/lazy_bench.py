@@ -18,7 +18,7 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.runner import Entrant
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measuring.bench_files import Shared
+from aot_tune.pipeline.measuring.bench_files import BenchFiles
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.errors import BuildError, ToolchainError, WorkerError
@@ -78,11 +78,11 @@ class LazyBench:
         budget: Budget | None = None,
         *,
         exclusive: bool = True,
-        shared: Shared | None = None,
+        shared: BenchFiles | None = None,
     ) -> None:
         self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
-        self.shared = shared or self._stack.enter_context(Shared(session))
+        self.shared = shared or self._stack.enter_context(BenchFiles(session))
         self._bench: Bench | None = None
 
     def __enter__(self) -> LazyBench:

@@ -12,7 +12,7 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.bench.times import median_error
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Problem
@@ -31,37 +31,37 @@ _SCREENS = 3
 Probe = tuple[LoadedOperator, Problem, Entry]
 
 
-def check_agreement(session: Session, crew: Crew, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
-    """Leave out, and say so, the devices of a crew on which a generic variant takes another time than on the others.
+def check_agreement(session: Session, pool: DevicePool, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
+    """Leave out, and say so, the devices of a pool on which a generic variant takes another time than on the others.
 
     One device needs no check. Where no probe runs anywhere, all stay, and a line says that they were not compared. What
     the end of the budget broke off says nothing, and nothing is measured after it.
     """
-    if len(crew.members) < 2:
+    if len(pool.members) < 2:
         return
     probe = _probe(pairs)
     if probe is not None:
         session.compile([probe[2]], "probe")
     found: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
-        crew.each_member(partial(_time, found, crew.members.index, probe))
+        pool.each_member(partial(_time, found, pool.members.index, probe))
     if not session.turn.allows(1e-9):
         return
     times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(f"NOTE {len(crew.members)} devices are taken for equal: no probe ran on any of them")
+        session.progress.line(f"NOTE {len(pool.members)} devices are taken for equal: no probe ran on any of them")
         return
     ratios = deviations(times)
-    for i, bench in reversed(list(enumerate(crew.benches))):
+    for i, bench in reversed(list(enumerate(pool.benches))):
         told = found.get(i, "it gave no time")
         if i in times and abs(ratios[i][0] - 1.0) <= ratios[i][1]:
             continue
         why = told if isinstance(told, str) else f"it takes {ratios[i][0]:.3f} x the others' time for the same probe"
         session.progress.line(f"LEFT OUT {bench.device.name} {bench.device.unit}: {why}; nothing is measured on it")
-        crew.leave_out(i)
-    if len(crew.members) > 1:
+        pool.leave_out(i)
+    if len(pool.members) > 1:
         kept = ", ".join(f"{ratios[i][0]:.3f}" for i in sorted(times) if abs(ratios[i][0] - 1.0) <= ratios[i][1])
-        session.progress.line(f"{len(crew.members)} devices agree on a probe: {kept} x its median time")
+        session.progress.line(f"{len(pool.members)} devices agree on a probe: {kept} x its median time")
 
 
 def deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.measuring.bench_linker import Linker
+from aot_tune.pipeline.measuring.bench_linker import BenchLinker
 from aot_tune.pipeline.pending import expected_seconds
 from aot_tune.pipeline.prune.after_leader import follows_another
 from aot_tune.pipeline.scheduling.screen_queue import Priority
@@ -16,7 +16,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator
 from aot_tune.support.run_program import kill_running
 
-__all__ = ["Background", "may_compile"]
+__all__ = ["BackgroundCompiler", "may_compile"]
 
 _KEPT_FOR_RACES = 0.3
 """Share of a budget after which nothing is compiled any more."""
@@ -34,14 +34,14 @@ def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
     return -expected_seconds(operator, entry), follows_another(operator, entry.candidate)
 
 
-class Background:
+class BackgroundCompiler:
     """Compiles entries in a thread of its own until `close`: the longest first, of equal ones what follows others last.
 
     `priority_of` tells the priority of an entry's screens. `waited` are seconds in which `take` had nothing to give.
     """
 
     def __init__(
-        self, session: Session, linker: Linker, entries: Sequence[Entry], priority_of: Callable[[Entry], Priority]
+        self, session: Session, linker: BenchLinker, entries: Sequence[Entry], priority_of: Callable[[Entry], Priority]
     ) -> None:
         self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = {n: loaded.operator for n, loaded in session.operators.items()}

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.bench_linker import Linker
-from aot_tune.pipeline.measuring.device_pool import Crew, Job
+from aot_tune.pipeline.measuring.bench_linker import BenchLinker
+from aot_tune.pipeline.measuring.device_pool import DevicePool, Job
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.prune.after_leader import awaited, to_compile
-from aot_tune.pipeline.scheduling.background_compiler import Background, may_compile
-from aot_tune.pipeline.scheduling.screen_queue import Backlog, Place, Priority, places_of
+from aot_tune.pipeline.scheduling.background_compiler import BackgroundCompiler, may_compile
+from aot_tune.pipeline.scheduling.screen_queue import Priority, QueuedProblem, ScreenQueue, queued_problems
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Task
 
@@ -35,7 +35,7 @@ class Timings:
 
 def measure_overlapped(
     session: Session,
-    crew: Crew,
+    pool: DevicePool,
     pairs: Pairs,
     entries: list[Entry],
 ) -> Timings:
@@ -49,15 +49,15 @@ def measure_overlapped(
     """
     begun = session.progress.now()
     new = {id(e) for e in entries}
-    tuning = _Tuning(session, crew, pairs, list(entries))
+    tuning = _Tuning(session, pool, pairs, list(entries))
     if session.turn.seconds is not None:
         tuning.vouch_for_generics()
-    tuning.backlog.add(e for _, v in pairs for e in v.entries.values() if id(e) not in new)
+    tuning.queue.add(e for _, v in pairs for e in v.entries.values() if id(e) not in new)
     tuning.screen_known()
     while True:
         tuning.screen_all()
         tuning.race_all()
-        if not tuning.backlog and not tuning.due() and not tuning.resume_generics():
+        if not tuning.queue and not tuning.due() and not tuning.resume_generics():
             if session.turn.seconds is None:
                 tuning.verify_unserved()
             tuning.timings.wall = session.progress.now() - begun
@@ -71,20 +71,20 @@ class _Tuning:
     what is in `granted`.
     """
 
-    def __init__(self, session: Session, crew: Crew, pairs: Pairs, left: list[Entry]) -> None:
-        self._session, self._crew, self._pairs, self._left = session, crew, pairs, left
-        self._linker = Linker(session, crew, pairs)
-        self._background: Background | None = None
+    def __init__(self, session: Session, pool: DevicePool, pairs: Pairs, left: list[Entry]) -> None:
+        self._session, self._pool, self._pairs, self._left = session, pool, pairs, left
+        self._linker = BenchLinker(session, pool, pairs)
+        self._background: BackgroundCompiler | None = None
         self._generics: list[Entry] = []
         self._granted: set[Task] = set()
-        self.backlog, self.timings = Backlog(pairs), Timings()
+        self.queue, self.timings = ScreenQueue(pairs), Timings()
 
     def due(self) -> list[Entry]:
         """Those that are left and to be compiled now."""
         found: list[Entry] = []
         for _, evidence in self._pairs:
             mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
-            found += to_compile(evidence, mine, self.backlog.unsettled(evidence)) if mine else []
+            found += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
         return found
 
     def vouch_for_generics(self) -> None:
@@ -99,12 +99,12 @@ class _Tuning:
         self._session.compile(generics, "generic")
         jobs: list[tuple[int, Job]] = []
         for _, evidence in self._pairs:
-            places = [p for p in places_of(self._pairs) if p.evidence is evidence]
+            places = [p for p in queued_problems(self._pairs) if p.evidence is evidence]
             places.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
             for entry in (e for e in evidence.entries.values() if e.candidate.generic and e.object is not None):
                 served = (p for p in places if evidence.tried(p.problem, [entry]))
                 jobs += [(p.number, partial(_screen_one, p, entry)) for p in itertools.islice(served, 1)]
-        self._crew.each(jobs)
+        self._pool.each(jobs)
         self.verify_unserved()
         self._generics = generics
 
@@ -112,18 +112,18 @@ class _Tuning:
         """Verify the generic variants that no problem is for, as of other dtypes, while there are workers."""
         unserved = [e for _, evidence in self._pairs for e in evidence.unserved]
         if unserved:
-            self._crew.each((-1 - i, partial(_verify, [e])) for i, e in enumerate(unserved))  # no problem's number
+            self._pool.each((-1 - i, partial(_verify, [e])) for i, e in enumerate(unserved))  # no problem's number
 
     def resume_generics(self) -> bool:
         """Have the generic variants screened on the rest of their problems, when nothing else is left; whether so."""
         resumed, self._generics = self._generics, []
-        self.backlog.add(resumed if self._session.turn.allows(1e-9) else ())
-        return bool(self.backlog)
+        self.queue.add(resumed if self._session.turn.allows(1e-9) else ())
+        return bool(self.queue)
 
     def screen_known(self) -> None:
         """Screen what there is, before anything is compiled."""
-        while self.backlog and not self._races_wait():
-            self.backlog.screen(self._crew, lambda _: bool(self._races_wait()))
+        while self.queue and not self._races_wait():
+            self.queue.screen(self._pool, lambda _: bool(self._races_wait()))
 
     def screen_all(self) -> None:
         """Compile what is due, and then what gets due by that; screen what has got ready, the most urgent first.
@@ -138,13 +138,13 @@ class _Tuning:
                 if self._background is None:
                     self._begin()
                 if self._background is not None:
-                    self.backlog.add(self._background.take(wait=not self.backlog, until=self._races_wait))
+                    self.queue.add(self._background.take(wait=not self.queue, until=self._races_wait))
                     if self._background.over:
                         self._end()
                         continue
-                elif not self.backlog:
+                elif not self.queue:
                     return
-                self.backlog.screen(self._crew, self._stops)
+                self.queue.screen(self._pool, self._stops)
         finally:
             self._end()
 
@@ -153,7 +153,7 @@ class _Tuning:
         due = self.due()
         now = {id(e) for e in due}
         self._left = [e for e in self._left if id(e) not in now]
-        self.backlog.add(e for e in due if e.object is not None)  # a probe had to be compiled before
+        self.queue.add(e for e in due if e.object is not None)  # a probe had to be compiled before
         due = [e for e in due if e.object is None]
         if due and may_compile(self._session):
             for entry in due:
@@ -162,14 +162,14 @@ class _Tuning:
             for _, evidence in self._pairs:
                 mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
                 seconds |= {(evidence.operator.name, p): s for p, s in awaited(evidence, mine).items()}
-            self.backlog.rank(seconds)
-            self._background = Background(self._session, self._linker, due, self.backlog.priority_of)
+            self.queue.rank(seconds)
+            self._background = BackgroundCompiler(self._session, self._linker, due, self.queue.priority_of)
 
     def _end(self) -> None:
         """End the compilers, and count what they took; what they had no time for is left again."""
         if self._background is not None:
             ready, unfinished = self._background.close()
-            self.backlog.add(ready)
+            self.queue.add(ready)
             self._left += unfinished
             self.timings.compiling += self._background.seconds
             self.timings.waiting += self._background.waited
@@ -184,7 +184,7 @@ class _Tuning:
         if self._session.turn.seconds is None:
             return set()
         races = {t: s for t, s in self._session.pending.races().items() if t not in self._granted}
-        each = 1 / len(self._crew.members)  # the longest may come last, and no device helps another with it
+        each = 1 / len(self._pool.members)  # the longest may come last, and no device helps another with it
         seconds = each * sum(races.values()) + (1 - each) * max(races.values(), default=0.0)
         return set(races) if self._session.turn.left <= seconds else set()
 
@@ -193,17 +193,17 @@ class _Tuning:
 
         Where the budget does not allow that, the times of the record stand.
         """
-        due = [(p, entrants) for p in places_of(self._pairs) if (entrants := finalists(p.evidence, p.problem))]
+        due = [(p, entrants) for p in queued_problems(self._pairs) if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and may_compile(self._session):
             self._session.compile(missing.values(), "finalists")
         races = [one for one in due if all(e.object is not None for e in one[1])]
-        unknown = [entrants for p, entrants in races if not self._crew.knows_race(p.loaded, p.problem, entrants)]
+        unknown = [entrants for p, entrants in races if not self._pool.knows_race(p.loaded, p.problem, entrants)]
         self._linker.all({e.code: e for entrants in unknown for e in entrants}.values())
-        self._crew.each((p.number, partial(_race, p)) for p, _ in races)
+        self._pool.each((p.number, partial(_race, p)) for p, _ in races)
 
 
-def _screen_one(place: Place, entry: Entry, measurer: Measurer) -> None:
+def _screen_one(place: QueuedProblem, entry: Entry, measurer: Measurer) -> None:
     if not place.evidence.has(entry, place.problem):
         measurer.screen(place.loaded, place.evidence, place.problem, [entry])
 
@@ -212,5 +212,5 @@ def _verify(entries: Sequence[Entry], measurer: Measurer) -> None:
     measurer.verify(entries)
 
 
-def _race(place: Place, measurer: Measurer) -> None:
+def _race(place: QueuedProblem, measurer: Measurer) -> None:
     measurer.race(place.loaded, place.evidence, place.problem)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import partial
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.after_leader import competes
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances, rank_of
@@ -16,7 +16,7 @@ from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Backlog", "Place", "Priority", "places_of"]
+__all__ = ["Priority", "QueuedProblem", "ScreenQueue", "queued_problems"]
 
 
 class Priority(IntEnum):
@@ -28,7 +28,7 @@ class Priority(IntEnum):
 
 
 @dataclass
-class Place:
+class QueuedProblem:
     """A problem; what is measured of its number is measured on one device.
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
@@ -73,20 +73,20 @@ class Place:
                 (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
 
 
-def places_of(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[Place]:
+def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[QueuedProblem]:
     """All problems of the operators' workloads."""
     each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
     return [
-        Place(number, loaded, evidence, problem, rank_of(evidence.operator, problem))
+        QueuedProblem(number, loaded, evidence, problem, rank_of(evidence.operator, problem))
         for number, (loaded, evidence, problem) in enumerate(each)
     ]
 
 
-class Backlog:
+class ScreenQueue:
     """What is compiled and not screened yet."""
 
     def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
-        self._places = places_of(pairs)
+        self._places = queued_problems(pairs)
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
         self._fallen = {id(evidence): _fallen(evidence) for _, evidence in pairs}
 
@@ -103,7 +103,7 @@ class Backlog:
             place.add(evidence.tried(place.problem, mine) if mine else ())
 
     def rank(self, awaited: Mapping[tuple[str, str], float]) -> None:
-        """Say what awaits the screens of rivals, by operator and problem id; see `Place`."""
+        """Say what awaits the screens of rivals, by operator and problem id; see `QueuedProblem`."""
         for place in self._places:
             place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
 
@@ -118,7 +118,7 @@ class Backlog:
         """Ids of an operator's problems on which rivals wait."""
         return {place.problem.id for place in self._places if place.evidence is evidence and place.rivals}
 
-    def screen(self, crew: Crew, stop: Callable[[Priority], bool]) -> None:
+    def screen(self, pool: DevicePool, stop: Callable[[Priority], bool]) -> None:
         """Screen what waits with the highest priority; no problem is begun once `stop` says so of that priority.
 
         Of what decides, that comes first which most is to be compiled by.
@@ -130,7 +130,7 @@ class Backlog:
         else:
             chosen.sort(key=lambda place: (place.rank, place.number))
         known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
-        crew.each((place.number, partial(_screen, place, found, top, stop)) for place, found in known)
+        pool.each((place.number, partial(_screen, place, found, top, stop)) for place, found in known)
         self._reconsider()
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
@@ -158,7 +158,11 @@ def _fallen(evidence: Evidence) -> int:
 
 
 def _screen(
-    place: Place, resemblances: Resemblances, priority: Priority, stop: Callable[[Priority], bool], measurer: Measurer
+    place: QueuedProblem,
+    resemblances: Resemblances,
+    priority: Priority,
+    stop: Callable[[Priority], bool],
+    measurer: Measurer,
 ) -> bool:
     if stop(priority):
         return False

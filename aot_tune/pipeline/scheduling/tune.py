@@ -8,16 +8,16 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.database import OperatorDatabase
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, left_undone
 from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
-from aot_tune.pipeline.scheduling.screen_queue import Place, places_of
+from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
-from aot_tune.pipeline.scheduling.within_budget import Within
+from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.spec import Target
 from aot_tune.support.errors import DatabaseError
@@ -86,12 +86,12 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
     if pairs and all(evidence.left_out for _, evidence in pairs):
         return
     operators = [loaded.operator for loaded, _ in pairs]
-    with Crew(session, devices) as crew, Vendors(session, operators, target, crew.device) as vendors:
+    with DevicePool(session, devices) as pool, Vendors(session, operators, target, pool.device) as vendors:
         alone = family(target.family).compiling_disturbs
-        within = Within(session, crew, pairs) if alone and session.turn.seconds is not None else None
+        within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
         recorded = 0
-        if not alone and nothing_is_known(session, crew.device):
-            crew.start()
+        if not alone and nothing_is_known(session, pool.device):
+            pool.start()
         step = session.step
         while step and (fresh := _ask(session, pairs, vendors, step)):
             begun = session.turn.spent
@@ -105,12 +105,12 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             if within is not None:
                 within.run(entries)
             elif alone:
-                _one_after_the_other(session, crew, pairs, entries, target)
+                _one_after_the_other(session, pool, pairs, entries, target)
             else:
-                with ended_with(session.turn, crew.interrupt):
+                with ended_with(session.turn, pool.interrupt):
                     if session.pending.anything and session.turn.allows(1e-9):
-                        check_agreement(session, crew, pairs)
-                    timings = measure_overlapped(session, crew, pairs, entries)
+                        check_agreement(session, pool, pairs)
+                    timings = measure_overlapped(session, pool, pairs, entries)
                 session.progress.line(
                     f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
                     f"both together {timings.wall:.0f} s"
@@ -122,10 +122,10 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             within.finish()
         for _, evidence in pairs if session.turn.seconds is not None else ():
             evidence.remark(left_undone(evidence))
-        known_before = crew.reused + recorded
-        session.progress.line(f"{target.name}: {crew.measured} measurements made, {known_before} known from before")
-        if crew.measured:
-            spent = [f"{what} {seconds:.0f} s" for what, seconds in crew.spent.items() if seconds >= 0.5]
+        known_before = pool.reused + recorded
+        session.progress.line(f"{target.name}: {pool.measured} measurements made, {known_before} known from before")
+        if pool.measured:
+            spent = [f"{what} {seconds:.0f} s" for what, seconds in pool.spent.items() if seconds >= 0.5]
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
@@ -184,18 +184,18 @@ def _next_step(session: Session, entries: list[Entry], begun: float, step: int) 
 
 def _one_after_the_other(
     session: Session,
-    crew: Crew,
+    pool: DevicePool,
     pairs: list[tuple[LoadedOperator, Evidence]],
     entries: list[Entry],
     target: Target,
 ) -> None:
     """Compile everything, then measure everything."""
     session.compile(entries, target.name)
-    crew.each((p.number, partial(_measure, p)) for p in places_of(pairs))
-    crew.each_member(partial(_verify, [e for _, evidence in pairs for e in evidence.unserved]))
+    pool.each((p.number, partial(_measure, p)) for p in queued_problems(pairs))
+    pool.each_member(partial(_verify, [e for _, evidence in pairs for e in evidence.unserved]))
 
 
-def _measure(queued: Place, measurer: Measurer) -> None:
+def _measure(queued: QueuedProblem, measurer: Measurer) -> None:
     measurer.measure(queued.loaded, queued.evidence, queued.problem)
 
 

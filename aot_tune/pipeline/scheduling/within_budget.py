@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.pipeline.measuring.device_pool import Crew
+from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds, task_of
 from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
@@ -18,7 +18,7 @@ from aot_tune.search import Gains, Task, most_promising
 from aot_tune.spec import Problem
 from aot_tune.support.run_program import kill_running
 
-__all__ = ["Within"]
+__all__ = ["BudgetTuning"]
 
 _COMPILING = 0.4
 """Share of the time in which compilers run, as long as there is anything to measure."""
@@ -27,7 +27,7 @@ _PER_JOB = 2
 
 
 @dataclass
-class _Place:
+class _OpenProblem:
     """A problem and the candidates that wait to be tried on it, by id; `raced` so many times.
 
     `asked` are the ids of those last asked about, whether the store knows their race, and what it said.
@@ -48,14 +48,14 @@ class _Place:
         return min((t for t in times if t is not None), default=None)
 
 
-class Within:
+class BudgetTuning:
     """Tunes operators on one CPU target until the budget's turn ends; what was learned stays from step to step."""
 
-    def __init__(self, session: Session, crew: Crew, pairs: list[tuple[LoadedOperator, Evidence]]) -> None:
-        self._session, self._crew = session, crew
-        self._measurer: Measurer = crew.members[0]
+    def __init__(self, session: Session, pool: DevicePool, pairs: list[tuple[LoadedOperator, Evidence]]) -> None:
+        self._session, self._pool = session, pool
+        self._measurer: Measurer = pool.members[0]
         self._places = [
-            _Place(loaded, evidence, p, task_of(loaded.operator, p))
+            _OpenProblem(loaded, evidence, p, task_of(loaded.operator, p))
             for loaded, evidence in pairs
             for p in evidence.workload
         ]
@@ -93,7 +93,7 @@ class Within:
 
     def _stop(self) -> None:
         kill_running()
-        self._crew.interrupt()
+        self._pool.interrupt()
 
     def _places_of(self, entry: Entry) -> int:
         return sum(
@@ -153,7 +153,7 @@ class Within:
                     best = gain, task
         return best[1] if best is not None else None
 
-    def _choices(self, place: _Place) -> Iterable[tuple[float, float, Callable[[], None]]]:
+    def _choices(self, place: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], None]]]:
         """What can be done about a problem: gain per second, seconds, and what does it."""
         durations = self._durations
         chosen = [e for e in place.waiting.values() if not e.candidate.generic]
@@ -169,20 +169,20 @@ class Within:
             gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
             yield gain, seconds, lambda: self._race(place)
 
-    def _knows_race(self, place: _Place, entrants: Sequence[Entry]) -> bool:
+    def _knows_race(self, place: _OpenProblem, entrants: Sequence[Entry]) -> bool:
         ids = [e.candidate.id for e in entrants]
         if place.asked[0] != ids:
             place.asked = ids, self._measurer.knows_race(place.loaded, place.problem, entrants)
         return place.asked[1]
 
-    def _screen_best(self, place: _Place) -> None:
+    def _screen_best(self, place: _OpenProblem) -> None:
         operator = place.task.operator
         if operator not in self._costs:
             self._costs[operator] = mean_costs(place.evidence)
         chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
         self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
 
-    def _screen(self, place: _Place, entry: Entry) -> None:
+    def _screen(self, place: _OpenProblem, entry: Entry) -> None:
         before = place.best()
         del place.waiting[entry.candidate.id]
         self._measurer.screen(place.loaded, place.evidence, place.problem, [entry])
@@ -190,7 +190,7 @@ class Within:
             self._gains.tried(place.task, before, place.best())
         self._costs.pop(place.task.operator, None)
 
-    def _race(self, place: _Place) -> None:
+    def _race(self, place: _OpenProblem) -> None:
         picked = finalists(place.evidence, place.problem)[0].candidate.id
         self._measurer.race(place.loaded, place.evidence, place.problem)
         place.raced += 1

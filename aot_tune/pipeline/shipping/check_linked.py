@@ -26,7 +26,7 @@ from aot_tune.bench.protocol.measurement_records import Check, Device, Measureme
 from aot_tune.compile import target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, Entry, serves
-from aot_tune.pipeline.measuring.job_queue import Turns, in_turns, unavailable
+from aot_tune.pipeline.measuring.job_queue import JobQueue, unavailable, work_off
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import served_by
 from aot_tune.pipeline.naming import variant_name
@@ -183,9 +183,9 @@ def _verify(
     for device, group in groups:
         if len(failed) >= _ENOUGH:
             break
-        turns = Turns(group, partial(_run, session, library), _ENOUGH - len(failed))
+        turns = JobQueue(group, partial(_run, session, library), _ENOUGH - len(failed))
         try:
-            in_turns(session, device, turns)
+            work_off(session, device, turns)
         except WorkerError as error:  # a replay needs less than a worker does: it may be the first one of this build
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")

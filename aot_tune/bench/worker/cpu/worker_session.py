@@ -86,14 +86,14 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
         return _Ready(loaded, state, self._policy)
 
-    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
+    def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         return prepare_baseline(self._state(request.key), request.name)
 
     def _beside_empty(self, ready: _Ready, take: Callable[[float], list[float]]) -> tuple[list[float], float]:
         function, arguments = empty_call(ready.arguments[0])
         return timing.beside_empty(take, lambda: timing.measure_empty(function, arguments))
 
-    def _screen(self, request: messages.Bench) -> messages.Timed:
+    def _screen(self, request: messages.Screen) -> messages.Timed:
         state = self._state(request.key)
         ready = self._ready_for(request.handle, request.key)
         ready.calls.poison()

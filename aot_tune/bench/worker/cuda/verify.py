@@ -14,7 +14,7 @@ from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace
 
-__all__ = ["Bits", "Runner", "Workspaces", "inspect", "verify"]
+__all__ = ["Bits", "Caller", "Workspaces", "inspect", "verify"]
 
 Bits = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Workspaces:
         return self._arena
 
 
-class Runner:
+class Caller:
     """A loaded candidate on call sets, with its workspace.
 
     Raises:
@@ -91,7 +91,7 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
     calls, runs = state.exact(), []
     place = state.check.place
     try:
-        runner = Runner(engine, loaded, workspaces, [calls])
+        runner = Caller(engine, loaded, workspaces, [calls])
         runs.append(runner.run(GARBAGE[0]))
         fault, error = inspect(state, calls, runner.workspace)
         if fault:

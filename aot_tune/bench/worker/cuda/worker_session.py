@@ -24,7 +24,7 @@ from aot_tune.bench.worker.cuda.probes import Probes
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import write_limits
-from aot_tune.bench.worker.cuda.verify import Bits, Runner, Workspaces, inspect, verify
+from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
@@ -52,7 +52,7 @@ _SHARES: dict[Role, float] = {"candidate": 0.55, "framework": 0.33}
 class _Ready(NamedTuple):
     """A candidate on a problem: its calls, and what times them."""
 
-    runner: Runner
+    runner: Caller
     sampler: Sampler
 
     def close(self) -> None:
@@ -193,11 +193,11 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             self._accepted.popitem(last=False)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
-        runner = Runner(self._engine, loaded, self._workspaces, state.rotation())
+        runner = Caller(self._engine, loaded, self._workspaces, state.rotation())
         self._on_streams = False  # its first launches
         return _Ready(runner, Sampler(self._engine, runner.calls, self._policy, self._probes.clock_mhz))
 
-    def _bench(self, request: messages.Bench, emit: Emit) -> messages.Reply:
+    def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         runs = self._runs.pop((request.handle, request.key), ())
         hopeless = 2 * self._policy.screen_stop * (request.best_ns or math.inf) + self._policy.on_gpu.single_ns
         if len(runs) > 1 and min(runs) > hopeless:  # the calls that were verified are times enough
@@ -205,7 +205,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             return messages.Timed(samples=runs)
         return super()._bench(request, emit)
 
-    def _screen(self, request: messages.Bench) -> messages.Timed:
+    def _screen(self, request: messages.Screen) -> messages.Timed:
         state, overhead = self._state(request.key), self._overhead
         with self._confined():
             runner, sampler = self._ready_for(request.handle, request.key)
@@ -221,7 +221,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {sampler.made} timed calls)" if fault else sampler.note,
         )
 
-    def _fault(self, runner: Runner, state: ProblemState, bits: Bits) -> str:
+    def _fault(self, runner: Caller, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls; bits that were right before are right again."""
         fault, _ = inspect(state, runner.first, runner.workspace, bits)
         if fault:
@@ -230,7 +230,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
                 runner.workspace.heal()
         return fault
 
-    def _prepare_baseline(self, request: messages.Baseline) -> PreparedBaseline:
+    def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
         self._warm([request.key])
         return prepare_baseline(self._engine, self._state(request.key), request.name, self._probes.clock_mhz)
 
