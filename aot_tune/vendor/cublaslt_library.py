@@ -1,7 +1,7 @@
 """cuBLASLt through ctypes: just what is needed to ask which algorithms it has for a product, and how they are made up.
 
 Numbers are those of cublasLt.h (wheels nvidia-cublas 13.10.0.20 and nvidia-cublas-cu12 12.9.3.13), where they are the
-same in both; `tests/unit/test_cublaslt_header.py` compares them with a header.
+same in both; `tests/unit/vendor/test_cublaslt_header.py` compares them with a header.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_one_target_alone_and_a_family_that_is_not_here(generic: Made, tmp_path:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stand-in for libamdhip64.so, which knows the architectures of code objects."""
     folder = tmp_path_factory.mktemp("driver")
-    source = ROOT / "tests" / "unit" / "stubs" / "libamdhip64_runtime.cpp"
+    source = ROOT / "tests" / "unit" / "shared" / "stubs" / "libamdhip64_runtime.cpp"
     flags = ["-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so"]
     subprocess.run(["g++", *flags, source, "-o", folder / "libamdhip64.so"], check=True)
     return folder

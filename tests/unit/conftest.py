@@ -10,10 +10,11 @@ from types import ModuleType
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "shared"))
 
 import linked
 import linked_cuda
+from places import SHARED
 
 from aot_tune.link import LibrarySpec
 from aot_tune.render import Rendered
@@ -43,7 +44,7 @@ def standin(cuda_spec: LibrarySpec, tmp_path_factory: pytest.TempPathFactory) ->
     """The library with kernels that run on the host, linked with the driver of fake_cuda.cpp; no toolkit is needed."""
     folder = tmp_path_factory.mktemp("standin")
     fake = folder / "libcuda.so.1"
-    source = str(Path(__file__).with_name("fake_cuda.cpp"))
+    source = str(SHARED / "fake_cuda.cpp")
     run = ["g++", "-std=c++17", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1"]
     subprocess.run([*run, "-o", str(fake)], check=True)
     found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN"]  # so that dlopen gets this one

@@ -1,0 +1,162 @@
+"""Guarded memory: alignment, canaries and pages without access; and inputs that are the same everywhere."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import mmap
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from places import ROOT
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.inputs import Strided, draw, fill, storage_extent
+from aot_tune.spec import problem
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+placements = st.sampled_from(PLACEMENTS)
+alignments = st.sampled_from([4, 8, 16, 32, 64])
+
+
+@given(st.integers(0, 9000), st.integers(0, 200), alignments, placements, st.integers(0, 20))
+def test_the_aligned_address_is_aligned_to_that_and_no_more(
+    size: int, first: int, alignment: int, placement: Placement, stagger: int
+) -> None:
+    region = Region(size, first * 4, alignment, placement, stagger * 64)
+    try:
+        address = region.address + first * 4
+        assert address % alignment == 0
+        assert alignment == 64 or address % (2 * alignment) != 0
+        assert region.damage() == ""
+        high = -(-(region.address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if placement == "end":
+            assert high - region.address - size < 64 + 4
+        if placement == "start":
+            assert region.address % mmap.PAGESIZE < 64
+    finally:
+        region.close()
+
+
+@given(st.integers(0, 5000), placements, st.data())
+def test_a_write_outside_is_found_and_located(size: int, placement: Placement, data: st.DataObject) -> None:
+    region = Region(size, placement=placement)
+    try:
+        zones = [("past its end", 0, region._after), ("before its start", 0, region._before)]
+        name, _, room = data.draw(st.sampled_from([z for z in zones if z[2]] or [("", 0, 0)]))
+        if not room:
+            return
+        distance = data.draw(st.integers(0, room - 1))
+        at = region.address + size + distance if name == "past its end" else region.address - 1 - distance
+        ctypes.memset(at, 0, 1)
+        assert region.damage() == f"1 bytes written {distance} bytes {name}"
+        region.heal()
+        assert region.damage() == ""
+    finally:
+        region.close()
+
+
+def test_an_inside_region_has_a_page_of_canaries_on_both_sides() -> None:
+    region = Region(100, stagger=320)
+    assert region._before >= mmap.PAGESIZE
+    assert region._after >= mmap.PAGESIZE
+    region.close()
+
+
+@pytest.mark.parametrize(("placement", "offset"), [("end", 256), ("start", -1), ("inside", 8300), ("inside", -4200)])
+def test_an_access_beyond_stops_the_process(placement: str, offset: int) -> None:
+    code = (
+        "import ctypes\nfrom aot_tune.bench.worker.cpu.buffers import Region\n"
+        f"r = Region(256, placement={placement!r})\nctypes.string_at(r.address, 256)\nprint('ok', flush=True)\n"
+        f"ctypes.string_at(r.address + {offset}, 1)\nprint('read', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "ok\n"
+    assert done.returncode == -signal.SIGSEGV
+
+
+def test_views_see_the_storage() -> None:
+    region = Region(4 * 12)
+    flat = region.flat("float32")
+    flat[:] = np.arange(12)
+    assert region.view("float32", Strided((3, 2), (4, 1))).tolist() == [[0, 1], [4, 5], [8, 9]]
+    assert region.view("float32", Strided((3,), (-4,))).tolist() == [8, 4, 0]
+    assert region.view("float32", Strided((2, 2), (0, 1))).tolist() == [[0, 1], [0, 1]]
+    region.poison()
+    assert np.isnan(flat).all()
+    region.close()
+    region.close()
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(-5, 5)), min_size=1, max_size=3))
+def test_the_extent_of_a_strided_tensor(axes: list[tuple[int, int]]) -> None:
+    shape, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
+    count, first = storage_extent(shape, strides)
+    offsets = [
+        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, shape))
+    ]
+    assert first + min(offsets) == 0
+    assert count == max(offsets) - min(offsets) + 1
+
+
+def test_an_empty_tensor_has_no_storage() -> None:
+    assert storage_extent((3, 0), (0, 1)) == (0, 0)
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
+    code = (
+        "import sys, json, hashlib\nfrom aot_tune.bench.protocol.measurement_records import Check\n"
+        "from aot_tune.bench.worker.inputs import draw\n"
+        "from aot_tune.spec.load_operators import bundled_templates, load_operator\nfrom aot_tune.spec import problem\n"
+        "op = load_operator(bundled_templates() / 'gemm')\n"
+        "check = Check(problem=problem(M=3, N=5, K=7, present=['bias']))\n"
+        "digest = lambda t: hashlib.sha256(draw(op, check, t, 35, 7).tobytes()).hexdigest()\n"
+        "print(json.dumps({t.name: digest(t) for t in op.inputs}))\n"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}, capture_output=True,
+            check=True, timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert runs[0] == runs[1]
+    assert len(set(json.loads(runs[0]).values())) == len(json.loads(runs[0]))
+
+
+def test_values_depend_on_seed_problem_and_tensor_and_repeat_with_a_prime_period() -> None:
+    operator = load_operator(bundled_templates() / "gemm")
+    check, other = Check(problem=problem(M=3, N=5, K=7)), Check(problem=problem(M=3, N=5, K=8))
+    a, b = operator.tensor("a"), operator.tensor("b")
+    drawn = [draw(operator, c, t, 50, s) for c, t, s in ((check, a, 1), (check, a, 2), (check, b, 1), (other, a, 1))]
+    for one, two in itertools.combinations(drawn, 2):
+        assert not np.array_equal(one, two)
+    view = np.empty(2_100_000, dtype=np.float32)
+    fill(operator, check, {"a": view}, 1)
+    assert np.array_equal(view[:1_000_003], view[1_000_003:2_000_006])
+    assert np.array_equal(view[:99_994], view[2_000_006:])
+    assert abs(view.mean()) < 0.01
+    assert abs(view.std() - 1) < 0.01
+
+
+def test_special_values_are_in_the_first_input_only() -> None:
+    operator = load_operator(bundled_templates() / "gemm")
+    views = {"a": np.empty(91, dtype=np.float32), "b": np.empty(77, dtype=np.float32)}
+    fill(operator, Check(problem=problem(M=13, N=11, K=7), special=True), views, 1)
+    assert np.isnan(views["a"]).sum() == 1
+    assert np.isposinf(views["a"]).sum() == np.isneginf(views["a"]).sum() == 1
+    assert np.isfinite(views["b"]).all()

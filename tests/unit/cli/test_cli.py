@@ -1,0 +1,180 @@
+"""The command line: what it says of wrong names, and of files that cannot be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+from places import ROOT
+
+from aot_tune.cli import doctor
+from aot_tune.cli import look_commands as inspect
+from aot_tune.cli.main import main
+from aot_tune.report import OperatorReport, Report
+from aot_tune.support.storage import CacheLocation
+
+
+class Library(ModuleType):
+    """The Python module of a library of one operator."""
+
+    @staticmethod
+    def manifest() -> str:
+        return '{"operators": [{"name": "gemm"}]}'
+
+
+def test_explain_knows_the_operators(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "a_library", Library("a_library"))
+    assert main(["explain", "gem", "M=1", "--module", "a_library"]) == 1
+    said = capsys.readouterr().err
+    assert said == "aot-tune: module a_library has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
+    monkeypatch.setitem(sys.modules, "aot_tune.ops", Library("aot_tune.ops"))
+    assert main(["explain", "affine", "N=1"]) == 1
+    assert "fix: use one of: gemm; for a library of your own add --module" in capsys.readouterr().err
+    assert main(["explain", "gemm", "--module", "json"]) == 1
+    assert "json is not the Python module of a library" in capsys.readouterr().err
+
+
+def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    library, stated = Library("a_library"), {}
+
+    def explain(operator: str, **facts: object) -> dict[str, object]:
+        stated.update(facts)
+        return {"operator": operator, "tensors": [], "path": [], "rejected": []}
+
+    monkeypatch.setattr(library, "explain", explain, raising=False)
+    monkeypatch.setitem(sys.modules, "a_library", library)
+    facts = ["M=16", "N=-1", "scale=2.0", "eps=1e-5", "T=bf16", "choice=e5", "+bias"]
+    assert main(["explain", "gemm", *facts, "--module", "a_library"]) == 0
+    assert stated == {"M": 16, "N": -1, "scale": 2.0, "eps": 1e-5, "T": "bf16", "choice": "e5", "bias": True}
+    assert [type(stated[name]) for name in ("M", "scale")] == [int, float]
+    capsys.readouterr()
+    for layout in ("b:10", "x:(8192,1)", "x@4"):
+        assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
+        assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err
+
+
+def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = OperatorReport(
+        operator="gemm",
+        target="cpu-x86-64-v3",
+        tried=0,
+        statuses={},
+        problems=(),
+        variants=(),
+        failures=(),
+        mean_regret=0.0,
+        held_out_regret=None,
+    )
+    report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=(one,))
+    path = tmp_path / "report.json"
+    path.write_bytes(msgspec.json.encode(report))
+    assert main(["report", "gem", "--file", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "aot-tune: the report has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
+    assert main(["report", "gemm", "--file", str(path)]) == 0
+    assert "gemm on cpu-x86-64-v3" in capsys.readouterr().out
+
+
+def test_report_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "somebodys"
+    package.mkdir()
+    for name in ("__init__.py", "ops.py"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["report", "--module", "somebodys.ops"]) == 1
+    assert (
+        f"there is no report beside somebodys.ops\n  why: looked for {package}/report.json\n" in capsys.readouterr().err
+    )
+    report = Report(library="theirs", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
+    (package / "report.json").write_bytes(msgspec.json.encode(report))
+    assert main(["report", "--module", "somebodys.ops"]) == 0
+    assert "library   theirs" in capsys.readouterr().out
+    for absent in ("somebodys.opps", "nobodys.ops"):
+        assert main(["report", "--module", absent]) == 1
+        assert f"module {absent} is not installed here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/some/where"), "/some/where: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_failing_system_call_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, said: str
+) -> None:
+    def fail() -> str:
+        raise error
+
+    monkeypatch.setattr(inspect, "markdown_table", fail)
+    assert main(["options"]) == 1
+    assert capsys.readouterr().err == f"aot-tune: {said}\n"
+
+
+def test_a_parent_that_ignores_the_ends_of_children_hides_none() -> None:
+    code = (
+        "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'aot_tune.cli.main', 'doctor'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert "No child processes" not in done.stdout + done.stderr
+    assert "answer  " in done.stdout
+
+
+def test_doctor_names_the_options_that_it_does_not_look_at() -> None:
+    heeded = {"AOT_TUNE_CACHE_DIR": "/cache", "AOT_TUNE_JOBS": "2", "AOT_TUNE_MODE": "", "HOME": "/"}
+    assert doctor.option_lines(heeded) == []
+    (said,) = doctor.option_lines({**heeded, "AOT_TUNE_MODE": "replay", "AOT_TUNE_TARGETS": "cuda"})
+    assert said.startswith("AOT_TUNE_MODE, AOT_TUNE_TARGETS: set, but not considered")
+    (said,) = doctor.option_lines({"AOT_TUNE_TARGET": "cuda"})
+    assert "AOT_TUNE_TARGETS" in said
+
+
+def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared, file = tmp_path / "shared", tmp_path / "file"
+    shared.mkdir()
+    shared.chmod(0o777)
+    file.touch()
+
+    def told(root: Path, **about: bool) -> tuple[int, str]:
+        problems = doctor.cache_problems(CacheLocation(root=root, mode="rw", **about))
+        return problems, capsys.readouterr().out
+
+    problems, said = told(shared, required=True)
+    assert problems == 1
+    assert "may be written by others (mode 0777)" in said
+    assert "fix: chmod go-w" in said
+    assert told(shared, required=True, trusted=True) == (0, f"cache      {shared} (rw)\n")
+    problems, said = told(file / "aot_tune")
+    assert problems == 0
+    assert f"the cache folder '{file}/aot_tune' is not a folder" in said
+    assert said.endswith("(a build goes on without it)\n")
+    assert told(tmp_path / "new" / "aot_tune", required=True)[0] == 0
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "koi8-r", "utf-8"])
+def test_outputs_in_any_encoding(encoding: str) -> None:
+    """Reports have a sign that ASCII lacks, and names of files what no encoding has."""
+    told = "print('half \\u00b1 \\udcff')\nraise AotTuneError('other \\u00b1 \\udcff')"
+    code = f"""
+import argparse, sys
+from aot_tune.cli import look_commands, main
+from aot_tune.support.errors import AotTuneError
+def tell(_: argparse.Namespace) -> int:
+    {told.replace(chr(10), chr(10) + "    ")}
+look_commands._options = tell
+sys.exit(main.main(["options"]))
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stdout[:5], done.stderr[:16]) == (1, b"half ", b"aot-tune: other ")

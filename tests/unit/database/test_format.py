@@ -1,0 +1,280 @@
+"""Databases as text: round trips, fixed bytes, and reading that is strict to the byte."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from databases import DEVICE, a_database, databases, times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import ROOT
+
+from aot_tune.database import (
+    OperatorDatabase,
+    database_path,
+    decode,
+    encode,
+    load_database,
+    load_databases,
+    save_database,
+)
+from aot_tune.database.database_records import canonical_database, half_width, rounded
+from aot_tune.database.format import SCHEMA
+from aot_tune.support.errors import DatabaseError
+
+
+@pytest.fixture
+def small() -> OperatorDatabase:
+    """A database with everything in it, and little of it."""
+    return a_database()
+
+
+@given(databases())
+@settings(max_examples=150, deadline=None)
+def test_text_and_back(database: OperatorDatabase) -> None:
+    text = encode(database)
+    again = decode(text)
+    assert again == canonical_database(database)
+    assert encode(again) == text
+
+
+@given(databases(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_anything_never_changes_a_byte(database: OperatorDatabase, rng: random.Random) -> None:
+    def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
+        return tuple(rng.sample(items, len(items)))
+
+    other = msgspec.structs.replace(
+        database,
+        candidates=mixed(database.candidates),
+        problems=mixed(database.problems),
+        measurements=mixed(database.measurements),
+        policy=dict(reversed(database.policy.items())),
+        toolchains={k: dict(reversed(v.items())) for k, v in database.toolchains.items()},
+        device=msgspec.structs.replace(DEVICE, identity=dict(reversed(DEVICE.identity.items()))),
+    )
+    assert encode(other) == encode(database)
+
+
+@given(times)
+def test_rounding_is_stable_and_fine(value: float) -> None:
+    assert rounded(rounded(value)) == rounded(value)
+    assert math.isclose(rounded(value), value, rel_tol=5e-5)
+
+
+def test_the_text_can_be_reviewed(small: OperatorDatabase) -> None:
+    lines = encode(small).decode().splitlines()
+    kinds = [next(iter(json.loads(line))) for line in lines]
+    assert kinds[:5] == ["header", "device", "policy", "toolchains", "baselines"]
+    assert kinds[5:10] == ["candidate"] * 5
+    assert kinds[10:12] == ["problem"] * 2
+    assert kinds[12:-1] == ["measurement"] * 9
+    assert kinds[-1] == "end"
+    measured = [json.loads(line)["measurement"] for line in lines[12:-1]]
+    assert [(m["problem"], m["candidate"]) for m in measured] == sorted(
+        (m["problem"], m["candidate"]) for m in measured
+    )
+    best = next(m for m in measured if m.get("ns") == 1240.5)
+    assert best["spread"] == rounded((1250.35 - 1237.25) / 2)
+    assert best["final"] == [1234.0, 1240.5, 1260.2]
+    assert best["screen"] == [1234.6, 1300.0]
+    assert max(len(line) for line in lines[5:]) < 500
+
+
+def test_dims_keep_the_order_of_the_operator(small: OperatorDatabase) -> None:
+    assert decode(encode(small)).problems[0].id.split(" ")[:3] == ["M=1", "N=4096", "K=4096"]
+
+
+def test_targets(small: OperatorDatabase) -> None:
+    assert small.targets == ["cpu-x86-64-v3", "cpu-x86-64-v4"]
+
+
+def test_cut_at_every_byte(small: OperatorDatabase) -> None:
+    text = encode(small)
+    for length in range(len(text)):
+        with pytest.raises(DatabaseError) as caught:
+            decode(text[:length], "file.jsonl")
+        assert "file.jsonl:" in caught.value.what
+
+
+def test_every_byte_changed_is_an_error_or_another_value(small: OperatorDatabase) -> None:
+    text, rng, read, messages = encode(small), random.Random(3), 0, []
+    for at in range(len(text)):
+        changed = bytearray(text)
+        changed[at] ^= rng.randrange(1, 256)
+        try:
+            decode(bytes(changed), "file.jsonl")
+            read += 1  # as in a name or a number: text is to be reviewed, not sealed
+        except DatabaseError as error:
+            messages.append(error.what)
+    assert read < len(text)
+    assert all("file.jsonl" in message for message in messages)
+
+
+def nth(lines: list[str], start: str, n: int = 0) -> int:
+    """The index of the n-th line that begins with `start`."""
+    return [i for i, line in enumerate(lines) if line.startswith(start)][n]
+
+
+def changed(start: str, old: str, new: str) -> Callable[[list[str]], list[str]]:
+    def edit(lines: list[str]) -> list[str]:
+        at = next(i for i, line in enumerate(lines) if line.startswith(start) and old in line)
+        return [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]]
+
+    return edit
+
+
+def without(start: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [line for i, line in enumerate(lines) if i != nth(lines, start)]
+
+
+def twice(start: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [*lines[: nth(lines, start)], lines[nth(lines, start)], *lines[nth(lines, start) :]]
+
+
+def recounted(edit: Callable[[list[str]], list[str]], old: str, new: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: changed('{"end"', old, new)(edit(lines))
+
+
+MEASUREMENT = '{"measurement":{"problem":"M=1 '
+
+
+@pytest.mark.parametrize(
+    ("edit", "place", "words"),
+    [
+        (lambda lines: [], ":1:", "not a database"),
+        (lambda lines: ["hello"], ":1:", "not a database"),
+        (without('{"header"'), ":1:", "not a database"),
+        (without('{"device"'), ":2:", "the device belongs here"),
+        (without('{"toolchains"'), ":4:", "the toolchains belongs here"),
+        (without('{"candidate"'), ":", "no line above has the candidate"),
+        (without('{"problem"'), ":12:", "no line above has the problem"),
+        (without(MEASUREMENT), ":21:", "merged by hand"),
+        (without('{"end"'), ":21:", "its end is missing"),
+        (lambda lines: [*lines, lines[-1]], ":22:", "header"),
+        (twice('{"candidate"'), ":7:", "listed twice"),
+        (twice('{"problem"'), ":12:", "listed twice"),
+        (recounted(twice(MEASUREMENT), '"measurements":9', '"measurements":10'), ":", "measured twice"),
+        (lambda lines: [*lines[:12], "", *lines[12:]], ":13:", "remove it and record again"),
+        (lambda lines: [*lines[:12], "<<<<<<< HEAD", *lines[12:]], ":13:", "the conflict stands"),
+        (lambda lines: ["<<<<<<< HEAD", *lines], ":1:", "the conflict stands"),
+        (lambda lines: [*lines[:12], "{}", *lines[12:]], ":13:", "holds one thing"),
+        (changed('{"candidate"', '"MR":', '"MS":'), ":", "has the config of"),
+        (changed('{"problem"', '"M":1,', '"M":2,'), ":11:", "has the dims of"),
+        (changed(MEASUREMENT, '"ns":', '"nanoseconds":'), ":13:", "unknown field"),
+        (changed(MEASUREMENT, '"status":"ok"', '"status":"fine"'), ":13:", "status"),
+        (changed(MEASUREMENT, '"final":[', '"final":["x",'), ":13:", "final"),
+        (changed(MEASUREMENT, '"final":[', '"final":[1,1,1,1,1,1,1,'), ":13:", "not the median"),
+        (changed(MEASUREMENT, '"screen":[', '"screen":[-1,'), ":", "not a time"),
+    ],
+)
+def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: str) -> None:
+    lines = edit(encode(small).decode().splitlines())
+    text = "".join(f"{line}\n" for line in lines).encode()
+    with pytest.raises(DatabaseError) as caught:
+        decode(text, "gemm.jsonl")
+    assert f"gemm.jsonl{place}" in caught.value.what
+    assert words in str(caught.value)
+
+
+def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDatabase) -> None:
+    text = encode(small)
+    assert encode(decode(text.replace(b"\n", b"\r\n"))) == text
+
+
+def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
+    lines = changed('{"policy"', '"version":1', '"version":2,"later":true')(encode(small).decode().splitlines())
+    read = decode("".join(f"{line}\n" for line in lines).encode())
+    assert (read.policy["version"], read.policy["later"]) == (2, True)
+
+
+@pytest.mark.parametrize("schema", [0, 1, SCHEMA - 1, SCHEMA + 1])
+def test_another_schema_is_not_read_at_all(small: OperatorDatabase, schema: int) -> None:
+    first, rest = encode(small).split(b"\n", 1)
+    now = f'"schema":{SCHEMA}'.encode()
+    other = first.replace(now, f'"schema":{schema},"later":true'.encode()) + b"\n{not even json\n" + rest
+    with pytest.raises(DatabaseError, match=f"schema {schema}") as caught:
+        decode(other, "gemm.jsonl")
+    assert "aot-tune record" in caught.value.fix
+
+
+def test_files(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path / "tuning", small)
+    assert path == database_path(tmp_path / "tuning", small) == tmp_path / "tuning" / "test-cpu" / "gemm.jsonl"
+    assert load_database(path) == canonical_database(small)
+    other = msgspec.structs.replace(small, operator="other", candidates=(), measurements=())
+    save_database(tmp_path / "tuning", other)
+    assert [d.operator for d in load_databases(tmp_path / "tuning")] == ["gemm", "other"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["gemm.jsonl", "other.jsonl"]
+    assert load_databases(tmp_path / "nothing") == []
+    before = path.read_bytes()
+    save_database(tmp_path / "tuning", small)
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_record_left_goes(small: OperatorDatabase, tmp_path: Path) -> None:
+    """Only that: what people put there stays, however old; and git never sees it."""
+    path = save_database(tmp_path, small)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nimport aot_tune.support.storage as storage\n"
+        "from aot_tune.database import load_database, save_database\n"
+        "storage.write_file = lambda path, data, **_: (path.touch(), os._exit(9))\n"
+        "save_database(Path(sys.argv[1]), load_database(Path(sys.argv[2])))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path, path], check=False).returncode == 9
+    (left,) = (p for p in path.parent.iterdir() if p != path)
+    ignored = ROOT / ".gitignore"
+    assert any(left.match(pattern) for pattern in ignored.read_text().split())
+    note, old = path.parent / "notes-of-a-person.txt", path.parent / ".aot_tune~elsewhere-1-2-3"
+    for file in (note, old):
+        file.touch()
+        os.utime(file, (0, 0))
+    save_database(tmp_path, small)
+    assert sorted(path.parent.iterdir()) == sorted([path, note])
+
+
+def test_two_files_of_one_operator_and_device(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path, small)
+    (path.parent / "gemm copy.jsonl").write_bytes(path.read_bytes())
+    with pytest.raises(DatabaseError, match="same operator and device"):
+        load_databases(tmp_path)
+
+
+def test_errors_of_files_name_the_file(small: OperatorDatabase, tmp_path: Path) -> None:
+    path = save_database(tmp_path, small)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DatabaseError, match=r"gemm\.jsonl:22"):
+        load_databases(tmp_path)
+    with pytest.raises(DatabaseError, match="cannot read"):
+        load_database(tmp_path / "none.jsonl")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match="cannot write"):
+        save_database(tmp_path / "file", small)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_what_is_not_a_time_is_not_written(small: OperatorDatabase, value: float) -> None:
+    first = msgspec.structs.replace(small.measurements[0], screen=(value,))
+    with pytest.raises(DatabaseError, match="is not a time"):
+        encode(msgspec.structs.replace(small, measurements=(first,)))
+
+
+def test_a_call_that_takes_no_time_is_none(small: OperatorDatabase) -> None:
+    """What is chosen compares times by their ratios."""
+    first = msgspec.structs.replace(small.measurements[0], final=(0.0, 0.0, 5.0))
+    with pytest.raises(DatabaseError, match="no call takes 0 ns"):
+        encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
+
+
+def test_spread() -> None:
+    assert half_width([]) == half_width([5.0]) == 0.0
+    assert half_width([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0

@@ -1,0 +1,232 @@
+"""The Python module in its process: memory, threads, the lock, the environment, other interpreters."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import pydoc
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import linked
+import numpy as np
+import pytest
+import torch
+from places import ROOT, SHARED
+from tensors import Old, Wrapped
+
+
+def test_a_workspace_of_the_callers(built: linked.Built) -> None:
+    code = f"""
+import sys
+import numpy as np
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_cuda
+ops = linked.load_module(linked.Path({str(built.module)!r}))
+a, b = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
+memory = np.zeros(64)
+memory = memory[-memory.ctypes.data % 64 // 8 :][:32]
+ops.gemm(a, b, workspace=memory)
+print(memory.tobytes().count(1), ops.explain("gemm", a, b, workspace=memory)["variant"])
+print(ops.explain("gemm", a, b, workspace=memory[:2])["variant"], ops.explain("gemm", a, b, workspace=99)["variant"])
+nowhere = linked_cuda.OnDevice(np.zeros((3, 0), np.float32), (1, 0))
+nowhere.tensor.data = None
+print(ops.explain("gemm", a, b, workspace=nowhere)["variant"], ops.explain("gemm", a, b, workspace=0)["variant"])
+for bad in ({{"workspace": 100}}, {{"device": "cpu"}}, {{"workspace": memory[::2]}}, {{"stream": "fast"}}):
+    try:
+        ops.gemm(a, b, **bad)
+    except ops.Error as error:
+        print(error)
+"""
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    env = {**os.environ, "AOT_TUNE_CPU_LEVEL": "2", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["100 small_2", "plain plain", "plain plain"], done.stderr
+    wanted = (
+        "'workspace' is of type int",
+        "no argument 'device'",
+        "the workspace has gaps",
+        "stream is 'fast', wanted",
+    )
+    for line, part in zip(lines[3:], wanted, strict=True):
+        assert part in line
+
+
+def test_what_is_no_text_is_quoted_as_far_as_it_is(built: linked.Built) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(SHARED)!r})
+import linked, numpy as np
+ops = linked.load_module(linked.Path({str(built.module)!r}))
+a = np.ones((2, 2), np.float32)
+try:
+    ops.gemm(a, a)
+except ops.CallError as error:
+    print(ascii(error))
+"""
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    env = {**os.environ, "AOT_TUNE_FORCE": os.fsdecode(b"gemm:\xff\xc3"), "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert r"AOT_TUNE_FORCE names '\ufffd\ufffd', which is no variant" in done.stdout, done.stderr
+
+
+def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
+    assert ops.preload("cpu") is None
+    with pytest.raises(ops.ArgumentValueError, match="no variants for cuda:0; AOT_TUNE_TARGETS of its build"):
+        ops.preload("cuda:0")
+
+
+def test_nothing_leaks(ops: ModuleType) -> None:
+    x, weight = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((4, 6), 6))
+    torch_x, torch_weight, out = torch.from_numpy(x), torch.from_numpy(weight), np.empty_like(x)
+
+    def work() -> None:
+        for make in (np.asarray, Wrapped, Old):
+            ops.rms_norm(make(x), make(weight), residual_out=True)
+            ops.rms_norm(make(x), make(weight), out=out)
+        ops.rms_norm(torch_x, torch_weight, residual_out=True)
+        ops.explain("gemm", M=3, N=4, K=5)
+        for bad in ({"x": x[0]}, {"out": x}, {"z": 1}, {"weight": 3}, {"x": torch.empty(4, 6, device="meta")}):
+            with pytest.raises(ops.Error):
+                ops.rms_norm(**{"x": x, "weight": weight, **bad})
+
+    held = (x, weight, out, torch_x, torch_weight, ops, np.ndarray, True)
+    for _ in range(20):
+        work()
+    gc.collect()
+    counts, blocks = [sys.getrefcount(o) for o in held], sys.getallocatedblocks()
+    for _ in range(300):
+        work()
+    gc.collect()
+    after = [sys.getrefcount(o) for o in held]
+    assert max(abs(a - b) for a, b in zip(after[:-2], counts[:-2], strict=True)) <= 2
+    assert sys.getallocatedblocks() - blocks < 300
+
+
+def test_threads_have_their_own_messages_and_workspaces(ops: ModuleType) -> None:
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            m, n, k = (int(v) for v in rng.integers(1, 90, 3))
+            a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+            out = ops.gemm(a, b)
+            np.testing.assert_allclose(out - out.ravel()[0], a @ b - (a @ b).ravel()[0], rtol=1e-5, atol=1e-3)
+            with pytest.raises(ValueError, match=f"extent {k + seed + 1},"):
+                ops.gemm(a, np.zeros((k + seed + 1, n), np.float32))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+
+
+def test_the_lock_is_released_for_long_calls(ops: ModuleType) -> None:
+    a, b = np.ones((300, 300), np.float32), np.ones((300, 300), np.float32)
+    ticks, done = [0], threading.Event()
+    switch = sys.getswitchinterval()
+
+    def count() -> None:
+        while not done.is_set():
+            ticks[0] += 1
+            time.sleep(1e-5)  # gives the lock back
+
+    thread = threading.Thread(target=count)
+    sys.setswitchinterval(100)  # nobody gets the lock unless it is given away
+    try:
+        thread.start()
+        before = ticks[0]
+        for _ in range(5):
+            ops.gemm(a, b)
+        during = ticks[0] - before
+    finally:
+        done.set()
+        sys.setswitchinterval(switch)
+        thread.join()
+    assert during > 0
+
+
+def test_what_inspect_and_help_show(ops: ModuleType) -> None:
+    assert str(inspect.signature(ops.gemm)) == (
+        "(a, b, bias=None, residual=None, *, activation='none', out=None, stream=None, workspace=None)"
+    )
+    assert str(inspect.signature(ops.rms_norm)) == (
+        "(x, weight, residual=None, *, eps=1e-05, out=None, residual_out=None, stream=None, workspace=None)"
+    )
+    assert "out: f32 [M, N], made when not passed." in ops.gemm.__doc__
+    assert ops.operators == ("gemm", "rms_norm")
+    shown = pydoc.plain(pydoc.render_doc(ops))
+    assert 0 < shown.index("    gemm(a, b, bias=None, residual=None, *, activation='none',") < shown.index("CLASSES")
+
+
+def test_the_manifest_is_inside(ops: ModuleType, built: linked.Built) -> None:
+    manifest = ops.manifest()
+    digests = {v["name"]: v["object"] for v in manifest["operators"][0]["variants"]}
+    assert digests == {v.name: v.object_digest for v in built.spec.operators[0].variants}
+
+
+def test_import_needs_no_framework(built: linked.Built) -> None:
+    code = f"""
+import importlib.machinery, importlib.util, sys
+sys.modules["numpy"] = sys.modules["torch"] = None
+loader = importlib.machinery.ExtensionFileLoader("ops", {str(built.module)!r})
+ops = importlib.util.module_from_spec(importlib.util.spec_from_loader("ops", loader))
+loader.exec_module(ops)
+print(ops.explain("gemm", M=1, N=2, K=3)["operator"])
+try:
+    ops.gemm(1, 2)
+except TypeError as error:
+    print(error)
+"""
+    run = [sys.executable, "-I", "-S", "-c", code]
+    out = subprocess.run(run, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]}).stdout
+    assert out.splitlines()[0] == "gemm"
+    assert "'a' is of type int" in out
+
+
+def other_pythons() -> list[str]:
+    """Interpreters of other versions, 3.10 and later: on the path, or installed by pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    for minor in range(10, 20):
+        on_path = shutil.which(f"python3.{minor}")
+        for python in (*sorted(str(p) for p in pyenv.glob(f"3.{minor}.*/bin/python3")), on_path):
+            run = [python, "-c", "import sys; print(sys.version_info[1])"] if python else ["false"]
+            done = subprocess.run(run, capture_output=True, text=True, check=False)
+            if done.stdout.strip() == str(minor) and minor != sys.version_info[1]:
+                found.setdefault(minor, str(python))
+    return [found[minor] for minor in sorted(found)]
+
+
+def test_other_pythons_import_it(built: linked.Built, tmp_path: Path) -> None:
+    others = other_pythons()
+    if not others:
+        pytest.skip("no other Python is installed")
+    code = f"""
+import array, ctypes, importlib.machinery, importlib.util
+loader = importlib.machinery.ExtensionFileLoader("ops", {str(built.module)!r})
+ops = importlib.util.module_from_spec(importlib.util.spec_from_loader("ops", loader))
+loader.exec_module(ops)
+assert ops.explain("gemm", M=1, N=2, K=3)["dims"] == {{"M": 1, "N": 2, "K": 3}}
+assert ops.gemm.__text_signature__.startswith("($module, a, b")
+try:
+    ops.gemm([1], 2)
+except ops.ArgumentTypeError as error:
+    assert "is of type list" in str(error), error
+else:
+    raise AssertionError
+"""
+    for python in others:
+        subprocess.run([python, "-I", "-S", "-c", code], check=True)
+
+
+def test_only_the_stable_abi_is_used(built: linked.Built) -> None:
+    audit = [sys.executable, "-m", "abi3audit", "--assume-minimum-abi3", "3.10", "--strict", "--report"]
+    done = subprocess.run([*audit, str(built.module)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"is_abi3": true' in done.stdout

@@ -1,0 +1,274 @@
+"""What a build leaves for `aot-tune record`: its own measurements alone, apart from those of other projects."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from databases import DEVICE
+from places import ROOT
+
+from aot_tune.cli.main import main
+from aot_tune.compile import target_by_name
+from aot_tune.database import OperatorDatabase, load_databases, without
+from aot_tune.database.database_records import canonical_database
+from aot_tune.pipeline.records import record_writer as keep
+from aot_tune.pipeline.records.export_records import export_records
+from aot_tune.pipeline.records.lookup import rendered_again
+from aot_tune.plan.options import resolve
+from aot_tune.render import Renderer
+from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
+from aot_tune.support.errors import DatabaseError
+
+
+def database(operator: str = "gemm", slug: str = "cpu-2t") -> OperatorDatabase:
+    device = msgspec.structs.replace(DEVICE, slug=slug, identity={"threads": slug})
+    return OperatorDatabase(
+        operator=operator,
+        contract="c",
+        device=device,
+        policy={},
+        policy_digest="p",
+        toolchains={},
+        baselines={},
+        candidates=(),
+        problems=(),
+        measurements=(),
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("AOT_TUNE_CACHE", raising=False)
+    return tmp_path / "cache"
+
+
+def build(
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *found: OperatorDatabase,
+    name: str = "ops",
+    prefix: str = "one",
+    without: str = "",
+    note: str = "",
+) -> Path | None:
+    """What a build does at its end that measured `found`."""
+    plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
+    options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
+    session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
+    monkeypatch.setattr(keep, "_databases", lambda *_: iter(found))
+    noted: Any = SimpleNamespace(target=SimpleNamespace(name="cpu-x86-64-v3"), note=note)
+    keep.save_records(session, {"gemm": [noted], "other": [SimpleNamespace(target=noted.target, note="")]})
+    return keep.records_folder(session)
+
+
+def recorded(folder: Path, library: str = "ops") -> list[str]:
+    export_records(library, folder)
+    return [f"{d.device.slug}/{d.operator}" for d in load_databases(folder)]
+
+
+def test_nothing_of_an_earlier_build_stays(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(cache, monkeypatch, database(slug="cpu-2t"))
+    second = build(cache, monkeypatch, database(slug="cpu-1t"))
+    assert first == second
+    assert recorded(tmp_path / "out") == ["cpu-1t/gemm"]
+    assert build(cache, monkeypatch) == first  # it measured nothing
+    assert recorded(tmp_path / "again") == ["cpu-1t/gemm"]
+    assert list((cache / "tmp").iterdir()) == []
+
+
+def test_a_build_without_a_backend_does_not_hide_the_records_of_the_whole_library(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = build(cache, monkeypatch, database("other"), without="cublaslt")
+    assert recorded(tmp_path / "all there is") == ["cpu-2t/other"]
+    whole = build(cache, monkeypatch, database("other"), database("gemm"))
+    assert less != whole
+    assert build(cache, monkeypatch, database("other"), without="cublaslt") == less
+    assert sorted(recorded(tmp_path / "whole")) == ["cpu-2t/gemm", "cpu-2t/other"]
+
+
+def test_projects_do_not_mix_and_the_newest_is_taken(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = build(cache, monkeypatch, database("gemm"), database("softmax"))
+    two = build(cache, monkeypatch, database("gemm"), prefix="two")
+    other = build(cache, monkeypatch, database("scale"), name="ops_more")
+    assert one is not None
+    assert two is not None
+    assert other is not None
+    for age, folder in ((3, one), (2, two), (1, other)):
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    assert recorded(tmp_path / "a") == ["cpu-2t/gemm"]
+    os.utime(one)
+    assert recorded(tmp_path / "b") == ["cpu-2t/gemm", "cpu-2t/softmax"]
+    assert recorded(tmp_path / "c", "ops_more") == ["cpu-2t/scale"]
+    with pytest.raises(DatabaseError, match="no build of library 'op' has recorded anything"):
+        export_records("op", tmp_path / "d")
+
+
+def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir(mode=0o700)
+    (cache / "recorded").write_text("")
+    with pytest.raises(DatabaseError, match=r"cannot write .*recorded"):
+        build(cache, monkeypatch, database())
+
+
+def test_what_a_build_left_undone_is_told_with_its_record(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = build(cache, monkeypatch, database(), note="the budget ended before 2 of 3 problems were measured")
+    assert folder is not None
+    os.utime(folder, (1e9, 1e9))
+    assert main(["record", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}/out/cpu-2t/gemm.jsonl\n"
+    assert said.err == (
+        f"of the build of library 'ops' that recorded last, at {datetime.fromtimestamp(1e9):%Y-%m-%d %H:%M:%S}:\n"
+        "  0 problems, 0 candidates\n"
+        "NOTE gemm on cpu-x86-64-v3: the budget ended before 2 of 3 problems were measured\n"
+    )
+    build(cache, monkeypatch, database())
+    assert main(["record", str(tmp_path / "out")]) == 0
+    assert "NOTE" not in capsys.readouterr().err
+
+
+TUNING = ROOT / "tuning"
+
+
+def softmax_of_the_h200() -> OperatorDatabase:
+    (found,) = (d for d in load_databases(TUNING) if d.operator == "softmax" and d.device.name == "NVIDIA H200")
+    return found
+
+
+@pytest.mark.parametrize("recorded", load_databases(TUNING), ids=lambda d: f"{d.operator}-{d.device.slug}")
+def test_a_committed_record_has_nothing_that_no_kernel_gives_any_more(recorded: OperatorDatabase) -> None:
+    operator = load_operator(bundled_templates() / recorded.operator)
+    assert keep.of_this_tree(operator, {}, recorded) == recorded
+
+
+@pytest.mark.parametrize(
+    ("kernel", "config"),
+    [("gone", None), ("cuda_flat", {"PAUSE": 7}), ("cuda_flat", {"NEW": 1}), ("cuda_flat", {"PAUSE": None})],
+    ids=["a kernel", "a value", "a parameter less", "a parameter more"],
+)
+def test_a_record_loses_what_its_operator_has_no_longer(kernel: str, config: dict[str, Any] | None) -> None:
+    """The rest stays as it is, also what raced with it."""
+    operator = load_operator(bundled_templates() / "softmax")
+    whole = softmax_of_the_h200()
+    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
+    other = {n: v for n, v in (first.candidate.config | (config or {})).items() if v is not None}
+    strange = msgspec.structs.replace(
+        first, candidate=msgspec.structs.replace(first.candidate, kernel=kernel, config=other)
+    )
+    renamed = {first.id: strange.id}
+    older = msgspec.structs.replace(
+        whole,
+        candidates=tuple(strange if c is first else c for c in whole.candidates),
+        measurements=tuple(
+            msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
+        ),
+    )
+    assert any(m.candidate == strange.id for m in older.measurements)
+    assert keep.of_this_tree(operator, {}, older) == without(whole, {first.id})
+
+
+def test_a_record_loses_what_is_rendered_to_another_source_here() -> None:
+    operator = load_operator(bundled_templates() / "softmax")
+    whole = softmax_of_the_h200()
+    first, second, *_ = whole.candidates
+    sources = {first.id: "another", second.id: second.source}
+    assert keep.of_this_tree(operator, sources, whole) == without(whole, {first.id}) != whole
+
+
+def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config that the device is not given any more, of a template that has changed."""
+    folder = bundled_templates() / "softmax"
+    whole = softmax_of_the_h200()
+    first = next(c for c in whole.candidates if c.candidate.kernel == "cuda_flat")
+    stale = msgspec.structs.replace(first, source="another")
+    older = msgspec.structs.replace(whole, candidates=tuple(stale if c is first else c for c in whole.candidates))
+    session: Any = SimpleNamespace(
+        operators={"softmax": SimpleNamespace(folder=folder, operator=load_operator(folder))},
+        devices=[SimpleNamespace(digest=whole.device.digest)],
+        databases=[older],
+        renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep._databases(session, {"softmax": []})
+    assert found == canonical_database(without(whole, {first.id})) != canonical_database(whole)
+
+
+def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a backend that is excluded, or is not installed here, are gone for this build alone."""
+    folder = bundled_templates() / "softmax"
+    whole = softmax_of_the_h200()
+    assert {c.candidate.backend for c in whole.candidates} >= {"nvcc", "triton"}
+    here = without_backends(load_operator(folder), ["triton"])
+    device = SimpleNamespace(digest=whole.device.digest)
+    session: Any = SimpleNamespace(
+        operators={"softmax": SimpleNamespace(folder=folder, operator=here)},
+        devices=[device],
+        databases=[whole],
+        renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
+
+
+def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build does not read them, so that a replay could not render them."""
+    folder = bundled_templates() / "softmax"
+    whole = softmax_of_the_h200()
+    gone = {c.id for c in whole.candidates if c.candidate.backend == "triton"}
+    session: Any = SimpleNamespace(
+        operators={
+            "softmax": SimpleNamespace(folder=folder, operator=without_backends(load_operator(folder), ["triton"]))
+        },
+        devices=[SimpleNamespace(digest=whole.device.digest)],
+        databases=[whole],
+        renderer=Renderer([bundled_templates()]),
+        options=SimpleNamespace(mode="auto"),
+        plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}, "triton": {}}),
+    )
+    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep._databases(session, {"softmax": []})
+    assert gone
+    assert found == canonical_database(without(whole, gone))
+
+
+@pytest.mark.parametrize(
+    ("toolchains", "why", "fix"),
+    [
+        ({"nvcc": {}, "triton": {}}, "templates that have one", "tune again and record"),
+        ({"nvcc": {}}, "needs triton, which this build does without", "AOT_TUNE_EXCLUDE_BACKENDS=triton"),
+    ],
+    ids=["it is gone", "its backend is not here"],
+)
+def test_a_record_of_a_kernel_that_is_not_here_is_refused_with_the_remedy(
+    toolchains: dict[str, Any], why: str, fix: str
+) -> None:
+    """By its kernel's name alone nobody would know what to do."""
+    whole = softmax_of_the_h200()
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(exclude_backends=()),
+        plan=SimpleNamespace(toolchains=toolchains),
+        renderer=Renderer([bundled_templates()]),
+    )
+    here = without_backends(load_operator(bundled_templates() / "softmax"), ["triton"])
+    with pytest.raises(DatabaseError) as refused:
+        rendered_again(session, here, target_by_name("cuda-sm_90a"), whole)
+    assert refused.value.what.startswith("operator 'softmax': no kernel 'triton_")
+    assert whole.device.slug in refused.value.why
+    assert why in refused.value.why
+    assert fix in refused.value.fix

@@ -1,0 +1,126 @@
+"""What the names in AOT_TUNE_TARGETS stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.compile import families_of, generic_targets, target_by_name, toolchains
+from aot_tune.compile.cuda.gpu_targets import TARGETS, best_targets
+from aot_tune.pipeline import session as sessions
+from aot_tune.plan import library_plan as plan
+from aot_tune.plan.preflight import idle_kernels
+from aot_tune.spec import Kernel, stride
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+from aot_tune.support.errors import OptionError, ToolchainError
+from aot_tune.support.progress import Progress
+
+
+def test_a_family_stands_for_its_best_target_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = [target_by_name(n) for n in ("cpu-x86-64", "cpu-x86-64-v3", "cuda-sm_90", "cuda-sm_90a")]
+    monkeypatch.setattr(plan, "native_targets", lambda: here)
+    assert [t.name for t in plan.targets_named("native")] == ["cpu-x86-64-v3", "cuda-sm_90a"]
+    assert [t.name for t in plan.targets_named("cuda")] == ["cuda-sm_90a"]
+    assert [t.name for t in plan.targets_named("cpu")] == ["cpu-x86-64-v3"]
+
+
+def test_a_family_without_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "native_targets", lambda: [target_by_name("cpu-x86-64")])
+    with pytest.raises(OptionError, match="no device of that family") as caught:
+        plan.targets_named("cuda")
+    assert "aot-tune doctor" in caught.value.fix
+
+
+def test_generic_variants_are_compiled_for_what_the_devices_of_the_targets_run() -> None:
+    def names(*targets: str) -> list[str]:
+        return [t.name for t in generic_targets(map(target_by_name, targets))]
+
+    assert names() == names("cpu-x86-64-v4") == ["cpu-x86-64"]
+    assert names("cuda-sm_90a", "cuda-sm_120a") == ["cpu-x86-64", "cuda-ptx_80"]  # one for every later device
+    assert names("hip-gfx942", "hip-gfx90a") == ["cpu-x86-64", "hip-gfx90a", "hip-gfx942"]  # one each
+    assert names("hip-gfx950", "cuda-sm_80") == ["cpu-x86-64", "cuda-ptx_80", "hip-gfx950"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("cuda-ptx_80", "cuda-sm_120a", True),
+        ("cuda-sm_86", "cuda-sm_89", True),  # a device of level 89 runs both
+        ("cuda-sm_80", "cuda-sm_90", False),
+        ("cuda-sm_90", "cuda-sm_90a", True),
+        ("cpu-x86-64", "cpu-x86-64-v4", True),
+        ("hip-gfx942", "hip-gfx942", True),
+        ("hip-gfx90a", "hip-gfx942", False),
+        ("cpu-x86-64", "hip-gfx942", False),
+    ],
+)
+def test_targets_meet_on_a_device_that_runs_both(one: str, other: str, meet: bool) -> None:
+    first, second = target_by_name(one), target_by_name(other)
+    assert first.meets(second) == second.meets(first) == meet
+
+
+@pytest.mark.parametrize("name", ["gfx942", "GFX942", "gfx942:sramecc+:xnack-"])
+def test_the_names_of_other_tools_lead_to_ours(name: str) -> None:
+    with pytest.raises(ToolchainError, match="unknown target") as caught:
+        target_by_name(name)
+    assert "hip-gfx942" in caught.value.fix
+
+
+def test_the_families_of_each_toolchain() -> None:
+    found = {name: sorted(families_of(chain)) for name, chain in toolchains().items()}
+    assert found == {"cublaslt": ["cuda"], "cxx": ["cpu"], "nvcc": ["cuda"], "triton": ["cuda", "hip"]}
+    for chain in toolchains().values():
+        assert all(t in chain.targets() for t in chain.baselines())
+
+
+def test_a_kernel_that_is_for_no_problem_of_the_workload_is_told() -> None:
+    one = load_operator(bundled_templates() / "softmax")
+    target = [target_by_name("cpu-x86-64")]
+    assert idle_kernels([one], target) == []
+    kernels = (*one.generics, Kernel("idle", "softmax/rows.cpp.j2", requires=(stride("x", 1) == 2,)))
+    changed = dataclasses.replace(one, kernels=kernels)
+    (told,) = idle_kernels([changed], target)
+    assert "softmax/idle is tried on no problem: it requires (stride.x.1 == 2)" in told
+    assert idle_kernels([changed], [target_by_name("cuda-sm_80")]) == []  # it is no kernel for GPUs
+
+
+def test_the_plan_has_a_note_on_it(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "kernel_author" / "templates"
+    shutil.copytree(example, tmp_path / "templates")
+    declared = tmp_path / "templates" / "affine" / "operator.py"
+    declared.write_text(declared.read_text().replace('stride("x", 0) == 1', 'stride("x", 0) == 2'))
+    for mode, noted in (("auto", True), ("generic", False)):
+        options = {"AOT_TUNE_TARGETS": "cpu", "AOT_TUNE_MODE": mode, "AOT_TUNE_CACHE": "off"}
+        templates = (str(tmp_path / "templates"),)
+        request = plan.Request(name="mine", prefix="mine", header="mine.h", templates=templates, options=options)
+        planned, _, _ = plan.make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+        assert any("affine/tuned is tried on no problem" in note for note in planned.notes) == noted
+
+
+@pytest.mark.parametrize(
+    ("level", "run"),
+    [(90, ["cuda-ptx_80", "cuda-sm_90", "cuda-sm_90a"]), (80, ["cuda-ptx_80", "cuda-sm_80"]), (75, [])],
+)
+def test_a_gpu_also_runs_the_generic_variants_of_all_gpus(
+    level: int, run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would ship without having been verified on it."""
+    options = {"AOT_TUNE_TARGETS": "cuda-sm_90a", "AOT_TUNE_MODE": "generic", "AOT_TUNE_CACHE": "off"}
+    request = plan.Request(name="ops", prefix="mine", header="ops.h", operators=("softmax",), options=options)
+    planned, paths, _ = plan.make_plan(request, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    gpu = device_of(
+        name="GPU", uuid="GPU-1", capability=level, sm_count=1, l2_bytes=1 << 20, memory_bytes=1 << 30, driver="1"
+    )
+    monkeypatch.setattr(sessions, "devices", lambda _threads, _families: [gpu])
+    monkeypatch.setattr(sessions, "native_targets", lambda: list(best_targets([level])))
+    session = sessions.Session(planned, paths, Progress())
+    try:
+        assert [t.name for t in TARGETS if session.devices_for(t) == [gpu]] == run
+        assert session.device_for(target_by_name("cpu-x86-64")) is None
+    finally:
+        session.close()

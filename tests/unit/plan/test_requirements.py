@@ -1,0 +1,198 @@
+"""What the build backend asks for: nothing for CPU builds, and for GPUs only what is missing and of use."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from aot_tune.plan import requirements
+from aot_tune.plan.requirements import build_requirements, chosen, visible_gpus
+
+WHEELS = ["nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-cccl"]
+CUTLASS, TORCH = "nvidia-cutlass", "torch"
+CUDA = {"cmake.define.AOT_TUNE_TARGETS": "cuda-sm_90a"}
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch):
+    """Sets the driver's CUDA and the number of GPUs."""
+
+    def put(driver: int, count: int) -> None:
+        monkeypatch.setattr(requirements, "visible_gpus", lambda _: (driver, count))
+
+    put(0, 0)
+    return put
+
+
+@pytest.fixture
+def names(tmp_path: Path):
+    """The names that are asked for, on a machine without nvcc unless its folder is given."""
+
+    def asked(
+        settings: dict[str, object] | None = None, nvcc: str = "", editable: bool = False, **environ: str
+    ) -> list[str]:
+        environ = {"PATH": "/nowhere", **environ}
+        system = tmp_path / "cuda"
+        if nvcc:
+            path = Path(nvcc)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+        found = build_requirements(settings, environ, tmp_path, editable=editable, system=system)
+        return [r.partition(">")[0] for r in found]
+
+    return asked
+
+
+def test_a_cpu_build_asks_for_nothing(gpus, names, tmp_path: Path) -> None:
+    assert names() == []
+    for mode in ("auto", "tune", "generic", "replay"):
+        assert names(AOT_TUNE_MODE=mode) == []
+        gpus(13000, 1)
+        assert names({"cmake.define.AOT_TUNE_TARGETS": "cpu-x86-64-v3;cpu-x86-64"}, AOT_TUNE_MODE=mode) == []
+        gpus(0, 0)
+
+
+def test_triton_where_a_kernel_of_the_project_is_written_in_it(gpus, names, tmp_path: Path) -> None:
+    folder = tmp_path / "templates" / "softmax"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text('Kernel("rows", "softmax/rows.cu.j2", backend="nvcc")\n')
+    assert "triton" not in names(CUDA)
+    (folder / "kernels.py").write_text('Kernel("t", backend="triton", triton=TritonFunction("k.py:k", {}, (1,)))\n')
+    assert names(CUDA) == names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS, "triton"]
+    assert names() == []
+    for mode in ("auto", "replay", "generic"):
+        assert names(AOT_TUNE_TARGETS="cpu-x86-64;hip-gfx942", AOT_TUNE_MODE=mode) == ["triton"]  # no CUDA for AMD
+    gpus(13000, 1)
+    assert names() == [*WHEELS, CUTLASS, "triton", TORCH]
+    assert names(AOT_TUNE_TARGETS="hip-gfx90a") == ["triton"]
+    assert names(AOT_TUNE_TARGETS="hip-gfx90a;native") == [*WHEELS, CUTLASS, "triton", TORCH]
+    (tmp_path / "softmax.jsonl").write_text('{"target":"hip-gfx942"}\n')
+    assert names(AOT_TUNE_MODE="replay") == ["triton"]
+
+
+def test_files_that_cannot_be_read_are_passed_over(gpus, names, tmp_path: Path) -> None:
+    (tmp_path / ".#operator.py").symlink_to("somebody@somewhere.1234")  # an editor's lock
+    os.mkfifo(tmp_path / "pipe.py")
+    assert names(CUDA) == [*WHEELS, CUTLASS]
+
+
+@pytest.mark.parametrize("targets", ["cuda-sm_90a", "cpu-x86-64;cuda-sm_80", " cuda-sm_80 ; native", "cuda"])
+def test_named_targets_need_a_compiler_without_a_gpu_too(gpus, names, targets: str) -> None:
+    assert names({"cmake.define.AOT_TUNE_TARGETS": targets}) == [*WHEELS, CUTLASS]
+    assert names(AOT_TUNE_TARGETS=targets) == [*WHEELS, CUTLASS]
+
+
+def test_torch_only_where_something_is_measured(gpus, names) -> None:
+    gpus(13000, 1)
+    assert names() == names(CUDA) == names(AOT_TUNE_MODE="tune") == [*WHEELS, CUTLASS, TORCH]
+    assert names(AOT_TUNE_MODE="generic") == [*WHEELS, CUTLASS]
+    assert names(CUDA, AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS]
+    assert names(AOT_TUNE_MODE="replay") == []
+    assert names(editable=True) == [*WHEELS, CUTLASS]
+    assert names(editable=True, AOT_TUNE_MODE="tune") == [*WHEELS, CUTLASS, TORCH]
+
+
+def test_a_machine_that_has_them(gpus, names, tmp_path: Path) -> None:
+    gpus(13000, 1)
+    assert names(NVCC="/any/nvcc", CUTLASS_PATH="/any") == [TORCH]
+    assert names(CUDACXX="nvcc") == [CUTLASS, TORCH]
+    assert names(nvcc=f"{tmp_path}/home/bin/nvcc", CUDA_HOME=f"{tmp_path}/home") == [CUTLASS, TORCH]
+    assert names(nvcc=f"{tmp_path}/path/nvcc", PATH=f"/nowhere:{tmp_path}/path") == [CUTLASS, TORCH]
+    assert names(CUDA_PATH=str(tmp_path)) == [*WHEELS, CUTLASS, TORCH]
+    assert names(nvcc=f"{tmp_path}/cuda/bin/nvcc") == [CUTLASS, TORCH]
+
+
+@pytest.mark.parametrize(("driver", "limit"), [(0, "<14"), (12080, "<14"), (13000, "<13.1"), (13050, "<13.6")])
+def test_wheels_are_whole_and_not_newer_than_the_driver(gpus, tmp_path: Path, driver: int, limit: str) -> None:
+    gpus(driver, 1)
+    found = build_requirements(CUDA, {"PATH": "/nowhere"}, tmp_path, system=tmp_path)
+    assert found[:3] == [f"{name}>=13,{limit}" for name in WHEELS]
+
+
+def test_replay_looks_into_the_database(gpus, names, tmp_path: Path) -> None:
+    folder = tmp_path / "tuning/nvidia-h200"
+    folder.mkdir(parents=True)
+    (folder / "gemm.jsonl").write_text('{"target":"cpu-x86-64-v4"}\n')
+    assert names(AOT_TUNE_MODE="replay") == []
+    (folder / "gemm.jsonl").write_text('{"target":"cuda-sm_90a"}\n')
+    assert names(AOT_TUNE_MODE="replay") == [*WHEELS, CUTLASS]
+    assert names({"cmake.define.AOT_TUNE_TARGETS": "cpu-x86-64"}, AOT_TUNE_MODE="replay") == []
+    assert names() == []
+
+
+def test_where_an_option_is_chosen(tmp_path: Path) -> None:
+    name = "AOT_TUNE_TARGETS"
+    environ = {name: "from-environment"}
+
+    def value(settings: dict[str, object] | None = None) -> str:
+        return chosen(name, settings, environ, tmp_path)
+
+    assert value() == "from-environment"
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[tool.scikit-build.cmake.define]\nAOT_TUNE_TARGETS = ["a", "b"]\n')
+    assert value() == "a;b"
+    assert value({"skbuild.cmake.define.AOT_TUNE_TARGETS": "f"}) == "f"
+    assert value({"cmake.define.AOT_TUNE_TARGETS": ["f", "g"]}) == "g"
+    environ["SKBUILD_CMAKE_DEFINE"] = "X=1;AOT_TUNE_TARGETS=e"
+    assert value({"cmake.define.AOT_TUNE_TARGETS": "f"}) == "e"
+    assert value({"cmake.args": "-DX=1;-DAOT_TUNE_TARGETS=h"}) == "h"
+    assert value({"skbuild.cmake.args": ["-DAOT_TUNE_TARGETS=h", "-DAOT_TUNE_TARGETS=i", "-GNinja"]}) == "i"
+    environ["SKBUILD_CMAKE_ARGS"] = "-DX=1;-DAOT_TUNE_TARGETS=j"
+    assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h"}) == "j"
+    environ["CMAKE_ARGS"] = "-DX=1 -DAOT_TUNE_TARGETS:STRING='c;d' -DY=2"
+    assert value({"cmake.args": "-DAOT_TUNE_TARGETS=h", "cmake.define.AOT_TUNE_TARGETS": "f"}) == "c;d"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "not toml [", "[tool]\nscikit-build = 3\n", "[tool.scikit-build.cmake]\ndefine = 1\n"]
+)
+def test_a_project_that_fixes_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert chosen("AOT_TUNE_MODE", None, {}, tmp_path) == ""
+
+
+def test_no_driver_is_no_gpu(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_text("")
+    assert visible_gpus({"LD_LIBRARY_PATH": str(tmp_path)}) == (0, 0)
+
+
+def test_the_backend_adds_to_what_scikit_build_asks_for(gpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from aot_tune import build
+
+    monkeypatch.chdir(ROOT)
+    for hook in (build.get_requires_for_build_wheel, build.get_requires_for_build_editable):
+        plain = hook({"cmake.define.AOT_TUNE_TARGETS": "cpu-x86-64"})
+        assert not any("nvidia" in r or "torch" in r for r in plain)
+        monkeypatch.setenv("CUTLASS_PATH", "")
+        assert [r for r in hook(CUDA) if r.startswith(CUTLASS)]
+        assert set(plain) <= set(hook(CUDA))
+
+
+def test_the_backend_imports_nothing_that_is_not_there_yet() -> None:
+    import subprocess
+
+    code = (
+        "import sys\n"
+        "class No:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('msgspec', 'numpy', 'jinja2', 'filelock', 'elftools', 'torch'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, No())\n"
+        "import aot_tune.plan.requirements\n"
+    )
+    subprocess.check_call([sys.executable, "-c", code], cwd=ROOT)
+
+
+@pytest.mark.parametrize("place", ["README.md", "cmake/aot_tune_add_library.cmake"])
+def test_what_a_build_without_isolation_needs_is_named(place: str) -> None:
+    """There pip neither installs it nor says what is missing."""
+    required = (ROOT / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
+    told = re.search(r"pip install \"?\s*\"?(scikit-build-core [a-z0-9 ]+)`", (ROOT / place).read_text())
+    assert told is not None
+    assert sorted(told[1].split()) == sorted(re.findall(r'"([a-z0-9-]+)>=', required))

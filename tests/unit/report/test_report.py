@@ -1,0 +1,338 @@
+"""The report as text, compared whole, and the progress lines."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from places import GOLDEN as ALL_GOLDEN
+from places import ROOT
+
+from aot_tune.bench.devices.family import policy_for
+from aot_tune.bench.protocol.measurement_records import Measurement, Policy
+from aot_tune.pipeline.shipping.finish import disturbed
+from aot_tune.pipeline.shipping.story import paired_ratio
+from aot_tune.report import (
+    DroppedCandidate,
+    OperatorReport,
+    ProblemRow,
+    Report,
+    VariantRow,
+    format_report,
+    format_time,
+    policy_lines,
+)
+from aot_tune.spec import problem
+from aot_tune.support.progress import Progress
+
+GOLDEN = ALL_GOLDEN / "report.txt"
+
+REPORT = Report(
+    library="ops",
+    mode="auto",
+    targets=("cpu-x86-64-v3",),
+    devices=("Some CPU",),
+    toolchains={"cxx": "12.2.0"},
+    policy="cpu version 1, digest 0123456789ab",
+    measuring=(
+        (
+            "cpu version 1, digest 0123456789ab",
+            "cold inputs rotate, the rest is warm",
+            "samples of 50 us, " * 8 + "less",
+        ),
+        ("cuda version 2, digest ba9876543210", "graphs of at least 32 calls below 50 us"),
+    ),
+    notes=("gemm: the budget ended before 1 of 3 problems were measured",),
+    operators=(
+        OperatorReport(
+            operator="gemm",
+            target="cpu-x86-64-v3",
+            tried=12,
+            statuses={"ok": 9, "compile-failed": 1, "crashed": 2},
+            problems=(
+                ProblemRow(
+                    problem="M=1 N=4096 K=4096 b:10",
+                    winner="skinny_0123abcd",
+                    ns=1_250_000.0,
+                    spread=0.021,
+                    picked="skinny_0123abcd",
+                    regret=0.0,
+                    tie=False,
+                    baselines={"numpy.matmul": 1_500_000.0, "torch.matmul": 1_400_000.0},
+                    noise=0.012,
+                    paired=(1.131, 0.021),
+                    remark="cannot be captured in a CUDA graph: no; timed on a stream",
+                    others=2,
+                    flops=2 * 4096 * 4096,
+                    bytes=4 * (4096 + 4096 * 4096 + 4096),
+                ),
+                ProblemRow(
+                    problem="M=64 N=768 K=768",
+                    winner="packed_4567cdef",
+                    ns=210_000.0,
+                    spread=0.004,
+                    picked="packed_89ab0123",
+                    regret=0.013,
+                    tie=True,
+                    baselines={},
+                    flops=2 * 64 * 768 * 768,
+                    bytes=4 * (64 * 768 + 768 * 768 + 64 * 768),
+                ),
+            ),
+            variants=(
+                VariantRow(
+                    name="skinny_0123abcd",
+                    label="skinny MR=1",
+                    target="cpu-x86-64-v3",
+                    bytes=7886,
+                    wins=1,
+                    rebuilt=False,
+                ),
+                VariantRow(
+                    name="packed_89ab0123",
+                    label="packed MR=6",
+                    target="cpu-x86-64-v3",
+                    bytes=14904,
+                    wins=1,
+                    rebuilt=True,
+                    varies=True,
+                ),
+                VariantRow(
+                    name="generic_00000000", label="generic", target="cpu-x86-64", bytes=5051, wins=0, rebuilt=False
+                ),
+            ),
+            failures=(
+                DroppedCandidate(
+                    candidate="packed MR=14", status="compile-failed", reason="packed.cpp.j2:12: no such thing", count=1
+                ),
+                DroppedCandidate(
+                    candidate="packed MR=8",
+                    status="crashed",
+                    reason="SIGSEGV in launch",
+                    count=3,
+                    again="aot-tune try gemm packed_00ff00ff",
+                ),
+            ),
+            mean_regret=0.0065,
+            held_out_regret=0.05,
+            not_held_out=1,
+        ),
+        OperatorReport(
+            operator="softmax",
+            target="cpu-x86-64",
+            tried=0,
+            statuses={},
+            problems=(),
+            variants=(),
+            failures=(),
+            mean_regret=0.0,
+            held_out_regret=None,
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "not_judged", "said"),
+    [
+        (4, 0, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
+        (7, 3, ", on other shapes unknown (4 could be left out of learning, it takes 5)\n"),
+        (5, 0, ", 5.0 % on shapes left out of learning\n"),
+        (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: what is picked was never timed there)\n"),
+    ],
+)
+def test_regret_on_other_shapes_is_told_where_there_were_enough(count: int, not_judged: int, said: str) -> None:
+    one = REPORT.operators[0]
+    changed = msgspec.structs.replace(one, problems=(one.problems[1],) * count, not_held_out=not_judged)
+    assert said in format_report(msgspec.structs.replace(REPORT, operators=(changed,)))
+
+
+def test_report_is_as_in_the_golden_file() -> None:
+    text = format_report(REPORT)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "see the difference, then run with UPDATE_GOLDEN=1"
+
+
+def test_report_survives_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(REPORT), type=Report) == REPORT
+
+
+def test_a_report_of_an_older_build_can_be_read() -> None:
+    data = msgspec.to_builtins(REPORT)
+    del data["measuring"]
+    for row in data["operators"][0]["problems"]:
+        for name in ("noise", "paired", "remark", "others"):
+            del row[name]
+    read = msgspec.convert(data, Report)
+    text = format_report(read)
+    assert "policy    cpu version 1, digest 0123456789ab\nNOTE" in text
+    assert "  1.12  " in text  # the ratio of the medians
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ({"ok": 9}, "tried 9 (9 ok), kept 3"),
+        ({"ok": 9, "crashed": 1, "not-tried": 2}, "tried 10 (1 crashed, 9 ok) and not 2 more, kept 3"),
+        ({"not-tried": 1}, "tried none of 1, kept 3"),
+        ({}, "tried 0 (nothing), kept 3"),
+    ],
+)
+def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], said: str) -> None:
+    one = msgspec.structs.replace(REPORT.operators[0], tried=sum(statuses.values()), statuses=statuses)
+    text = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
+    assert f"gemm on cpu-x86-64-v3: {said}\n" in text
+
+
+def test_the_policy_is_told_in_words() -> None:
+    name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
+    assert name == f"cuda version 8, digest {policy_for('cuda', Policy()).digest[:12]}"
+    text = "\n".join(lines)
+    assert "copies of 4 x the L2" in text
+    assert "graphs of at least 32 calls below 50 us" in text
+    assert "after launches on 16 other streams" in text
+    assert "recorded, not taken off" in text
+    assert "7 to 13 interleaved rounds in 250 ms, their median" in text
+    assert "samples under hardware slowdown or software thermal slowdown or thermal slowdown or power brake" in text
+    assert len(lines) <= 6
+    name, *lines = policy_lines("cpu", Policy())
+    assert name.startswith("cpu version 1, digest f7f882a7c5a9")
+    assert "copies of 2 x the last cache" in lines[0]
+    assert len(lines) <= 4
+
+
+def test_the_manual_quotes_the_policy_as_it_is_printed() -> None:
+    words = policy_lines("cuda", policy_for("cuda", Policy()))
+    printed = format_report(msgspec.structs.replace(REPORT, measuring=(words,))).replace(words[0][-12:], "...")
+    text = (ROOT / "docs" / "measuring.md").read_text()
+    quoted = text.split("```")[1].strip("\n").splitlines()
+    assert quoted[-1].strip() == "..."
+    assert "\n".join(quoted[:-1]) in printed
+    gpu, numbers = policy_for("cuda", Policy()).on_gpu, set(re.findall(r"\d+", text))
+    assert {str(gpu.short_calls), str(gpu.empty_calls), str(gpu.probe_cycles)} <= numbers
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cold_factor": 8.0}, {"copies": 7}, {"sample_ns": 123_000}, {"screen_stop": 1.25}, {"screen_samples": 9},
+        {"screen_ns": 5_000_000}, {"race_least": 6}, {"race_rounds": 33}, {"race_ns": 3_000_000_000},
+        {"gpu": {"launch": "stream"}}, {"gpu": {"short_ns": 20_000}}, {"gpu": {"short_calls": 20}},
+        {"gpu": {"read_limit": 1.5}}, {"gpu": {"idle_seconds": 2.0}}, {"gpu": {"heat_seconds": 0.03}},
+        {"gpu": {"heat_most": 0.5}}, {"gpu": {"probe_cycles": 0}}, {"gpu": {"probe_cycles": 70_000}},
+        {"gpu": {"clock_change": 0.1}}, {"gpu": {"repeats": 0.5}}, {"gpu": {"dropped": 8}}, {"gpu": {"kept": 4}},
+        {"gpu": {"least_clock": 0.7}}, {"gpu": {"recovery_seconds": 2.0}}, {"gpu": {"recoveries": 4}},
+        {"gpu": {"loaded_ns": 0}}, {"gpu": {"loaded_ns": 5_000_000}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_changed_policy_reads_otherwise(changed: dict[str, Any]) -> None:
+    base = policy_for("cuda", Policy())
+    if "gpu" in changed:
+        changed = {"gpu": msgspec.structs.replace(base.on_gpu, **changed["gpu"])}
+    other = msgspec.structs.replace(base, **changed)
+    assert policy_lines("cuda", other)[1:] != policy_lines("cuda", base)[1:]
+
+
+def test_one_note_for_many_problems() -> None:
+    gemm = REPORT.operators[0]
+    row = gemm.problems[0]
+    rows = tuple(msgspec.structs.replace(row, problem=f"M={m}") for m in (1, 2, 3))
+    other = msgspec.structs.replace(row, problem="M=4", remark="not cold")
+    one = msgspec.structs.replace(gemm, problems=(*rows, other))
+    notes = [x for x in format_report(msgspec.structs.replace(REPORT, operators=(one,))).splitlines() if "  NOTE" in x]
+    assert notes == [
+        "  NOTE M=1 and 2 more: cannot be captured in a CUDA graph: no; timed on a stream",
+        "  NOTE M=4: not cold",
+    ]
+
+
+def test_report_of_one_operator_and_few_failures() -> None:
+    text = format_report(REPORT, operators=["gemm"], failures=1)
+    assert "softmax" not in text
+    assert "and 1 more dropped" in text
+
+
+def test_no_policy_is_told_where_nothing_was_measured() -> None:
+    gemm = REPORT.operators[0]
+    generic = msgspec.structs.replace(gemm, tried=0, statuses={}, problems=(), failures=())
+    text = format_report(msgspec.structs.replace(REPORT, operators=(generic,)))
+    assert "policy" not in text
+    assert "policy    cpu version 1" in format_report(REPORT)
+
+
+def test_problems_that_were_measured_in_company_are_counted() -> None:
+    (line,) = disturbed(REPORT.operators)
+    assert line.startswith("gemm on cpu-x86-64-v3: other processes used the device while 1 of 2 problems were timed;")
+    assert disturbed(REPORT.operators[1:]) == []
+
+
+def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
+    return Measurement(
+        candidate=candidate,
+        code="",
+        problem=problem(M=1),
+        device="d",
+        policy="p",
+        status="ok",
+        final=final,
+        race=race,
+    )
+
+
+def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None:
+    drifting = [100.0, 150.0, 120.0, 200.0, 110.0]
+    winner = measured("w", *drifting)
+    baselines = [measured("baseline:a", *(1.25 * t for t in drifting)), measured("baseline:b", *[400.0] * 5)]
+    assert paired_ratio(winner, baselines) == pytest.approx((1.25, 0.0))
+    noisy = measured("baseline:a", *(t * f for t, f in zip(drifting, (1.2, 1.25, 1.3, 1.25, 1.28), strict=True)))
+    ratio, error = paired_ratio(winner, [noisy]) or (0.0, 0.0)
+    assert ratio == pytest.approx(1.25)
+    assert 0.005 < error < 0.05
+    assert paired_ratio(winner, []) is None
+    assert paired_ratio(measured("w", 0.0, 0.0), [measured("baseline:a", 1.0, 1.0)]) is None
+    assert paired_ratio(measured("w", 1.0, 1.0), [measured("baseline:a", 0.0, 1.0)]) is None
+    assert paired_ratio(winner, [measured("baseline:a", *drifting, race="other")]) is None
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(3.4, "3 ns"), (999.0, "999 ns"), (1500.0, "1.50 us"), (2.5e6, "2.50 ms"), (3e9, "3.00 s")]
+)
+def test_times_have_a_unit_that_fits(ns: float, text: str) -> None:
+    assert format_time(ns) == text
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_tells_the_time_left_and_is_not_a_flood() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(out, clock)
+    for done in range(1, 101):
+        clock.now = done / 10
+        progress.count("tried", done, 100, "best so far 1.00 ms")
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 12
+    assert "aot_tune: tried 11 of 100, best so far 1.00 ms, about 9 s left" in lines
+    assert [x for x in lines if x.endswith(" s left")] == lines[1:-1]  # after the first second, until the end
+    assert lines[-1] == "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s"
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_output_does_not_end_the_build() -> None:
+    Progress(Full()).line("text")

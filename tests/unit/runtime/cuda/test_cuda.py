@@ -1,0 +1,352 @@
+"""Libraries for CUDA: dispatch over devices and dtypes with stand-ins for driver and kernels; real objects by nvcc."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+
+import linked
+import numpy as np
+import pytest
+from linked_cuda import Fake, OnDevice, call, python
+from places import SHARED
+
+from aot_tune.link import LibrarySpec
+
+
+@pytest.fixture
+def fake(standin: linked.Built) -> Iterator[Fake]:
+    made = Fake(standin.library.parent)
+    yield made
+    made.reset()
+
+
+@pytest.fixture(scope="module")
+def cuda(standin: linked.Built) -> ModuleType:
+    return linked.load_module(standin.module)
+
+
+def test_the_device_of_the_call_picks_the_table(cuda: ModuleType) -> None:
+    assert call(cuda, 8, 0) == 200  # sm_80
+    assert call(cuda, 7, 0) == 100  # its guard fails
+    assert call(cuda, 8, 1) == 300  # sm_90a, after the vendor's variant that is not here
+    assert cuda.scale(np.ones(8, np.float32), factor=3).tolist() == [3] * 8
+    tables = {0: "cuda-sm_80", 1: "cuda-sm_90a"}
+    for device, name in tables.items():
+        assert cuda.explain("scale", N=8, device=f"cuda:{device}")["table"] == name
+
+
+def test_most_specific_table_wins_whatever_the_order(cuda_spec: LibrarySpec) -> None:
+    table = cuda_spec.operators[0]
+    for tables in (table.tables, table.tables[::-1]):
+        names = [t.target for t in sorted(tables, key=lambda t: t.specificity)]
+        assert names == ["cuda-sm_80", "cuda-sm_90", "cuda-sm_90a"]
+
+
+def test_a_device_older_than_every_variant(cuda: ModuleType) -> None:
+    wanted = (
+        r"scale: cuda:2 has the architecture sm_75, but this library is for cuda-ptx_80, cuda-sm_80, cuda-sm_90a and "
+        r"needs sm_80 or later; build it again with AOT_TUNE_TARGETS naming a target of that device"
+    )
+    for ask in (
+        lambda: call(cuda, 8, 2),
+        lambda: cuda.explain("scale", N=8, device="cuda:2"),
+        lambda: cuda.preload("cuda:2"),
+    ):
+        with pytest.raises(cuda.ArgumentValueError, match=wanted):
+            ask()
+
+
+def test_no_such_device(cuda: ModuleType) -> None:
+    with pytest.raises(ValueError, match="cuda:7: there is no such device; the driver sees 3, from cuda:0 on"):
+        call(cuda, 8, 7)
+
+
+def test_dtypes_have_variants_of_their_own(cuda: ModuleType) -> None:
+    told = cuda.explain("scale", N=8, T="bf16", device="cuda:1")
+    assert (told["variant"], told["dtypes"]) == ("fast_bf16", {"T": "bf16"})
+    assert cuda.explain("scale", N=9, T="bf16", device="cuda:1")["variant"] == "plain_bf16"
+    assert cuda.explain("scale", N=8, T="bf16", device="cuda:0")["variant"] == "plain_bf16"
+    assert told["tensors"][0].startswith("x bf16 [N]")
+    with pytest.raises(TypeError, match=r"scale: tensors are on cpu:0 with T=bf16, .*; it has T=f32"):
+        cuda.explain("scale", N=8, T="bf16")
+    with pytest.raises(ValueError, match=r"dtype 'T' is 'f64', wanted one of \('f32', 'bf16'\)"):
+        cuda.explain("scale", N=8, T="f64")
+
+
+def test_a_guard_is_there_for_the_dtype_of_every_variant(cuda_spec: LibrarySpec) -> None:
+    from aot_tune.link.emit.dispatch import render_dispatch
+
+    text = render_dispatch(cuda_spec, "")
+    for index, variant in enumerate(cuda_spec.operators[0].variants):
+        asked = re.search(rf" case {index}:\n(?:    case \d+:\n)*      return (refusal_\d+)\(c\);", text)
+        assert asked is not None
+        body = text[text.index(f"const char* {asked.group(1)}(") :]
+        choice = ("f32", "bf16").index(variant.dtypes["T"])
+        assert f"c.y_T}} == INT64_C({choice}))" in body[: body.index("\n}\n")]
+
+
+def test_tensors_of_a_variable_agree(cuda: ModuleType) -> None:
+    x, half = np.zeros(8, np.float32), np.zeros(8, np.int16)
+    with pytest.raises(TypeError, match=r"'out' has dtype bf16, but 'x' has f32; wanted one for all \(T\)"):
+        cuda.scale(OnDevice(x), out=OnDevice(half, code=4))
+    with pytest.raises(TypeError, match="'x' has dtype f64, wanted f32 or bf16"):
+        cuda.scale(x.astype(np.float64))
+    with pytest.raises(TypeError, match="scale: tensors are on cpu:0 with T=bf16"):
+        cuda.scale(OnDevice(half, (1, 0), code=4), out=OnDevice(half.copy(), (1, 0), code=4))
+    with pytest.raises(TypeError, match=r"'x' is missing \(NULL\); wanted f32 or bf16 \[N\]"):
+        cuda.scale(None, out=OnDevice(x))
+
+
+def test_made_outputs_have_the_dtype_of_their_variable(cuda: ModuleType) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="scale: tensors are on cpu:0 with T=bf16"):  # not that 'out' is of another
+        cuda.scale(torch.zeros(8, dtype=torch.bfloat16))
+    assert cuda.scale(torch.ones(8), factor=2).dtype == torch.float32
+
+
+def test_is_tuned_knows_dtypes(cuda: ModuleType) -> None:
+    asked = [(8, "f32"), (8, "bf16"), (16, "bf16"), (16, "f32")]
+    assert [cuda.is_tuned("scale", N=n, T=t, device=1) for n, t in asked] == [True, False, True, False]
+
+
+def test_the_thread_is_left_as_it_was(cuda: ModuleType, fake: Fake) -> None:
+    call(cuda, 8, 0)
+    call(cuda, 8, 1)
+    for before, device, switched in ((-1, 1, True), (0, 1, True), (1, 1, False), (0, 0, False), (9, 1, False)):
+        fake.reset(before)
+        call(cuda, 7, device)
+        assert fake.state() == (before, 0)
+        assert ("set" in "".join(fake.log())) == switched, (before, device)
+
+
+def test_kernels_load_in_relaxed_mode_once_per_device(standin: linked.Built) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_cuda
+from pathlib import Path
+cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
+for device in (0, 0, 1):
+    linked_cuda.call(cuda, 7, device)
+print("; ".join(fake.log()))
+fake.reset()
+cuda.preload("cuda:1")
+cuda.preload("cuda:1")
+print("; ".join(fake.log()))
+"""
+    first, ahead = python(code).splitlines()
+    assert first.split("; ").count("preload aot_tune_plain_cuda") == 1  # on device 0, where the guard fails
+    assert first.split("; ").count("preload aot_tune_wide_90a") == 1
+    assert "strict mode" not in first.replace("attribute in a strict mode", "")
+    loaded = [e.removeprefix("preload aot_tune_") for e in ahead.split("; ") if e.startswith("preload")]
+    assert loaded == ["plain_cuda", "plain_bf16", "vendor_90a", "fast_90a", "fast_bf16"]  # wide_90a was there
+
+
+def test_a_device_that_cannot_be_used(cuda: ModuleType, fake: Fake) -> None:
+    fake.reset(-1, 46)
+    with pytest.raises(RuntimeError, match=r"cuda:0 cannot be used: CUDA error 46 .*another process holds it"):
+        call(cuda, 8, 0)
+    assert fake.state() == (-1, 0)
+
+
+def test_a_workspace_of_the_librarys_own_per_stream(standin: linked.Built) -> None:
+    code = f"""
+import sys, threading
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_cuda
+from pathlib import Path
+cuda, fake = linked.load_module(Path({str(standin.module)!r})), linked_cuda.Fake(Path({str(standin.module.parent)!r}))
+fake.reset()
+for stream in (0, 0, 5, 5, 2, 2):
+    linked_cuda.call(cuda, 8, 1, stream=stream)
+print(sum(e.startswith("malloc") for e in fake.log()))
+thread = threading.Thread(target=linked_cuda.call, args=(cuda, 8, 1), kwargs={{"stream": 2}})
+thread.start()
+thread.join()
+print(sum(e.startswith("malloc") for e in fake.log()))
+print([e for e in fake.log() if e.startswith("malloc") and "strict" in e])
+"""
+    assert python(code).splitlines() == ["3", "4", "[]"]  # under the handle 2 each thread has a stream of its own
+
+
+def test_the_callers_workspace_decides(cuda: ModuleType, fake: Fake) -> None:
+    enough, small = np.zeros((1 << 20) + 64, np.uint8), np.zeros(1 << 10, np.uint8)
+    enough = enough[-enough.ctypes.data % 64 :][: 1 << 20]
+    call(cuda, 8, 1, workspace=OnDevice(enough, (2, 1), code=1))
+    assert not any("malloc" in event for event in fake.log())
+    assert call(cuda, 8, 1, workspace=OnDevice(enough, (2, 1), code=1)) == 300
+    assert call(cuda, 8, 1, workspace=OnDevice(small, (2, 1), code=1)) == 400
+    assert call(cuda, 7, 1, workspace=OnDevice(small, (2, 1), code=1)) == 100
+    told = cuda.explain("scale", N=8, device="cuda:1", workspace=1024)
+    assert told["rejected"] == [
+        "vendor_90a: the vendor's library 12.3 is not here",
+        "wide_90a: needs a workspace of 1048576 bytes, the caller's has 1024",
+    ]
+    assert (told["variant"], told["workspace"]) == ("fast_90a", 0)
+    assert cuda.explain("scale", N=8, device="cuda:1")["workspace"] == 1 << 20
+    with pytest.raises(ValueError, match="the workspace is on another device than the tensors"):
+        call(cuda, 8, 1, workspace=small)
+    with pytest.raises(ValueError, match="the workspace has gaps"):
+        call(cuda, 8, 1, workspace=OnDevice(enough[::2], (2, 1), code=1))
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ("fast_90a", 400.0),
+        ("scale:wide", 300.0),
+        ("fast", 400.0),  # the kernel's name: the first of its variants that takes the call
+        ("plain_cuda, nobody", 100.0),
+        ("gemm:fast,rms_norm:norm", 300.0),  # of other operators
+        ("plain_cpu", 300.0),  # for CPUs
+        ("", 300.0),
+        ("even_80", "AOT_TUNE_FORCE names variant even_80 for cuda-sm_80, which this device (sm_90) does not run"),
+        ("fast_bf16", "names variant fast_bf16, whose guard (dtype.T == 1) does not hold for this call"),
+        ("scale:fats", "scale: AOT_TUNE_FORCE names 'fats', which is no variant and no kernel of it"),
+        (
+            "vendor",
+            "variant vendor_90a for cuda-sm_90a: workspace returned -100 (the vendor's library 12.3 is not here)",
+        ),
+    ],
+)
+def test_a_variant_by_name(standin: linked.Built, names: str, wanted: object) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_cuda, numpy as np
+from pathlib import Path
+cuda = linked.load_module(Path({str(standin.module)!r}))
+try:
+    print(linked_cuda.call(cuda, 8, 1))
+    told = cuda.explain("scale", N=8, device=1)
+    print(told["variant"], "|", told["why"])
+except cuda.CallError as error:
+    print(error)
+"""
+    said = python(code, AOT_TUNE_FORCE=names).splitlines()
+    if isinstance(wanted, str):
+        assert wanted in said[0]
+    else:
+        assert float(said[0]) == wanted
+        assert ("named by AOT_TUNE_FORCE" in said[1]) == (names.startswith(("fast", "scale", "plain_cuda")))
+
+
+class Stream:
+    """What frameworks call a stream."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+class Protocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, 9)
+
+
+def test_streams(cuda: ModuleType) -> None:
+    for given, handle in ((9, 9), (Stream(cuda_stream=9), 9), (Stream(ptr=9), 9), (Protocol(), 9), (0, 0), (None, 0)):
+        x, out = np.zeros(7, np.float32), np.zeros(7, np.float32)
+        tensors = [OnDevice(x), OnDevice(out)]
+        cuda.scale(tensors[0], out=tensors[1], stream=given)
+        assert out[0] == 100 + 1000 * handle
+        assert [t.streams for t in tensors] == [[handle or 1]] * 2  # 1 is DLPack's legacy default stream
+    for bad in ("fast", 1.5, object()):
+        with pytest.raises(TypeError, match="wanted a number or an object with cuda_stream"):
+            call(cuda, 7, 0, stream=bad)
+    host = OnDevice(np.zeros(7, np.float32), (1, 0))
+    cuda.scale(host)
+    assert host.streams == [None]
+
+
+class Torch(OnDevice):
+    """A tensor of a torch that has no exchange interface."""
+
+
+def test_the_current_stream_of_an_older_torch(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, streams = ModuleType("torch"), ModuleType("torch.cuda")
+    torch.Tensor = Torch  # type: ignore[attr-defined]
+    streams.current_stream = lambda device: Stream(cuda_stream=5 + device)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.cuda", streams)
+    x, out = Torch(np.zeros(7, np.float32)), Torch(np.zeros(7, np.float32))
+    cuda.scale(x, out=out)
+    assert out.array[0] == 5100
+    assert (x.streams, out.streams) == ([-1], [5])  # its own stream waits for nothing
+
+
+class Device:
+    """What a framework calls one."""
+
+    def __str__(self) -> str:
+        return "cuda:1"
+
+
+@pytest.mark.parametrize("device", ["cuda:1", 1, Device(), "cpu", "cpu:0"], ids=str)
+def test_preload_takes_devices(cuda: ModuleType, fake: Fake, device: object) -> None:
+    fake.reset()
+    assert cuda.preload(device) is None
+    assert ("set 1" in fake.log()) == (not str(device).startswith("cpu")), fake.log()
+
+
+@pytest.mark.parametrize("device", ["cuda:", "cuda:x", "tpu", -1, "cuda:99999999999", "cpus", None])
+def test_preload_refuses(cuda: ModuleType, device: object) -> None:
+    with pytest.raises(ValueError, match="is not known; wanted 'cpu', 'cuda', 'cuda:1'"):
+        cuda.preload(device)
+    with pytest.raises(ValueError, match="this library has no variants for rocm:0"):
+        cuda.preload("rocm:0")
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind", "message"),
+    [
+        ({"FAKE_ERROR": "35", "FAKE_VERSION": "0"}, "CallError", "there is no CUDA driver here"),
+        ({"FAKE_ERROR": "35", "FAKE_VERSION": "11040"}, "CallError", "the driver is for CUDA 11.4, but this library"),
+        ({"FAKE_ERROR": "100"}, "ArgumentValueError", "the driver sees no device; look at nvidia-smi"),
+        ({"FAKE_ERROR": "802"}, "CallError", "cuda:0 cannot be used: CUDA error 802 (a fake error)"),
+        ({"FAKE_EXCHANGE": "3"}, "CallError", "CUDA error 3 (a fake error); a process that was forked after CUDA"),
+        ({"FAKE_EXCHANGE": "4"}, "CallError", "cuda:0 cannot be used: CUDA error 4 (a fake error)"),
+    ],
+)
+def test_driver_errors(standin: linked.Built, environment: dict[str, str], kind: str, message: str) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_cuda
+from pathlib import Path
+cuda = linked.load_module(Path({str(standin.module)!r}))
+for _ in range(2):
+    try:
+        linked_cuda.call(cuda, 8, 0)
+    except cuda.Error as error:
+        print(type(error).__name__, error)
+"""
+    lines = python(code, **environment).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"{kind} ") and message in line for line in lines), lines
+
+
+def test_threads(cuda: ModuleType) -> None:
+    def work(seed: int) -> None:
+        for i in range(200):
+            device = (seed + i) % 2
+            wanted = {0: 200, 1: 300}[device] + 1000 * (seed + 3)
+            assert call(cuda, 8, device, stream=seed + 3) == wanted, (seed, i)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+
+
+def test_threads_that_share_a_stream_have_its_memory_in_turn(cuda: ModuleType) -> None:
+    x, begin = np.zeros(1 << 20, np.float32), threading.Barrier(4, timeout=60)
+
+    def work(factor: float) -> None:
+        begin.wait()
+        cuda.scale(OnDevice(x, (2, 1)), factor=factor, out=OnDevice(np.zeros_like(x), (2, 1)), stream=7)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, [1e6 + i for i in range(4)]))  # a kernel whose memory another one wrote to returns 91

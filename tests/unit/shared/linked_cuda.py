@@ -1,0 +1,307 @@
+"""A library for CPUs and CUDA in two dtypes, for the tests of link: kernels by nvcc, or stand-ins for the host."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import linked
+import numpy as np
+from places import ROOT, SHARED
+
+from aot_tune.compile.toolchain import toolchain_for
+from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.spec import Expr, Kernel, Operator, Scalar, Tensor, dim, problem, stride
+from aot_tune.support.errors import ToolchainError
+
+N = dim("N")
+
+HOST = (
+    linked.PRELUDE
+    + """
+#include <unistd.h>
+#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
+  *size = SCRATCH;
+  return UNAVAILABLE;
+}
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void* memory, size_t size, void* stream) {
+  if (size != SCRATCH || (SCRATCH > 0) != (memory != nullptr)) return 90;
+  auto* kept = static_cast<volatile float*>(memory);
+  if (kept != nullptr) *kept = factor;
+  if (factor >= 1e6f) usleep(50000);  // between two kernels, time for other threads
+  if (kept != nullptr && *kept != factor) return 91;
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    const float value = static_cast<const float*>(x->data)[i * x->strides[0]] * factor + MARK;
+    static_cast<float*>(out->data)[i * out->strides[0]] = value + 1000 * reinterpret_cast<intptr_t>(stream);
+  }
+  return FAILURE;
+}
+"""
+)
+PRELOAD = """
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_preload() {
+  if (event != nullptr) event("preload SYMBOL");
+  return 0;
+}
+"""
+HOST_CUDA = (
+    HOST.replace("#define ARGS", 'extern "C" __attribute__((weak)) void event(const char*);\n#define ARGS') + PRELOAD
+)
+NOTE = """
+extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_note(ARGS, char* buffer, size_t size) {
+  __builtin_snprintf(buffer, size, "the vendor's library 12.3 is not here");
+  return 0;
+}
+"""
+
+DEVICE = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <cstdint>
+struct DLTensor {
+  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t* shape; int64_t* strides; uint64_t byte_offset;
+};
+namespace {
+__global__ void scale(const TYPE* x, TYPE* out, int64_t n, int64_t x_step, int64_t out_step, float factor) {
+  const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
+  if (i < n) out[i * out_step] = TYPE(float(x[i * x_step]) * factor + MARK);
+}
+}  // namespace
+#define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
+extern "C" int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = SCRATCH; return 0; }
+extern "C" int32_t SYMBOL_launch(ARGS, void*, size_t, void* stream) {
+  const int64_t n = x->shape[0];
+  scale<<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(
+      static_cast<const TYPE*>(x->data), static_cast<TYPE*>(out->data), n, x->strides[0], out->strides[0], factor);
+  return cudaGetLastError();
+}
+extern "C" int32_t SYMBOL_preload() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, scale);
+}
+"""
+
+
+def _reference(_xp: object, _call: object) -> dict[str, object]:
+    raise AssertionError("link computes nothing")
+
+
+def operator() -> Operator:
+    return Operator(
+        name="scale",
+        dims=("N",),
+        tensors=(
+            Tensor("x", (N,), "T"),
+            Tensor("bias", (N,), "T", optional=True),
+            Tensor("out", (N,), "T", output=True),
+        ),
+        scalars=(Scalar("factor", "f32", 1.0),),
+        dtypes={"T": ("f32", "bf16")},
+        reference=_reference,
+        flops=N,
+        workload={"cpu": (problem(N=8),), "cuda": (problem(N=8, dtypes={"T": "bf16"}),)},
+        kernels=(
+            Kernel("plain", "scale/plain.cpp.j2", generic=True, dtypes={"T": ("f32",)}),
+            Kernel("cuda_plain", "scale/plain.cu.j2", generic=True, backend="nvcc"),
+        ),
+        documentation="out = x * factor.",
+    )
+
+
+def table(plain: LinkedVariant, variants: dict[str, LinkedVariant]) -> OperatorTable:
+    """Tables for sm_80, sm_90 and sm_90a; bf16 has generic variants on CUDA only."""
+    every = (plain, *variants.values())
+    index = {v.name: i for i, v in enumerate(every)}
+
+    def leaves(*names: str) -> DecisionNode:
+        return DecisionNode(leaf=tuple(index[n] for n in names))
+
+    return OperatorTable(
+        operator=operator(),
+        variants=every,
+        tables=(
+            TargetTable(target="cuda-sm_80", level=80, last=89, nodes=(leaves("even_80"),)),
+            TargetTable(target="cuda-sm_90", level=90, last=99, nodes=(leaves("plain_cuda"),)),
+            TargetTable(
+                target="cuda-sm_90a",
+                level=90,
+                last=90,
+                nodes=(
+                    DecisionNode(fact="dtype.T", threshold=0, below=1, above=2),
+                    leaves("vendor_90a", "wide_90a", "fast_90a"),
+                    leaves("fast_bf16", "plain_bf16"),
+                ),
+                tuned=(problem(N=8), problem(N=16, dtypes={"T": "bf16"})),
+            ),
+        ),
+    )
+
+
+LAYOUT: dict[str, dict[str, object]] = {
+    "plain_cuda": {"target": "cuda-ptx_80", "generic": True, "mark": "100"},
+    "plain_bf16": {"target": "cuda-ptx_80", "generic": True, "mark": "150", "dtype": "bf16"},
+    "even_80": {"target": "cuda-sm_80", "last": 89, "mark": "200", "requires": (N % 2 == 0, stride("x", 0) == 1)},
+    "vendor_90a": {"target": "cuda-sm_90a", "last": 90, "mark": "250", "notes": True},
+    "wide_90a": {"target": "cuda-sm_90a", "last": 90, "mark": "300", "scratch": 1 << 20},
+    "fast_90a": {"target": "cuda-sm_90a", "last": 90, "mark": "400", "requires": (N % 4 == 0,)},
+    "fast_bf16": {"target": "cuda-sm_90a", "last": 90, "mark": "500", "dtype": "bf16", "requires": (N % 8 == 0,)},
+}
+
+
+@functools.cache
+def cuda_runtime() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Folders of the CUDA runtime's header and what it is linked by; empty without a CUDA compiler."""
+    toolchain = toolchain_for("nvcc")
+    try:
+        return toolchain.include_folders(), toolchain.link_arguments()
+    except ToolchainError:
+        return (), ()
+
+
+def level_of(target: str) -> int:
+    """The level of a target of LAYOUT, or of the baseline of CPUs."""
+    return int(target.partition("_")[2].rstrip("a") or 1)
+
+
+def variants(folder: Path, *, device: bool) -> dict[str, LinkedVariant]:
+    """The variants of LAYOUT, compiled by nvcc for a device or by g++ as stand-ins."""
+    return {name: _variant(folder, name, device=device, **row) for name, row in LAYOUT.items()}  # type: ignore[arg-type]
+
+
+def _variant(
+    folder: Path,
+    name: str,
+    *,
+    device: bool,
+    target: str,
+    mark: str,
+    last: int = 0,
+    generic: bool = False,
+    dtype: str = "f32",
+    scratch: int = 0,
+    notes: bool = False,
+    requires: tuple[Expr, ...] = (),
+) -> LinkedVariant:
+    if device:
+        symbol = f"aot_tune_{name}"
+        text = DEVICE.replace("SYMBOL", symbol).replace("MARK", mark).replace("SCRATCH", str(scratch))
+        path = folder / f"{name}.o"
+        toolchain = toolchain_for("nvcc")
+        made = next(t for t in toolchain.targets() if t.name == target)
+        text = text.replace("TYPE", "__nv_bfloat16" if dtype == "bf16" else "float")
+        outcome = toolchain.compile(text, made, path, 300)
+        assert outcome.status == "ok", outcome.log
+        where, digest = str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    else:
+        source = HOST_CUDA + (NOTE if notes else "")
+        source = source.replace("UNAVAILABLE", "-100" if notes else "0")
+        symbol, where, digest = linked.compile_object(folder, source, name, mark=mark, scratch=scratch)
+    return LinkedVariant(
+        name=name,
+        symbol=symbol,
+        kernel=name.partition("_")[0],
+        target=target,
+        level=level_of(target),
+        last=last,
+        dtypes={"T": dtype},
+        object_path=where,
+        object_digest=digest,
+        generic=generic,
+        requires=requires,
+    )
+
+
+def library_spec(folder: Path, *, device: bool) -> LibrarySpec:
+    """`scale` for CPUs (f32) and CUDA (f32, bf16), beside an operator for CPUs alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), "plain_cpu", generic=True, mark="0")
+    plain = dataclasses.replace(plain, dtypes={"T": "f32"})
+    norm = OperatorTable(
+        operator=linked.norm_operator(), variants=(linked.variant(folder, linked.NORM, "norm", generic=True),)
+    )
+    return LibrarySpec(output="linked_cuda", operators=(table(plain, variants(folder, device=device)), norm))
+
+
+def python(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    path = os.pathsep.join([str(ROOT), str(SHARED)])
+    env = {**os.environ, "PYTHONPATH": path, **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def call(module: ModuleType, n: int, device: int, **more: object) -> float:
+    """The mark of the variant that a call of `n` elements gets, plus 1000 times its stream."""
+    out = np.zeros(n, np.float32)
+    module.scale(OnDevice(np.zeros(n, np.float32), (2, device)), out=OnDevice(out, (2, device)), **more)
+    return float(out[0])
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class OnDevice:
+    """Host memory that says it is on a device, through __dlpack__ alone; `streams` is what it was asked for."""
+
+    def __init__(self, array: np.ndarray, device: tuple[int, int] = (2, 0), code: int = 2) -> None:
+        self.array, self.device, self.streams = array, device, []  # type: ignore[var-annotated]
+        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        strides = (s // array.itemsize for s in array.strides)
+        self.strides = (ctypes.c_int64 * array.ndim)(*strides)
+        bits = array.itemsize * 8
+        places = ctypes.addressof(self.shape), ctypes.addressof(self.strides)
+        pair = (ctypes.c_int32 * 2)(*device)
+        self.tensor = _Tensor(array.ctypes.data, pair, array.ndim, code, bits, 1, *places, 0, None, None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: int | None = None) -> object:
+        self.streams.append(stream)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+class Fake:
+    """What the stand-in of the runtime was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(folder / "libcuda.so.1"))
+        self._library.fake_log.restype = ctypes.c_char_p
+        self.reset()
+
+    def reset(self, current: int = -1, failing: int = 0) -> None:
+        """Begin again with the context of a device (-1: none, 9: a foreign one of device 1) as the thread's."""
+        self._library.fake_reset(current, failing)
+
+    def log(self) -> list[str]:
+        text: bytes = self._library.fake_log()
+        return text.decode().split("; ")[:-1]
+
+    def state(self) -> tuple[int, int]:
+        """The thread's device and its mode of stream captures."""
+        return self._library.fake_state() // 10, self._library.fake_state() % 10

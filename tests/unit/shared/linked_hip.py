@@ -1,0 +1,99 @@
+"""A library for CPUs and two of AMD's architectures in two dtypes, for the tests of link; kernels run on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import linked
+import numpy as np
+from linked_cuda import HOST, HOST_CUDA, N, OnDevice, operator
+from places import SHARED
+
+from aot_tune.compile import target_by_name
+from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.spec import problem
+
+GFX90A, GFX942 = target_by_name("hip-gfx90a"), target_by_name("hip-gfx942")
+
+LAYOUT: dict[str, dict[str, object]] = {
+    "plain_90a": {"target": GFX90A, "generic": True, "mark": 100},
+    "plain_90a_bf16": {"target": GFX90A, "generic": True, "mark": 150, "dtype": "bf16"},
+    "plain_942": {"target": GFX942, "generic": True, "mark": 200},
+    "plain_942_bf16": {"target": GFX942, "generic": True, "mark": 250, "dtype": "bf16"},
+    "fast_942": {"target": GFX942, "mark": 300, "scratch": 1 << 20, "requires": (N % 4 == 0,)},
+}
+
+
+def _variant(folder: Path, name: str, row: dict[str, object]) -> LinkedVariant:
+    target = row["target"]
+    assert isinstance(target, type(GFX942))
+    source = HOST_CUDA.replace("UNAVAILABLE", "0")
+    scratch = int(str(row.get("scratch", 0)))
+    symbol, where, digest = linked.compile_object(folder, source, name, mark=str(row["mark"]), scratch=scratch)
+    return LinkedVariant(
+        name=name,
+        symbol=symbol,
+        kernel=name.partition("_")[0],
+        target=target.name,
+        level=target.level,
+        last=target.last,
+        dtypes={"T": str(row.get("dtype", "f32"))},
+        object_path=where,
+        object_digest=digest,
+        generic=bool(row.get("generic")),
+        requires=row.get("requires", ()),  # type: ignore[arg-type]
+    )
+
+
+def library_spec(folder: Path) -> LibrarySpec:
+    """`scale` for CPUs (f32) and HIP (f32, bf16), with a table for gfx942."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), "plain_cpu", generic=True, mark="0")
+    plain = dataclasses.replace(plain, dtypes={"T": "f32"})
+    variants = (plain, *(_variant(folder, name, row) for name, row in LAYOUT.items()))
+    leaf = DecisionNode(leaf=(variants.index(next(v for v in variants if v.name == "fast_942")),))
+    table = TargetTable(target=GFX942.name, level=GFX942.level, last=GFX942.last, nodes=(leaf,), tuned=(problem(N=8),))
+    scale = OperatorTable(operator=operator(), variants=variants, tables=(table,))
+    return LibrarySpec(output="linked_hip", operators=(scale,))
+
+
+def stand_in(folder: Path, *flags: str) -> Path:
+    """The stand-in of the HIP runtime, in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = SHARED / "stubs" / "libamdhip64_runtime.cpp"
+    out = folder / "libamdhip64.so"
+    argv = ["g++", "-std=c++17", "-shared", "-fPIC", *flags, str(source), f"-Wl,-soname,{out.name}", "-o", str(out)]
+    subprocess.run(argv, check=True)
+    return out
+
+
+def call(module: ModuleType, n: int, device: int, **more: object) -> float:
+    """The mark of the variant that a call of `n` elements gets, plus 1000 times its stream."""
+    out = np.zeros(n, np.float32)
+    module.scale(OnDevice(np.zeros(n, np.float32), (10, device)), out=OnDevice(out, (10, device)), **more)
+    return float(out[0])
+
+
+class Fake:
+    """What the stand-in was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(folder / "libamdhip64.so"))
+        self._library.stub_log.restype = ctypes.c_char_p
+        self.reset()
+
+    def reset(self, current: int = 0, failing: int = 0) -> None:
+        """Begin again on a device; `failing` is what hipSetDevice returns."""
+        self._library.stub_reset(current, failing)
+
+    def log(self) -> list[str]:
+        text: bytes = self._library.stub_log()
+        return text.decode().split("; ")[:-1]
+
+    def state(self) -> int:
+        """Device x 100 + mode of stream captures x 10 + whether an error waits for the thread's next question."""
+        return int(self._library.stub_state())

@@ -1,0 +1,172 @@
+"""CUDA row kernels compiled for the host and compared with their operator's reference."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import NDArray
+from places import SHARED
+from precompiled import include
+
+from aot_tune.compile.cuda.gpu_targets import TARGETS
+from aot_tune.render import Rendered, Renderer, candidate_for
+from aot_tune.spec import Config, Kernel, Operator, Target, Tensor
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+HOST = SHARED / "cuda_rows_on_host"
+TEMPLATES = bundled_templates()
+OPERATORS = {name: load_operator(TEMPLATES / name) for name in ("softmax", "rms_norm", "layer_norm", "silu_mul")}
+KERNELS = [(op, kernel) for op in OPERATORS.values() for kernel in op.kernels if kernel.backend == "nvcc"]
+TARGET = {t.name: t for t in TARGETS}
+HOPPER, BLACKWELL = TARGET["cuda-sm_90a"], TARGET["cuda-sm_100"]
+RENDERER = Renderer([TEMPLATES])
+EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def config_like(kernel: Kernel, target: Target, wanted: Config) -> dict[str, int | bool | str]:
+    """The first config of a kernel that has the wanted values.
+
+    Hopper runs all configs of Blackwell, but a build for it tries few of them.
+    """
+    others = kernel.configs(BLACKWELL.facts) if target is HOPPER else ()
+    return next(c for c in (*kernel.configs(target.facts), *others) if all(c[n] == v for n, v in wanted.items()))
+
+
+def render(op: Operator, kernel: Kernel, target: Target, wanted: Config, dtype: str) -> Rendered:
+    config = config_like(kernel, target, wanted)
+    return RENDERER.render(op, candidate_for(op, kernel, config, target, None, {"T": dtype}), target)
+
+
+class DLTensor(ctypes.Structure):
+    """As in the prelude."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def encode(values: NDArray[np.float64], dtype: str) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """Values rounded to a dtype, as bits."""
+    single = values.astype(np.float32)
+    if dtype == "f16":
+        return single.astype(np.float16).view(np.uint16)
+    bits = single.view(np.uint32)
+    if dtype == "f32":
+        return bits
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(single), 0x7FC0, rounded).astype(np.uint16)
+
+
+def decode(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray[np.float64]:
+    if dtype == "f16":
+        return bits.view(np.float16).astype(np.float64)
+    wide = bits if dtype == "f32" else bits.astype(np.uint32) << 16
+    return wide.view(np.float32).astype(np.float64)
+
+
+class Stored:
+    """A tensor's memory, with a guard zone of NaN on both sides, and its view in the logical shape."""
+
+    def __init__(self, shape: tuple[int, ...], strides: Sequence[int], dtype: str, values: np.random.Generator | None):
+        low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+        count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
+        unit = np.uint32 if dtype == "f32" else np.uint16
+        size = np.dtype(unit).itemsize
+        self.memory = np.full(count * size + 256, 0xFF, np.uint8)
+        self.begin, self.bytes = 64 + (-self.memory.ctypes.data) % 64, count * size
+        self.flat = self.memory[self.begin : self.begin + self.bytes].view(unit)
+        if values is not None:
+            self.flat[:] = encode(values.standard_normal(count) * 2, dtype)
+        self.view = np.lib.stride_tricks.as_strided(self.flat[-low:], shape, [s * size for s in strides])
+        self.extents = np.array([shape, strides], np.int64)
+        extents = self.extents.ctypes.data
+        self.tensor = DLTensor(
+            self.flat.ctypes.data - low * size,
+            (2, 0),
+            len(shape),
+            (2, size * 8, 1, 0),
+            extents,
+            extents + 8 * len(shape),
+        )
+
+    def spare_is_untouched(self) -> bool:
+        outside = np.concatenate((self.memory[: self.begin], self.memory[self.begin + self.bytes :]))
+        self.view[...] = np.iinfo(self.view.dtype).max
+        return bool((outside == 0xFF).all() and (self.flat == np.iinfo(self.flat.dtype).max).all())
+
+
+def build_for_host(folder: Path, rendered: Rendered) -> Callable[..., int]:
+    """Compile a rendered kernel with the host's compiler; returns a function that asks for workspace and launches."""
+    (folder / "kernel.cpp").write_text(rendered.source)
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique", "-fno-strict-aliasing", "-I", str(HOST)]
+    flags = include(folder.parent, HOST / "cuda_runtime.h", flags)
+    command = ["g++", *flags, "-shared", "kernel.cpp", "-o", "kernel.so"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+
+    def call(*arguments: object) -> int:
+        size = ctypes.c_size_t(0)
+        assert getattr(library, f"{rendered.symbol}_workspace")(*arguments, ctypes.byref(size)) == 0
+        workspace = np.full(size.value + 64, 0xFF, np.uint8)
+        code = getattr(library, f"{rendered.symbol}_launch")(
+            *arguments, ctypes.c_void_p(workspace.ctypes.data), size, None
+        )
+        assert (workspace[size.value :] == 0xFF).all()
+        return int(code)
+
+    return call
+
+
+def row_major(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[1], 1) if tensor.rank == 2 else (1,)
+
+
+def check(
+    op: Operator,
+    call: Callable[..., int],
+    dtype: str,
+    dims: Mapping[str, int],
+    *,
+    strides: Mapping[str, Sequence[int]] | None = None,
+    absent: Sequence[str] = (),
+    special: bool = False,
+    given: Mapping[str, NDArray[np.float64]] | None = None,
+) -> None:
+    """Call on random values, or those `given`, and compare with the operator's reference."""
+    values = np.random.default_rng(1)
+    stored: dict[str, Stored] = {}
+    for tensor in op.tensors:
+        if tensor.name not in absent:
+            shape = tuple(e.evaluate(dims) for e in tensor.shape)
+            layout = (strides or {}).get(tensor.name, row_major(tensor, shape))
+            stored[tensor.name] = Stored(shape, layout, dtype, None if tensor.output else values)
+    for name, chosen in (given or {}).items():
+        stored[name].view[...] = encode(chosen, dtype)
+    if special:
+        first = stored[op.tensors[0].name].flat
+        first[[0, first.size // 3, 2 * first.size // 3]] = encode(np.array([-np.inf, np.nan, np.inf]), dtype)
+    logical = {t.name: decode(stored[t.name].view.copy(), dtype) for t in op.inputs if t.name in stored}
+    scalars = {s.name: float(np.float32(s.default)) for s in op.scalars}
+    passed = [ctypes.byref(stored[t.name].tensor) if t.name in stored else None for t in op.tensors]
+    assert call(*passed, *(ctypes.c_float(v) for v in scalars.values())) == 0
+    with np.errstate(all="ignore"):
+        arguments = SimpleNamespace(**{t.name: logical.get(t.name) for t in op.tensors}, **scalars)
+        wanted = op.reference(np, arguments)
+        for tensor in (t for t in op.outputs if t.name in stored):
+            got, want = decode(stored[tensor.name].view.copy(), dtype), wanted[tensor.name]
+            typical = 0.3 * np.sqrt(np.mean(np.square(want[np.isfinite(want)])))
+            near = np.abs(got - want) <= EPSILON[dtype] * (np.abs(want) + typical)
+            assert (near | (got == want) | (np.isnan(got) & np.isnan(want))).all(), (tensor.name, dims)
+            assert stored[tensor.name].spare_is_untouched(), tensor.name

@@ -1,0 +1,172 @@
+"""Triton candidates with hand-written images, for tests of launchers: rendered, compiled and called without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from places import SHARED
+
+from aot_tune.compile.triton.launcher_functions import functions_of
+from aot_tune.compile.triton.launcher_objects import LAUNCHER, host_flags, kernel_header
+from aot_tune.render import Candidate, Rendered, Renderer
+from aot_tune.spec import (
+    ConfigValue,
+    Inspection,
+    Kernel,
+    KernelParameter,
+    Operator,
+    Target,
+    Tensor,
+    TritonFunction,
+    dims,
+    problem,
+)
+from aot_tune.triton.triton_messages import Image
+
+SM_90A = Target(name="cuda-sm_90a", family="cuda", level=90, last=90, facts={"shared_bytes": 232448})
+GFX942 = Target(name="hip-gfx942", family="hip", level=0x942, last=0x942, facts={"shared_bytes": 65536})
+M, N = dims("M N")
+
+IMAGE = Image(
+    name="scale_kernel",
+    warps=4,
+    warp_size=32,
+    ctas=1,
+    shared=1024,
+    global_scratch=0,
+    global_scratch_alignment=1,
+    profile_scratch=0,
+    profile_scratch_alignment=1,
+    cooperative=False,
+    pdl=False,
+    tma=False,
+    descriptor_rounding=False,
+    descriptors=[],
+    size=1,
+)
+
+
+def parameters(text: str) -> tuple[KernelParameter, ...]:
+    """`x n:i64 BLOCK!`: a name, perhaps with a type, and `!` behind a constexpr."""
+    made = []
+    for word in text.split():
+        name, _, annotation = word.partition(":")
+        made.append(KernelParameter(name=name.rstrip("!"), constexpr=word.endswith("!"), annotation=annotation))
+    return tuple(made)
+
+
+def _reference(_xp: Any, _call: Any) -> dict[str, Any]:
+    raise AssertionError("nothing is computed here")
+
+
+def operator(
+    function: TritonFunction,
+    declared: Sequence[KernelParameter] | Inspection,
+    *,
+    target: Target = SM_90A,
+    tensors: Sequence[Tensor] = (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
+    kernel: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Operator:
+    """An operator with one Triton kernel, read for a target, and a generic one."""
+    inspection = declared if isinstance(declared, Inspection) else Inspection(parameters=tuple(declared))
+    inspected = function.inspected(
+        {target.name: msgspec.structs.replace(inspection, digest=inspection.digest or "d" * 64)}
+    )
+    given = {
+        "name": "scale",
+        "dims": ("M", "N"),
+        "tensors": tuple(tensors),
+        "reference": _reference,
+        "flops": M * N,
+        "workload": (problem(M=4, N=8),),
+        "kernels": (
+            Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"),
+            Kernel("triton", backend="triton", triton=inspected, **(kernel or {})),
+        ),
+    }
+    return Operator(**{**given, **more})
+
+
+def rendered(
+    op: Operator,
+    *,
+    config: Mapping[str, ConfigValue] | None = None,
+    pins: Mapping[str, int] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    target: Target = SM_90A,
+) -> Rendered:
+    """The candidate of the operator's Triton kernel with a config and pins."""
+    candidate = Candidate(
+        operator=op.name,
+        kernel="triton",
+        backend="triton",
+        target=target.name,
+        config=dict(config or {}),
+        pins=dict(pins or {}),
+        dtypes=dict(dtypes or {v: c[0] for v, c in op.dtypes.items()}),
+    )
+    return Renderer([]).render(op, candidate, target)
+
+
+def compiled(folder: Path, source: Rendered, sizes: Sequence[int], image: Image = IMAGE, text: str = "") -> Path:
+    """The candidate's shared library; the image lists the bytes of each parameter, as the stand-in wants it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel.bin").write_text(text or " ".join([image.name, *map(str, sizes)]))
+    (folder / "kernel.h").write_text(kernel_header(image))
+    (folder / "candidate.cpp").write_text(source.source)
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wno-sign-conversion"]
+    flags = [*host_flags(), *warnings, "-I.", f"-I{LAUNCHER}"]
+    run = [shutil.which("g++") or "g++", *flags, "-c", "candidate.cpp", "-o", "candidate.o"]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return linked([folder / "candidate.o"], folder / "candidate.so")
+
+
+def linked(objects: Sequence[Path], library: Path) -> Path:
+    """Candidates in a shared library, with what their launchers call."""
+    called = functions_of(objects, ["g++"], os.environ)
+    files = [str(p) for p in (*objects, *called)]
+    link = ["g++", "-shared", *files, "-o", str(library), "-ldl", "-lpthread", "-Wl,-z,defs"]
+    subprocess.run(link, check=True)
+    return library
+
+
+def stand_in(folder: Path, source: str, name: str, *flags: str) -> Path:
+    """A driver's stand-in of `stubs`, under the name that it is looked for by; the folder that it is in."""
+    folder.mkdir(parents=True, exist_ok=True)
+    run = ["g++", "-std=c++17", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags]
+    subprocess.run([*run, str(SHARED / "stubs" / source), "-o", str(folder / name), "-lpthread"], check=True)
+    return folder
+
+
+def call(
+    library: Path, symbol: str, calls: Sequence[Mapping[str, Any]], driver: Path | None, **environment: str
+) -> list[dict[str, Any]]:
+    """What the calls come to in a process of its own; see `triton_calls`."""
+    env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "AOT_TUNE_KERNEL_DIR")}
+    env |= {"LD_LIBRARY_PATH": str(driver or ""), **environment}
+    given = {"library": str(library), "symbol": symbol, "calls": list(calls), "driver": driver is not None}
+    done = subprocess.run(
+        [sys.executable, str(SHARED / "triton_calls.py")],
+        input=json.dumps(given), capture_output=True, text=True, check=False, env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    for answer in answers:
+        answer["stderr"] = done.stderr
+    return answers
+
+
+def passed(answer: Mapping[str, Any]) -> list[bytes]:
+    """The bytes of each parameter of a launch."""
+    assert answer["launch"] == 0, answer
+    return [bytes.fromhex(line.removeprefix("parameter ")) for line in answer["log"] if line.startswith("parameter")]

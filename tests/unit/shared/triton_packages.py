@@ -1,0 +1,262 @@
+"""Runs and compiles the kernels of examples/from_packages: `triton_packages.py interpret|compile`, one JSON line.
+
+`interpret`, which needs TRITON_INTERPRET=1, calls them in Triton's interpreter: each argument is what the launcher
+would pass, by the mapping and what was read of the function; results are held against the reference in float64.
+`compile` goes the build's way to objects, a first candidate of each config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from places import ROOT
+from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import draw
+from aot_tune.compile import target_by_name, toolchain_for
+from aot_tune.compile.toolchain import generic_targets
+from aot_tune.render import Renderer, candidate_for, candidates_for, requirements
+from aot_tune.render.triton.binding import bind, resolved
+from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, all_of, problem
+from aot_tune.spec.load_operators import load_operator, operator_folders
+from aot_tune.triton.client import ROOTS
+from aot_tune.triton.load_function import load
+from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+
+TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
+TARGET = "cuda-sm_90a"
+COMPILED = (TARGET, "cuda-sm_80", "hip-gfx942")
+UNITS = {"f32": 2.0**-20, "f16": 2.0**-8}
+
+ROWS = [problem(R=r, D=d) for r, d in ((1, 1), (3, 100), (2, 128), (5, 257))]
+PADDED = [problem(R=3, D=40, strides=dict.fromkeys(("x", "out", "gate", "up"), (48, 1)))]
+HEADS = {"B": 2, "S": 3, "HQ": 3, "HK": 1, "D": 20}
+PROBLEMS: dict[str, list[Problem]] = {
+    "rms_norm": [*ROWS, *PADDED],
+    "layer_norm": [*ROWS, *PADDED],
+    "swiglu": [*ROWS, *PADDED],
+    "rope": [
+        problem(**HEADS),
+        problem(B=1, S=1, HQ=4, HK=2, D=16),
+        problem(**HEADS, strides={"q": (660, 220, 20, 1), "k_out": (93, 31, 20, 1), "cos": (24, 1)}),
+        problem(**HEADS, strides={"q": (2000, 600, 100, 3), "k_out": (97, 31, 20, 1), "sin": (50, 2)}),
+    ],
+    "cross_entropy": [problem(R=r, V=v) for r, v in ((1, 8), (3, 100), (2, 5000))],
+    "causal_conv": [
+        problem(B=2, T=100, D=40, W=4),
+        problem(B=1, T=5, D=17, W=3, strides={"x": (500, 40, 2)}),
+        problem(B=2, T=3, D=20, W=4, strides={"y": (97, 31, 1), "weight": (1, 20), "bias": (3,)}),
+    ],
+    "swiglu_mlp": [
+        problem(B=2, S=40, D=64, H=96),
+        problem(B=1, S=3, D=72, H=40),
+        problem(B=2, S=5, D=36, H=33, strides={"out": (400, 35, 1), "gate": (1, 33)}),
+    ],
+    "chunk_cumsum": [
+        problem(B=1, T=64, H=1, S=16),
+        problem(B=2, T=100, H=3, S=40),
+        problem(B=2, T=70, H=2, S=8, strides={"s": (5000, 64, 30, 2)}),
+    ],
+    "chunk_output": [
+        problem(B=1, T=64, H=1, K=16, HV=1, V=16),
+        problem(B=2, T=100, H=2, K=40, HV=4, V=24, present=("g",)),
+        problem(B=1, T=130, H=2, K=72, HV=2, V=70),
+    ],
+}
+"""Extents that are multiples of no block, and strides."""
+
+
+class Interpreted:
+    """One call, on tensors of the host."""
+
+    def __init__(self, op: Operator, kernel: Kernel, config: dict[str, Any], given: Problem, target: str) -> None:
+        self.op, self.kernel, self.config, self.problem = op.concrete(given.dtypes), kernel, config, given
+        self.target = target
+        self.facts = {**op.facts(given), **{f"parameter.{n}": int(v) for n, v in config.items()}}
+        self.tensors = {t.name: self._make(t) for t in self.op.tensors if op.is_present(given, t)}
+        self.before = {t.name: self.tensors[t.name].clone() for t in self.op.inputs if t.name in self.tensors}
+
+    def _make(self, tensor: Any) -> Any:
+        shape, strides = self.op.shape(self.problem, tensor), self.op.strides(self.problem, tensor)
+        count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        drawn = draw(self.op, Check(problem=self.problem), tensor, count, 7)
+        made = torch.from_numpy(drawn).to(getattr(torch, tensor.dtype.torch)).as_strided(shape, strides)
+        return made.fill_(math.nan) if tensor.output else made
+
+    def value(self, given: Any) -> Any:
+        return given.evaluate(self.facts) if isinstance(given, Expr) else given
+
+    def arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for a in bind(self.op, self.kernel, self.target):
+            if a.kind == "pointer":
+                found[a.name] = self.tensors.get(a.tensor)
+            elif a.descriptor is not None:
+                block = [self.value(extent) for extent in a.descriptor.block]
+                found[a.name] = TensorDescriptor.from_tensor(self.tensors[a.tensor], block)
+            elif a.kind == "integer":
+                found[a.name] = self.value(a.expr)
+            elif a.buffer is not None:
+                found[a.name] = torch.full((self.value(a.buffer.count),), math.nan, dtype=torch.float32)
+            elif a.kind == "scalar":
+                found[a.name] = next(s.default for s in self.op.scalars if s.name == a.value)
+            else:
+                found[a.name] = self.config[a.name] if a.kind == "parameter" else a.value
+        return found
+
+    def run(self, function: Any) -> str:
+        """Call the function; what is wrong then."""
+        assert self.kernel.triton is not None
+        arguments = self.arguments()
+        grid = self.kernel.triton.grid
+        extents = grid({**arguments, **self.config}) if callable(grid) else grid
+        function[tuple(self.value(e) for e in extents)](**arguments)
+        for name, held in self.before.items():
+            if not torch.equal(held, self.tensors[name]):
+                return f"{self.problem.id}: input {name} was changed"
+        return self.fault()
+
+    def fault(self) -> str:
+        def wide(tensor: Any) -> Any:
+            return tensor.to(torch.float64).numpy() if tensor.dtype.is_floating_point else tensor.numpy()
+
+        call = {t.name: None for t in self.op.tensors} | {n: wide(t) for n, t in self.before.items()}
+        wanted = self.op.reference(np, SimpleNamespace(**call, **{s.name: s.default for s in self.op.scalars}))
+        unit = UNITS[next(iter({**{v: c[0] for v, c in self.op.dtypes.items()}, **self.problem.dtypes}.values()))]
+        for tensor in self.op.outputs:
+            got, want = wide(self.tensors[tensor.name]), wanted[tensor.name]
+            allowed = unit * (np.abs(want) + np.sqrt(np.mean(np.square(want))))
+            wrong = ~(np.abs(got - want) <= allowed)
+            if wrong.any():
+                place = tuple(int(i) for i in np.argwhere(wrong)[0])
+                off = f"got {got[place]:g}, want {want[place]:g}; {wrong.sum()} are wrong"
+                return f"{self.problem.id} {self.config}: {tensor.name}{place}: {off}"
+        return ""
+
+
+def function_of(reference: str) -> Any:
+    """The function without its decorators, as the interpreter runs it."""
+    found: Any = load(reference, [str(TEMPLATES)])
+    while not isinstance(found, interpreter.InterpretedFunction):
+        found = found.fn
+    return found
+
+
+@triton.jit
+def _rsqrt(x):  # type: ignore[no-untyped-def]
+    return tl.rsqrt(x)
+
+
+def bridge() -> None:
+    """What the interpreter lacks: a Python float is passed as the JIT passes it, and one function of libdevice.
+
+    That of Triton 3.6 also lacks bounds of loops that are no constants, with newer versions of numpy.
+    """
+    passed, patch = interpreter._implicit_cvt, interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = with_index
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, float):
+            return passed(value)
+        return tl.tensor(interpreter.TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
+
+    interpreter._implicit_cvt = convert
+    for name in ("liger_kernel.ops.rms_norm", "liger_kernel.ops.layer_norm"):
+        importlib.import_module(name).rsqrt = _rsqrt
+
+
+Operators = dict[str, Operator]
+
+
+def read_operators(target: str) -> Operators:
+    """All operators, with what their functions declare for a target and for the generic kernels' one."""
+    declared = {folder.name: load_operator(folder) for folder in operator_folders([TEMPLATES])}
+    wanted = [target_by_name(target)]
+    generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
+    read, missing = inspect_functions(declared, wanted, generic, [TEMPLATES], os.environ)
+    assert not missing, missing
+    return {name: with_inspections(op, read, [wanted[0].family]) for name, op in declared.items()}
+
+
+def functions(operators: Operators, target: str) -> Iterator[tuple[Operator, Kernel, Target]]:
+    """Triton kernels with the configs of their functions, and the target of each."""
+    wanted = target_by_name(target)
+    generic = next(t for t in generic_targets([wanted]) if t.family == wanted.family)
+    for op in operators.values():
+        for kernel in op.kernels:
+            if kernel.triton is not None:
+                chosen = generic if kernel.generic else wanted
+                whole = resolved(kernel, chosen.name)
+                kernels = tuple(whole if k.name == kernel.name else k for k in op.kernels)
+                yield dataclasses.replace(op, kernels=kernels), whole, chosen
+
+
+def interpret() -> dict[str, Any]:
+    """What came of each kernel on all problems that it is for, with its first and its last config.
+
+    Not in bf16, which the interpreter multiplies as if the bits were integers.
+    """
+    bridge()
+    found: dict[str, Any] = {}
+    for op, kernel, target in functions(read_operators(TARGET), TARGET):
+        assert kernel.triton is not None
+        function, configs = function_of(kernel.triton.function), list(kernel.configs(target.facts))
+        told = found[f"{op.name}/{kernel.name}"] = {"calls": 0, "faults": []}
+        for dtypes in op.dtype_choices(kernel):
+            for config in [configs[0], *configs[1:][-1:]] if "bf16" not in dtypes.values() else ():
+                for one in PROBLEMS[op.name]:
+                    strides = {t: s for t, s in one.strides.items() if t in {u.name for u in op.tensors}}
+                    given = Problem(dims=one.dims, strides=strides, present=one.present, dtypes=dtypes)
+                    candidate = candidate_for(op, kernel, config, target, None if kernel.generic else given, dtypes)
+                    if all_of((*op.legal, *requirements(op, candidate)), op.facts(given)):
+                        told["calls"] += 1
+                        fault = Interpreted(op, kernel, config, given, target.name).run(function)
+                        told["faults"] += [fault] if fault else []
+    return found
+
+
+def build() -> dict[str, Any]:
+    """Of each kernel and target the configs, and what compiling a candidate of the first two came to."""
+    os.environ[ROOTS] = str(TEMPLATES)
+    chain, found = toolchain_for("triton"), dict[str, Any]()
+    for name in COMPILED:
+        for op, kernel, target in functions(read_operators(name), name):
+            configs = list(kernel.configs(target.facts))
+            outcomes = []
+            for config in configs[:2]:
+                made = (
+                    candidate_for(op, kernel, config, target)
+                    if kernel.generic
+                    else next(candidates_for(op, kernel, config, target))
+                )
+                source = Renderer([TEMPLATES]).render(op, made, target).source
+                with tempfile.TemporaryDirectory() as folder:
+                    outcome = chain.compile(source, target, Path(folder, "candidate.o"), 300.0)
+                outcomes.append(f"{outcome.status} {outcome.log[-300:]}".strip())
+            found[f"{op.name}/{kernel.name} {name}"] = {"configs": configs, "outcomes": outcomes}
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"interpret": interpret, "compile": build}[sys.argv[1]]()))
