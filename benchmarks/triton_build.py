@@ -23,7 +23,7 @@ from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.render.triton.specialize import known_value
 from aot_tune.spec import DTYPES, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 __all__ = ["EXAMPLE", "Built", "Prober", "build", "read_operator", "source_of"]
 
@@ -124,10 +124,10 @@ def read_operator(root: Path, name: str, target: str) -> Operator:
     wanted = [target_by_name(target)]
     generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
     declared = load_operator(root / name)
-    read, missing = inspect_functions({name: declared}, wanted, generic, [root], os.environ)
+    read, missing = read_functions({name: declared}, wanted, generic, [root], os.environ)
     if missing:
         raise SystemExit(f"benchmarks: {missing}")
-    return with_inspections(declared, read, [wanted[0].family])
+    return with_declarations(declared, read, [wanted[0].family])
 
 
 def source_of(root: Path, operator: Operator, kernel: str, config: Config | None, problem: Problem, target: str) -> Any:

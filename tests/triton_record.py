@@ -20,7 +20,7 @@ from aot_tune.render import Rendered, Renderer, candidates_for, requirements, re
 from aot_tune.spec import Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 EXAMPLE = ROOT / "examples" / "triton_package"
 
@@ -46,11 +46,11 @@ def write_record(templates: Path, folder: Path, name: str) -> None:
     environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(templates)}
     chain = toolchain_for("triton", environ)
     operators = {name: op for name, (_, op) in load_operators(roots).items()}
-    known, note = inspect_functions(operators, [target], generic_targets([target]), roots, environ)
+    known, note = read_functions(operators, [target], generic_targets([target]), roots, environ)
     assert note == ""
     device, policy = device_of(target), policy_for(target.family, Policy())
     for operator_name, plain in operators.items():
-        operator = with_inspections(plain, known, ["cpu", target.family])
+        operator = with_declarations(plain, known, ["cpu", target.family])
         rendered = _rendered(operator, Renderer(roots), target)
         cache = ObjectCache(None, chain)
         compiled = compile_all(cache, rendered, 2)

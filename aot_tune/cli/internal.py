@@ -80,19 +80,19 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from aot_tune.link.check.verify_library import verify, verify_module
+    from aot_tune.link.check.against_manifest import check_against_manifest, check_module
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
     manifest = directory / "manifest.json"
     if given.module is not None:  # the library was checked when it was linked, before its module
-        verify_module(given.library, given.module, manifest, forbidden=forbidden)
+        check_module(given.library, given.module, manifest, forbidden=forbidden)
     else:
-        from aot_tune.pipeline.shipping.check_linked import verify_library
+        from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
         from aot_tune.support.interrupts import end_with_the_build
 
-        verify(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
+        check_against_manifest(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
         with end_with_the_build():
-            verify_library(directory, given.library)
+            verify_linked_library(directory, given.library)
     note_linked(directory)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.link.check.verify_library import verify
+from aot_tune.link.check.against_manifest import check_against_manifest
 from aot_tune.link.emit.generate import Generated, generate
 from aot_tune.link.library_records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
 
@@ -13,6 +13,6 @@ __all__ = [
     "LinkedVariant",
     "OperatorTable",
     "TargetTable",
+    "check_against_manifest",
     "generate",
-    "verify",
 ]

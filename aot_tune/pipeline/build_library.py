@@ -13,11 +13,11 @@ from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
 from aot_tune.pipeline.records.reuse_build import Repeats
-from aot_tune.pipeline.scheduling.deadline import link_memory, seconds_after
+from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
-from aot_tune.pipeline.shipping.check_linked import plan_checks
 from aot_tune.pipeline.shipping.finish import choose, finish
+from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.report import Report, format_report
 from aot_tune.search import Budget

@@ -45,7 +45,7 @@ from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
-from aot_tune.triton.read_declarations import with_inspections
+from aot_tune.triton.read_declarations import with_declarations
 
 __all__ = ["LoadedOperator", "Session", "baseline_versions"]
 
@@ -81,7 +81,7 @@ class Session:
             for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
         }
         for name, loaded in self.operators.items():
-            known = with_inspections(loaded.operator, plan.inspections, plan.families)
+            known = with_declarations(loaded.operator, plan.inspections, plan.families)
             self.operators[name] = LoadedOperator(loaded.folder, known)
         self.renderer = Renderer(roots)
         self.environment = _environment(plan, paths)

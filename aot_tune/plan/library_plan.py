@@ -39,7 +39,7 @@ from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
-from aot_tune.triton.read_declarations import Inspections, inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "write_plan"]
 
@@ -145,8 +145,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     families = sorted({t.family for t in (*baselines, *wanted)})
     _check_answers(operators, families)
     imported = set(project_files())
-    inspections, left_out = inspect_functions(operators, targets, baselines, roots, environment, imported)
-    operators = {name: with_inspections(op, inspections, families) for name, op in operators.items()}
+    inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
+    operators = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
     _check_spaces(operators, targets, baselines, roots)
     files = _input_files(roots, operators, request.database, imported)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}

@@ -13,11 +13,10 @@ from aot_tune.render.cuda_functions import CudaFunctions
 from aot_tune.render.cxx_functions import SYMBOL, CxxFunctions
 from aot_tune.render.environment import Environment, SourceLine, map_lines
 from aot_tune.render.hooks import Hooks
-from aot_tune.render.tokens import token_text
+from aot_tune.render.source_digest import source_digest
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import Operator, Target
-from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
 __all__ = ["Rendered", "Renderer"]
@@ -96,12 +95,7 @@ def _rendered(
 ) -> Rendered:
     """A marked text as a candidate's source; `recipe` is what it has of a Triton function's, in a comment."""
     source, lines = map_lines(text)
-    guards = [e.key() for e in requirements(operator, candidate)]
-    if operator.kernel(candidate.kernel).algorithms is not None:
-        code: object = [candidate.backend, candidate.config]
-    else:
-        code = [recipe, token_text(source)]
-    digest = canonical_digest([target.name, guards, [p.id for p in operator.checks], code])
+    digest = source_digest(operator, candidate, target, source, recipe)
     symbol = f"aot_tune_{operator.name}_{candidate.id}"
     return Rendered(
         candidate=candidate, source=source.replace(SYMBOL, symbol), digest=digest, symbol=symbol, lines=lines

@@ -1,7 +1,7 @@
 """A @triton.jit function as a kernel: what its arguments are in terms of the operator's, and its grid.
 
-Nothing here needs Triton. What the function itself declares (parameters, configs, heuristics) is an `Inspection`, read
-in a process of its own for each target; the specialisations that a call may have are worked out from both.
+Nothing here needs Triton. What the function itself declares (parameters, configs, heuristics) are `Declarations`,
+read in a process of its own for each target; the specialisations that a call may have are worked out from both.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
     "OPTIONS",
     "Buffer",
     "DTypeOf",
+    "Declarations",
     "Descriptor",
-    "Inspection",
     "KernelArgument",
     "KernelParameter",
     "TritonFunction",
@@ -95,7 +95,7 @@ class KernelParameter(msgspec.Struct, frozen=True, kw_only=True):
     annotation: str = ""
 
 
-class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+class Declarations(msgspec.Struct, frozen=True, kw_only=True):
     """What a function declares, for one target.
 
     Args:
@@ -157,7 +157,7 @@ class TritonFunction:
     narrow: tuple[str, ...] = ()
     pruners: bool = True
     hooks_declared: bool = False
-    inspections: Mapping[str, Inspection] = field(default_factory=dict, compare=False)
+    inspections: Mapping[str, Declarations] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for several in ("reset_to_zero", "narrow"):
@@ -200,7 +200,7 @@ class TritonFunction:
         """The function's name in its module."""
         return self.function.partition(":")[2]
 
-    def inspected(self, inspections: Mapping[str, Inspection]) -> TritonFunction:
+    def inspected(self, inspections: Mapping[str, Declarations]) -> TritonFunction:
         """The same with what the function declares, by target."""
         return replace(self, inspections=dict(inspections))
 

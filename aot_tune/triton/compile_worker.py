@@ -39,7 +39,7 @@ class _StaleError(Exception):
 
 class _Compiler:
     def __init__(self, target: str, roots: list[str]) -> None:
-        from aot_tune.triton import interface
+        from aot_tune.triton import triton_private as interface
 
         self._interface = interface
         self._device: DeviceFacts = device_of(target)
@@ -95,7 +95,7 @@ def _settings() -> dict[str, str]:
 
 def _image(signature: dict[str, str], made: Any) -> Image:
     """The constants of `kernel.h`. What metadata a target does not have means none of it."""
-    from aot_tune.triton import interface
+    from aot_tune.triton import triton_private as interface
 
     m = made.metadata
     named = [name for name, kind in signature.items() if kind.startswith("tensordesc")]

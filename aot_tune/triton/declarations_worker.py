@@ -14,20 +14,20 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.spec import AMD_OPTIONS, OPTIONS, Inspection
+from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations
 from aot_tune.support.errors import AotTuneError, SpecError
 from aot_tune.support.own_modules import project_files
-from aot_tune.triton import interface
+from aot_tune.triton import triton_private as interface
 from aot_tune.triton.absent_devices import device_of
 from aot_tune.triton.heuristics import prune, trace_heuristics
 from aot_tune.triton.load_function import load
 from aot_tune.triton.standins import stand_in
 from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, InspectRequest
 
-__all__ = ["inspect_function", "main"]
+__all__ = ["main", "read_function"]
 
 
-def inspect_function(request: FunctionRequest, roots: list[str]) -> Inspection:
+def read_function(request: FunctionRequest, roots: list[str]) -> Declarations:
     """What a function declares.
 
     Raises:
@@ -48,7 +48,7 @@ def inspect_function(request: FunctionRequest, roots: list[str]) -> Inspection:
         pruned = prune(request, function, names, constexprs, heuristics, interface.element_type)
     tuner: Any = function.autotuner
     reached = interface.reached(function.jit)
-    return Inspection(
+    return Declarations(
         parameters=parameters,
         configs=tuple(configs),
         keys=tuple(tuner.keys) if tuner is not None else (),
@@ -84,7 +84,7 @@ def _check_configs(request: FunctionRequest, configs: list[dict[str, Any]], name
 
 def _answer(request: FunctionRequest, roots: list[str]) -> Answer:
     try:
-        inspection = inspect_function(request, roots)
+        inspection = read_function(request, roots)
         return Answer(name=request.name, inspection=inspection, imported=project_files())
     except AotTuneError as error:
         return Answer(name=request.name, fault=Fault(what=error.what, why=error.why, fix=error.fix))

@@ -9,10 +9,10 @@ from pathlib import Path
 from aot_tune.render.triton.recipe import as_data
 from aot_tune.spec import (
     Buffer,
+    Declarations,
     Descriptor,
     DTypeOf,
     Expr,
-    Inspection,
     Kernel,
     KernelArgument,
     Operator,
@@ -26,9 +26,9 @@ from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
-__all__ = ["FAMILIES", "Inspections", "inspect_functions", "with_inspections"]
+__all__ = ["FAMILIES", "Inspections", "read_functions", "with_declarations"]
 
-Inspections = dict[str, dict[str, Inspection]]
+Inspections = dict[str, dict[str, Declarations]]
 """`operator/kernel` to target to what the kernel's function declares."""
 
 FAMILIES = frozenset({"cuda", "hip"})
@@ -37,7 +37,7 @@ FAMILIES = frozenset({"cuda", "hip"})
 _SECONDS = 300.0
 
 
-def inspect_functions(
+def read_functions(
     operators: Mapping[str, Operator],
     targets: Sequence[Target],
     baselines: Sequence[Target],
@@ -93,7 +93,7 @@ def _check_needed(operators: Mapping[str, Operator], families: set[str], error: 
                 ) from error
 
 
-def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Inspection) -> None:
+def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Declarations) -> None:
     """Raise for what a function's autotuner does around a launch that a library cannot do."""
     operator_name, _, kernel_name = name.partition("/")
     operator = operators[operator_name]
@@ -119,7 +119,7 @@ def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Ins
             )
 
 
-def with_inspections(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
+def with_declarations(operator: Operator, found: Inspections, families: Sequence[str]) -> Operator:
     """The operator with what its Triton functions declare; those of which nothing is known are left out.
 
     Nothing changes where no target is a GPU's.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from aot_tune.render.triton.recipe import Recipe
-from aot_tune.spec import Inspection
+from aot_tune.spec import Declarations
 
 __all__ = [
     "Answer",
@@ -108,7 +108,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    inspection: Inspection | None = None
+    inspection: Declarations | None = None
     fault: Fault | None = None
     imported: list[str] = []
 

@@ -30,7 +30,7 @@ from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 
 def _why_not() -> str:
@@ -333,9 +333,9 @@ def _selected(operator: str, database: OperatorDatabase) -> set[str]:
     roots, target = [ROOT / "templates"], target_by_name("cuda-sm_90a")
     plain, renderer = load_operator(roots[0] / operator), Renderer(roots)
     environ = {**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": str(roots[0])}
-    known, note = inspect_functions({operator: plain}, [target], generic_targets([target]), roots, environ)
+    known, note = read_functions({operator: plain}, [target], generic_targets([target]), roots, environ)
     assert not note
-    spec = with_inspections(plain, known, ["cpu", target.family])
+    spec = with_declarations(plain, known, ["cpu", target.family])
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     entries = {}
     for c in (r.candidate for r in database.candidates if r.id in measured):

@@ -20,7 +20,7 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.verify_in_library import verify_linked
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.bench.worker.loaded_objects import Arguments, LoadError, load
-from aot_tune.pipeline.shipping.check_linked import verify_library
+from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError
@@ -121,7 +121,7 @@ def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(
     try:
         assert f"variant {variant['name']!r}: its object is not the one that was measured" in project.make_all(status=1)
         with pytest.raises(BuildError, match=r"1 of 2 variants fail") as caught:
-            verify_library(generated(project), project.folder / "cmake" / "libtiny.so")
+            verify_linked_library(generated(project), project.folder / "cmake" / "libtiny.so")
     finally:
         archive.write_bytes(before)
     assert re.search(rf"twice: {variant['name']} .*: wrong-result: y\[\d+\]: got ", caught.value.why)

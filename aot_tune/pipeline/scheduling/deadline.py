@@ -1,31 +1,15 @@
-"""The end of a budget: what is kept for what comes after tuning, and what still runs when the rest is over is ended."""
+"""The end of a budget: what still runs then is ended."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from aot_tune.bench.devices.family import family
-from aot_tune.pipeline.records.record_writer import records_folder
-from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.threads import AGAIN
-from aot_tune.support.wall_clock import link_seconds
 
-__all__ = ["ended_with", "link_memory", "seconds_after"]
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-_FILES = 1.0
-"""Seconds for the choice of variants, the library's files, and what starts and checks the link."""
-_PER_SOURCE = 1.2
-"""What a source of the library takes over what a generic variant takes to compile, links included."""
-_CHECK, _PER_PROBLEM = 1.0, 0.08
-"""Seconds in which variants are verified inside the library: the start of the workers, and by problem of the workload,
-which there are about two or three of for each variant."""
-_COMPILE = 0.5
-"""CPU seconds of a compile, where no generic variant was compiled."""
+__all__ = ["ended_with"]
 
 
 @contextlib.contextmanager
@@ -50,31 +34,3 @@ def ended_with(budget: Budget, stop: Callable[[], None]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def link_memory(session: Session) -> Path | None:
-    """The file that remembers how long linking the library took; None without a cache."""
-    folder = records_folder(session)
-    return None if folder is None else folder.parent.parent / "links" / f"{folder.name}.json"
-
-
-def seconds_after(session: Session) -> float:
-    """Seconds to keep for what comes after tuning: what was not verified, files, the link and its checks.
-
-    What it took the last times; else reckoned from the library's own sources and what the first compiles took. Where
-    other programs keep the machine busy, it is so much longer.
-    """
-    load = session.load
-    known = link_seconds(link_memory(session))
-    if known is None:
-        runtime = _PACKAGE / "runtime"
-        folders = [runtime, *(runtime / name for name in session.plan.families)]
-        folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
-        sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
-        problems = sum(
-            len(o.operator.workload_for(t.family)) for t in session.targets for o in session.operators.values()
-        )
-        known = _FILES + _CHECK + _PER_PROBLEM * problems
-        known += max((family(d.family).start_seconds for d in session.devices), default=0.0)
-        known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
-    return known / load.granted

@@ -13,9 +13,10 @@ from aot_tune.pipeline.measuring.measure import Measurer, left_undone
 from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
-from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
+from aot_tune.pipeline.scheduling.deadline import ended_with
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
+from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.scheduling.within_budget import BudgetTuning
 from aot_tune.pipeline.session import LoadedOperator, Session

@@ -12,7 +12,8 @@ from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.measure import Measurer, finalists
 from aot_tune.pipeline.pending import expected_seconds, task_of
-from aot_tune.pipeline.scheduling.deadline import ended_with, seconds_after
+from aot_tune.pipeline.scheduling.deadline import ended_with
+from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.search import Gains, Task, most_promising
 from aot_tune.spec import Problem

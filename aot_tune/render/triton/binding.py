@@ -12,10 +12,10 @@ from aot_tune.spec import (
     OPTIONS,
     Buffer,
     ConfigValue,
+    Declarations,
     Descriptor,
     DTypeOf,
     Expr,
-    Inspection,
     Kernel,
     KernelArgument,
     KernelParameter,
@@ -52,7 +52,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameter.name
 
 
-def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Inspection]:
+def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Declarations]:
     """The function of a kernel, with the launch options that its heuristics give, and what it declares for a target.
 
     Raises:
@@ -105,7 +105,7 @@ def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...
 
 
 def _argument(
-    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Inspection, p: KernelParameter
+    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Declarations, p: KernelParameter
 ) -> Argument:
     if p.name in function.arguments:
         return _given(operator, kernel, p, function.arguments[p.name])
@@ -132,7 +132,7 @@ def _argument(
     )
 
 
-def _config_names(kernel: Kernel, inspection: Inspection) -> set[str]:
+def _config_names(kernel: Kernel, inspection: Declarations) -> set[str]:
     return {p.name for p in kernel.parameters} or {name for config in inspection.configs for name in config}
 
 

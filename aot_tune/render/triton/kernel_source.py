@@ -11,7 +11,7 @@ from aot_tune.render.triton.grid import grid_values
 from aot_tune.render.triton.launcher import Launch, Passed, render_launcher
 from aot_tune.render.triton.numbers import FLOATS
 from aot_tune.render.triton.recipe import Recipe, as_data, of_data, with_recipe
-from aot_tune.spec import AMD_OPTIONS, OPTIONS, Expr, Inspection, Kernel, Operator, Target, TritonFunction
+from aot_tune.spec import AMD_OPTIONS, OPTIONS, Declarations, Expr, Kernel, Operator, Target, TritonFunction
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
 __all__ = ["render_triton"]
@@ -121,7 +121,7 @@ class _Scene:
         }
         return lower[a.kind](a)
 
-    def options(self, function: TritonFunction, inspection: Inspection) -> dict[str, int | bool]:
+    def options(self, function: TritonFunction, inspection: Declarations) -> dict[str, int | bool]:
         """Launch options: a config's before the function's."""
         found: dict[str, int | bool] = {}
         for name, option in function.options.items():
@@ -285,7 +285,7 @@ class _Scene:
 
 
 def _zeroed(
-    operator: Operator, function: TritonFunction, inspection: Inspection, passed: list[Passed], what: str
+    operator: Operator, function: TritonFunction, inspection: Declarations, passed: list[Passed], what: str
 ) -> tuple[Passed, ...]:
     """Arguments whose memory is set to 0 before a launch: those declared, and those of the autotuner."""
     by_name = {p.name: p for p in passed}

@@ -21,7 +21,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Args:
         function: the reference, as in `TritonFunction`.
-        digest: that of `Inspection`: the function's source and all that it depends on.
+        digest: that of `Declarations`: the function's source and all that it depends on.
         signature: parameter to type, in order: `*bf16`, `i32`, `fp32`, `constexpr`, `tensordesc<bf16[64, 32]>`.
         constexprs: parameter to value, see `as_data`; None where it is left out.
         dtypes: parameter to the element type that it is, as Triton names it (`bf16`, `fp32`).

@@ -27,7 +27,7 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.support.errors import ToolchainError
-from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
@@ -62,9 +62,9 @@ def load(root: Path, name: str) -> Operator:
         one = dataclasses.replace(
             one, workload=tuple(problem(**p.dims, dtypes={"T": t}) for p in one.workload_for("cuda") for t in dtypes)
         )
-    known, note = inspect_functions({name: one}, [TARGET], generic_targets([TARGET]), [root], dict(os.environ))
+    known, note = read_functions({name: one}, [TARGET], generic_targets([TARGET]), [root], dict(os.environ))
     assert note == ""
-    return with_inspections(one, known, ["cuda"])
+    return with_declarations(one, known, ["cuda"])
 
 
 def guards_of_all(operator: Operator) -> set[tuple[str, ...]]:

@@ -11,8 +11,8 @@ from pipelines import FAST, GENERIC, OPERATOR, evidence
 
 from aot_tune.pipeline.compiler_load import CompilerLoad
 from aot_tune.pipeline.pending import PendingWork, task_of
-from aot_tune.pipeline.scheduling import deadline
-from aot_tune.pipeline.scheduling.deadline import seconds_after
+from aot_tune.pipeline.scheduling import time_to_link
+from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
 from aot_tune.support.progress import Progress
@@ -29,8 +29,8 @@ def session_with(
     devices: Sequence[str] = ("cpu",),
     tuned: str = "cpu",
 ) -> Session:
-    monkeypatch.setattr(deadline, "link_memory", lambda _: None)
-    monkeypatch.setattr(deadline, "link_seconds", lambda _: known)
+    monkeypatch.setattr(time_to_link, "link_memory", lambda _: None)
+    monkeypatch.setattr(time_to_link, "link_seconds", lambda _: known)
     plan = SimpleNamespace(families=["cpu"], module=module)
     operators = {"fast": SimpleNamespace(operator=OPERATOR)}
     given = SimpleNamespace(

@@ -17,9 +17,9 @@ from linked_cuda import N, OnDevice, python
 from linked_hip import GFX942, Fake, call
 from places import SHARED
 
-from aot_tune.link import LibrarySpec, generate, verify
+from aot_tune.link import LibrarySpec, check_against_manifest, generate
+from aot_tune.link.check.against_manifest import read_manifest
 from aot_tune.link.check.check_tables import check_library
-from aot_tune.link.check.verify_library import read_manifest
 from aot_tune.spec import Kernel, Tensor, problem
 from aot_tune.support.errors import ManifestError, ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
@@ -317,17 +317,17 @@ def test_each_architecture_that_has_variants_has_generic_ones(spec: LibrarySpec)
 
 def test_the_manifest_tells_of_each_architecture(built: linked.Built, bare: linked.Built, tmp_path: Path) -> None:
     manifest, archive = Path(built.made.manifest), Path(built.made.archive)
-    document = verify(bare.library, bare.module, Path(bare.made.manifest), Path(bare.made.archive))
+    document = check_against_manifest(bare.library, bare.module, Path(bare.made.manifest), Path(bare.made.archive))
     generic = {v.target for v in document.operators[0].variants if v.generic}
     assert generic == {"cpu-x86-64", "hip-gfx90a", "hip-gfx942"}
     with pytest.raises(ManifestError, match=r"linked_hip\.so needs libamdhip64\.so, which a machine without a GPU"):
-        verify(built.library, built.module, manifest, archive)
+        check_against_manifest(built.library, built.module, manifest, archive)
     text = manifest.read_text()
     bad = tmp_path / "manifest.json"
     bad.write_text(text.replace('"generic": true', '"generic": false'))
     assert not any(v.generic for v in read_manifest(bad.read_bytes()).operators[0].variants)
     with pytest.raises(ManifestError, match="has no generic variant for"):
-        verify(bare.library, None, bad, archive)
+        check_against_manifest(bare.library, None, bad, archive)
 
 
 def test_a_library_for_one_architecture_alone(spec: LibrarySpec, tmp_path: Path) -> None:

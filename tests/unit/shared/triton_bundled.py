@@ -33,8 +33,8 @@ from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.render.triton.specialize import plain_pins, specialized_pins
 from aot_tune.spec import (
     ConfigValue,
+    Declarations,
     Expr,
-    Inspection,
     Kernel,
     KernelParameter,
     Operator,
@@ -53,7 +53,7 @@ DESCRIPTORS = ("_tma", "tf32", "specialized")
 """Parts of the names of kernels on descriptors."""
 
 
-def declared(reference: str) -> Inspection:
+def declared(reference: str) -> Declarations:
     """What a function of a file declares, read from its text."""
     file, _, name = reference.partition(":")
     tree = ast.parse((TEMPLATES / file).read_text())
@@ -75,7 +75,7 @@ def declared(reference: str) -> Inspection:
         )
         for a in function.args.args
     )
-    return Inspection(parameters=tuple(parameters), digest="0" * 64)
+    return Declarations(parameters=tuple(parameters), digest="0" * 64)
 
 
 def bundled(name: str) -> Operator:

@@ -19,7 +19,7 @@ from aot_tune.compile.triton.launcher_objects import LAUNCHER, host_flags, kerne
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
     ConfigValue,
-    Inspection,
+    Declarations,
     Kernel,
     KernelParameter,
     Operator,
@@ -69,7 +69,7 @@ def _reference(_xp: Any, _call: Any) -> dict[str, Any]:
 
 def operator(
     function: TritonFunction,
-    declared: Sequence[KernelParameter] | Inspection,
+    declared: Sequence[KernelParameter] | Declarations,
     *,
     target: Target = SM_90A,
     tensors: Sequence[Tensor] = (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
@@ -77,7 +77,7 @@ def operator(
     **more: Any,
 ) -> Operator:
     """An operator with one Triton kernel, read for a target, and a generic one."""
-    inspection = declared if isinstance(declared, Inspection) else Inspection(parameters=tuple(declared))
+    inspection = declared if isinstance(declared, Declarations) else Declarations(parameters=tuple(declared))
     inspected = function.inspected(
         {target.name: msgspec.structs.replace(inspection, digest=inspection.digest or "d" * 64)}
     )

@@ -37,7 +37,7 @@ from aot_tune.spec import Expr, Kernel, Operator, Problem, Target, all_of, probl
 from aot_tune.spec.load_operators import load_operator, operator_folders
 from aot_tune.triton.client import ROOTS
 from aot_tune.triton.load_function import load
-from aot_tune.triton.read_declarations import inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import read_functions, with_declarations
 
 TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
 TARGET = "cuda-sm_90a"
@@ -194,9 +194,9 @@ def read_operators(target: str) -> Operators:
     declared = {folder.name: load_operator(folder) for folder in operator_folders([TEMPLATES])}
     wanted = [target_by_name(target)]
     generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
-    read, missing = inspect_functions(declared, wanted, generic, [TEMPLATES], os.environ)
+    read, missing = read_functions(declared, wanted, generic, [TEMPLATES], os.environ)
     assert not missing, missing
-    return {name: with_inspections(op, read, [wanted[0].family]) for name, op in declared.items()}
+    return {name: with_declarations(op, read, [wanted[0].family]) for name, op in declared.items()}
 
 
 def functions(operators: Operators, target: str) -> Iterator[tuple[Operator, Kernel, Target]]:

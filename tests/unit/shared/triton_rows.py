@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot_tune.spec import (
-    Inspection,
+    Declarations,
     Kernel,
     KernelParameter,
     Operator,
@@ -27,7 +27,7 @@ def parameter(name: str, **given: Any) -> KernelParameter:
     return KernelParameter(name=name, **given)
 
 
-INSPECTION = Inspection(
+INSPECTION = Declarations(
     parameters=(
         parameter("x_ptr"),
         parameter("bias_ptr"),
@@ -52,7 +52,7 @@ ARGUMENTS = {
 }
 
 
-def operator(arguments: dict[str, Any] | None = None, inspection: Inspection = INSPECTION, **given: Any) -> Operator:
+def operator(arguments: dict[str, Any] | None = None, inspection: Declarations = INSPECTION, **given: Any) -> Operator:
     function = TritonFunction("rows.py:rows", arguments or ARGUMENTS, grid=(R,))
     function = function.inspected({SM90.name: inspection, MI300.name: inspection})
     kernels = (

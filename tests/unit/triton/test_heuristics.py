@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from triton_installed import EACH_TRITON, ask, integer, pointer, request
 
-from aot_tune.spec import Expr, Inspection, TritonFunction, device, dims, parameter
+from aot_tune.spec import Declarations, Expr, TritonFunction, device, dims, parameter
 from aot_tune.triton.triton_messages import FunctionRequest, Given, ProblemFacts
 
 N = dims("N")[0]
 ARGUMENTS = {"x": pointer("x", N), "n": integer(N)}
 
 
-def read(search: list[str], *asked: FunctionRequest) -> list[Inspection]:
+def read(search: list[str], *asked: FunctionRequest) -> list[Declarations]:
     found = [(a.inspection, a.fault) for a in ask(search, "cuda-sm_90a", *asked)]
     assert [fault for _, fault in found if fault] == []
     return [inspection for inspection, _ in found if inspection is not None]

@@ -10,11 +10,11 @@ from places import ROOT
 
 from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
 from aot_tune.plan.library_plan import Request, make_plan
-from aot_tune.spec import Descriptor, Inspection, KernelParameter, Operator
+from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton import client
-from aot_tune.triton.read_declarations import FAMILIES, inspect_functions, with_inspections
+from aot_tune.triton.read_declarations import FAMILIES, read_functions, with_declarations
 from aot_tune.triton.triton_messages import Answer, Fault, InspectRequest
 
 EXAMPLE = ROOT / "examples" / "triton_package" / "templates"
@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[InspectRequest]:
 
     def answer(request: InspectRequest, *_: Any, **__: Any) -> list[Answer]:
         requests.append(request)
-        known = Inspection(parameters=(KernelParameter(name="x"),), digest="0" * 64)
+        known = Declarations(parameters=(KernelParameter(name="x"),), digest="0" * 64)
         return [Answer(name=f.name, inspection=known) for f in request.functions]
 
     monkeypatch.setattr(client, "inspect", answer)
@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[InspectRequest]:
 def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
-    found, note = inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+    found, note = read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert note == ""
     assert [r.target for r in asked] == ["cuda-ptx_80", "cuda-sm_90a"]
     assert sorted(f.name for f in asked[1].functions) == [
@@ -58,7 +58,7 @@ def test_each_target_is_asked_for_once_and_the_baseline_for_generic_kernels(
 def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
     operators: dict[str, Operator], asked: list[InspectRequest]
 ) -> None:
-    inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+    read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     (rows,) = (f for f in asked[1].functions if f.name == "rms_norm/rows")
     assert rows.function == "kernels.py:rms_norm"
     assert {n: g.kind for n, g in rows.arguments.items()} == {
@@ -89,9 +89,9 @@ def test_a_function_is_asked_for_with_all_that_it_may_be_passed(
 
 
 def test_a_build_for_cpus_asks_nothing(operators: dict[str, Operator], asked: list[InspectRequest]) -> None:
-    assert inspect_functions(operators, [CPU], generic_targets([CPU]), [EXAMPLE], {}) == ({}, "")
+    assert read_functions(operators, [CPU], generic_targets([CPU]), [EXAMPLE], {}) == ({}, "")
     assert asked == []
-    assert with_inspections(operators["swiglu"], {}, ["cpu"]) is operators["swiglu"]
+    assert with_declarations(operators["swiglu"], {}, ["cpu"]) is operators["swiglu"]
 
 
 def test_without_triton_its_kernels_are_left_out_unless_nothing_else_answers(
@@ -102,13 +102,13 @@ def test_without_triton_its_kernels_are_left_out_unless_nothing_else_answers(
 
     monkeypatch.setattr(client, "inspect", missing)
     bundled = {name: op for name, (_, op) in load_operators([EXAMPLE.parents[2] / "templates"], ["softmax"]).items()}
-    found, note = inspect_functions(bundled, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+    found, note = read_functions(bundled, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert found == {}
     assert note == "Triton kernels are left out: Triton is not installed; pip install triton"
-    left = with_inspections(bundled["softmax"], found, ["cpu", "cuda"])
+    left = with_declarations(bundled["softmax"], found, ["cpu", "cuda"])
     assert {k.backend for k in left.kernels} == {"cxx", "nvcc"}
     with pytest.raises(BuildError, match="its generic kernel 'generic' is a Triton function: Triton is not") as caught:
-        inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+        read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert caught.value.fix == "pip install triton"
 
 
@@ -119,7 +119,7 @@ def test_a_function_that_cannot_be_read_ends_the_build(
     answers = [Answer(name="rms_norm/rows", fault=fault)]
     monkeypatch.setattr(client, "inspect", lambda *_, **__: answers)
     with pytest.raises(BuildError, match="its heuristic reads a tensor") as caught:
-        inspect_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
+        read_functions(operators, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert (caught.value.why, caught.value.fix) == ("it calls x.item()", "declare it")
 
 
@@ -131,7 +131,7 @@ def test_a_library_without_any_variant_is_refused() -> None:
 
 
 def _answering(monkeypatch: pytest.MonkeyPatch, **declared: Any) -> None:
-    known = Inspection(parameters=(KernelParameter(name="x"),), digest="0" * 64, **declared)
+    known = Declarations(parameters=(KernelParameter(name="x"),), digest="0" * 64, **declared)
 
     def answer(request: InspectRequest, *_: Any, **__: Any) -> list[Answer]:
         return [Answer(name=f.name, inspection=known) for f in request.functions if f.name == "rms_norm/rows"]
@@ -144,14 +144,14 @@ def test_hooks_are_refused_unless_what_they_do_is_declared(
 ) -> None:
     _answering(monkeypatch, hooks=True)
     with pytest.raises(BuildError, match=r"'rows': 'kernels.py:rms_norm' has configs with a pre_hook") as caught:
-        inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+        read_functions(operators, [SM90], [], [EXAMPLE], {})
     assert "hooks_declared=True" in caught.value.fix
     op = operators["rms_norm"]
     kernels = [
         replace(k, triton=replace(k.triton, hooks_declared=True)) if k.triton is not None else k for k in op.kernels
     ]
     declared = replace(op, kernels=tuple(kernels))
-    found, _ = inspect_functions({"rms_norm": declared}, [SM90], [], [EXAMPLE], {})
+    found, _ = read_functions({"rms_norm": declared}, [SM90], [], [EXAMPLE], {})
     assert set(found) == {"rms_norm/rows"}
 
 
@@ -159,19 +159,19 @@ def test_a_function_that_changes_an_input_is_refused(
     operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _answering(monkeypatch, restore_value=("out_ptr",))
-    inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+    read_functions(operators, [SM90], [], [EXAMPLE], {})
     _answering(monkeypatch, restore_value=("x_ptr",))
     with pytest.raises(
         BuildError, match=r"changes its argument 'x_ptr' \(restore_value\), which is passed the input 'x'"
     ):
-        inspect_functions(operators, [SM90], [], [EXAMPLE], {})
+        read_functions(operators, [SM90], [], [EXAMPLE], {})
     rows = operators["rms_norm"].kernel("rows")
     assert rows.triton is not None
     given = {**rows.triton.arguments, "x_ptr": Descriptor("x", (1, 64))}
     described = replace(rows, triton=replace(rows.triton, arguments=given))
     one = replace(operators["rms_norm"], kernels=(described, operators["rms_norm"].kernel("generic")))
     with pytest.raises(BuildError, match="which is passed the input 'x'"):
-        inspect_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})
+        read_functions({"rms_norm": one}, [SM90], [], [EXAMPLE], {})
 
 
 def test_the_families_of_triton_are_those_of_its_toolchain() -> None:

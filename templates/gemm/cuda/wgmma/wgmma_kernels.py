@@ -72,7 +72,7 @@ def _wgmma(
     )
     return Kernel(
         name,
-        "gemm/cuda/wgmma/few_rows.cu.j2",
+        "gemm/cuda/wgmma/wgmma_few_rows.cu.j2",
         backend="nvcc",
         dtypes={"T": ("f32",) if floats else ("bf16", "f16")},
         follows={} if floats else {"f16": "bf16"},

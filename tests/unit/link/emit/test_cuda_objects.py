@@ -14,7 +14,7 @@ import pytest
 from linked_cuda import cuda_runtime, python
 from places import SHARED
 
-from aot_tune.link import LibrarySpec, LinkedVariant, generate, verify
+from aot_tune.link import LibrarySpec, LinkedVariant, check_against_manifest, generate
 from aot_tune.link.check.check_tables import check_library
 from aot_tune.support.errors import ManifestError
 
@@ -94,7 +94,7 @@ for ask in (lambda: linked_cuda.call(ops, 8, 0), lambda: ops.preload("cuda:0"), 
 
 def test_the_manifest_of_a_library_for_cuda(real: linked.Built) -> None:
     made = real.made
-    document = verify(real.library, real.module, Path(made.manifest), Path(made.archive))
+    document = check_against_manifest(real.library, real.module, Path(made.manifest), Path(made.archive))
     rows = {v["name"]: v for v in json.loads(Path(made.manifest).read_text())["operators"][0]["variants"]}
     assert rows["fast_bf16"]["dtypes"] == {"T": "bf16"}
     assert (rows["fast_90a"]["last"], rows["plain_cuda"]["last"]) == (90, 0)
@@ -109,11 +109,11 @@ def test_a_stripped_library_for_cuda(real: linked.Built, tmp_path: Path) -> None
         subprocess.run(["strip", str(tmp_path / path.name)], check=True)
     made = real.made
     names = (tmp_path / real.library.name, tmp_path / real.module.name, Path(made.manifest), Path(made.archive))
-    verify(*names)
+    check_against_manifest(*names)
 
 
 def test_a_library_that_needs_the_driver(standin: linked.Built) -> None:
     made = standin.made
     with pytest.raises(ManifestError) as caught:
-        verify(standin.library, standin.module, Path(made.manifest), Path(made.archive))
+        check_against_manifest(standin.library, standin.module, Path(made.manifest), Path(made.archive))
     assert "needs libcuda.so.1, which a machine without a GPU does not have" in caught.value.what + caught.value.why

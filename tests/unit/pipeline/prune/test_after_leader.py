@@ -8,7 +8,7 @@ from aot_tune.pipeline.prune.after_leader import awaited, to_compile, waiting
 from aot_tune.pipeline.shipping.finish import least_assuming
 from aot_tune.render import Rendered, candidates_for, requirements
 from aot_tune.spec import (
-    Inspection,
+    Declarations,
     Kernel,
     KernelParameter,
     Operator,
@@ -23,7 +23,7 @@ from aot_tune.spec import (
 (N,) = dims("N")
 TARGET = Target(name="cuda-sm_90a", family="cuda", level=90, last=90)
 FUNCTION = TritonFunction("k.py:k", {"x": "x", "out": "out", "n": N}, (1,)).inspected(
-    {TARGET.name: Inspection(parameters=tuple(KernelParameter(name=n) for n in ("x", "out", "n")))}
+    {TARGET.name: Declarations(parameters=tuple(KernelParameter(name=n) for n in ("x", "out", "n")))}
 )
 OPERATOR = Operator(
     name="scale",

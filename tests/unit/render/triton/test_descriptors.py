@@ -8,7 +8,7 @@ import pytest
 from triton_rows import ARGUMENTS, SM90, operator, parameter
 
 from aot_tune.render import candidate_for, requirements, resolved
-from aot_tune.spec import Descriptor, Expr, Inspection, Operator, Tensor, alignment, dim, problem, stride
+from aot_tune.spec import Declarations, Descriptor, Expr, Operator, Tensor, alignment, dim, problem, stride
 from aot_tune.support.errors import SpecError
 
 D = dim("D")
@@ -18,7 +18,7 @@ WHOLE = r"\(\(D % 8\) == 0\)"
 
 def storing(*legal: Expr) -> Operator:
     """With a generic kernel that stores by a descriptor."""
-    declared = Inspection(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
+    declared = Declarations(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
     op = operator({"x": "x", "y": Descriptor("y", (1, 64))}, declared)
     return replace(op, workload=(problem(R=4, D=1024),), legal=legal)
 

@@ -16,9 +16,9 @@ import triton_launch as tl
 from aot_tune.render.triton.grid import print_expr
 from aot_tune.spec import (
     Buffer,
+    Declarations,
     Descriptor,
     Expr,
-    Inspection,
     Parameter,
     Scalar,
     Tensor,
@@ -97,7 +97,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def operator(grid: Any, arguments: Mapping[str, Any] | None = None, text: str = "x out seq B H D") -> Any:
     return tl.operator(
         TritonFunction("flash.py:forward", {"seq": S, **(arguments or {})}, grid=grid),
-        Inspection(parameters=tl.parameters(f"{text} BLOCK_M! BLOCK_N! SPLIT! CAUSAL!")),
+        Declarations(parameters=tl.parameters(f"{text} BLOCK_M! BLOCK_N! SPLIT! CAUSAL!")),
         dims=("B", "S", "H", "D"),
         tensors=(Tensor("x", (B, S, H, D), "bf16"), Tensor("out", (B, S, H, D), "bf16", output=True)),
         scalars=(Scalar("scale"),) if "scale" in text else (),

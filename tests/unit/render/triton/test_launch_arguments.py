@@ -14,8 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 from aot_tune.spec import (
     Attribute,
     Buffer,
+    Declarations,
     DTypeOf,
-    Inspection,
     KernelParameter,
     Operator,
     Parameter,
@@ -215,12 +215,12 @@ def test_a_parameter_keeps_its_default_and_none_leaves_the_list(tmp_path: Path, 
 # ---- Memory that is set to zero
 
 
-def cubes(inspection: Inspection | None = None) -> Operator:
+def cubes(inspection: Declarations | None = None) -> Operator:
     """Rank 3; `sums` is named by the function, `out` by its autotuner."""
     declared = tl.parameters("x out sums")
     return tl.operator(
         TritonFunction("scale.py:scale_kernel", {}, grid=(A - 1,), reset_to_zero=("sums",)),
-        inspection or Inspection(parameters=declared, reset_to_zero=("out", "sums")),
+        inspection or Declarations(parameters=declared, reset_to_zero=("out", "sums")),
         dims=("A", "B", "C"),
         tensors=(
             Tensor("x", (A, B, C)),

@@ -16,9 +16,9 @@ from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import (
     Buffer,
+    Declarations,
     Descriptor,
     DTypeOf,
-    Inspection,
     KernelParameter,
     Parameter,
     Scalar,
@@ -133,7 +133,7 @@ def test_a_config_without_a_value_leaves_an_argument_its_default() -> None:
         KernelParameter(name="BLOCK", constexpr=True),
         KernelParameter(name="STEP", has_default=True, default=4),
     )
-    inspection = Inspection(parameters=declared, configs=({"BLOCK": 16}, {"BLOCK": 32, "STEP": 2}))
+    inspection = Declarations(parameters=declared, configs=({"BLOCK": 16}, {"BLOCK": 32, "STEP": 2}))
     op = tl.operator(function(), inspection, kernel={"listed": ({"BLOCK": 16}, {"BLOCK": 32, "STEP": 2})})
     assert read_recipe(tl.rendered(op, config={"BLOCK": 16}).source).signature["STEP"] == "i32"
     with pytest.raises(RenderError, match="no value for the argument 'BLOCK'"):
@@ -153,7 +153,7 @@ def test_absent_tensors_are_none_and_buffers_are_aligned() -> None:
 
 
 def test_constexprs_come_from_the_config_the_pins_and_heuristics() -> None:
-    inspection = Inspection(
+    inspection = Declarations(
         parameters=tl.parameters("x BLOCK! MODE! HAS_BIAS! WIDTH! TWICE!"),
         heuristics={"HAS_BIAS": present("bias").data(), "TWICE": (parameter("BLOCK") * 2).data()},
     )
@@ -177,7 +177,7 @@ def test_constexprs_come_from_the_config_the_pins_and_heuristics() -> None:
 
 
 def test_heuristics_that_give_booleans_are_booleans_and_debug_is_kept() -> None:
-    inspection = Inspection(
+    inspection = Declarations(
         parameters=tl.parameters("x EVEN! ODD! PARTS!"),
         heuristics={"EVEN": (tl.N % 2 == 0).data(), "ODD": ["const", 0], "PARTS": (tl.N % 2).data()},
         booleans=("EVEN", "ODD"),

@@ -11,8 +11,8 @@ from triton_rows import ARGUMENTS, INSPECTION, MI300, SM90, D, R, operator, para
 from aot_tune.render import Renderer, bind, candidate_for, candidates_for, requirements, resolved
 from aot_tune.render.triton.recipe import read_recipe
 from aot_tune.spec import (
+    Declarations,
     Descriptor,
-    Inspection,
     Operator,
     Problem,
     Scalar,
@@ -106,7 +106,7 @@ def test_guards_let_in_what_the_code_is_right_for(other: Problem, special: bool,
 
 def test_pruned_configs_have_no_candidate() -> None:
     wanted = problem(R=4, D=1000)
-    inspection = Inspection(
+    inspection = Declarations(
         parameters=INSPECTION.parameters, configs=INSPECTION.configs, pruned={wanted.id: [1]}, digest="1" * 64
     )
     op = replace(operator(inspection=inspection), workload=(wanted,))
@@ -117,7 +117,7 @@ def test_pruned_configs_have_no_candidate() -> None:
 
 def test_defaults_and_heuristics_stand_in_for_arguments() -> None:
     given = {k: v for k, v in ARGUMENTS.items() if k != "BLOCK"}
-    inspection = Inspection(
+    inspection = Declarations(
         parameters=INSPECTION.parameters, heuristics={"BLOCK": (next_power_of_2(D) * 2).data()}, digest="2" * 64
     )
     op = operator(given, inspection)
@@ -208,7 +208,7 @@ def test_a_generic_kernel_cannot_have_constants_that_depend_on_the_call() -> Non
 def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least: int | None, most: int | None) -> None:
     """Calls beyond it go to another variant: the launcher would refuse them."""
     declared = [parameter(p.name, annotation=annotation) if p.name == "x_row" else p for p in INSPECTION.parameters]
-    op = operator(inspection=Inspection(parameters=tuple(declared), configs=INSPECTION.configs, digest="3" * 64))
+    op = operator(inspection=Declarations(parameters=tuple(declared), configs=INSPECTION.configs, digest="3" * 64))
     kernel = resolved(op.kernel("rows"), SM90.name)
     candidates = list(candidates_for(replace(op, workload=(problem(R=1, D=1),)), kernel, {"num_warps": 4}, SM90))
     assert candidates
@@ -219,7 +219,7 @@ def test_an_integer_fits_the_type_that_its_function_says(annotation: str, least:
 
 
 def test_a_generic_kernel_takes_no_descriptor_unless_every_call_can_have_one() -> None:
-    declared = Inspection(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
+    declared = Declarations(parameters=(parameter("x"), parameter("y")), digest="4" * 64)
     op = operator({"x": Descriptor("x", (1, 64)), "y": "y"}, declared)
     conditions = (alignment("x") >= 16, stride("x", 1) == 1, stride("x", 0) % 8 == 0, stride("x", 0) > 0)
     for known, needed in ((0, "alignment.x >= 16"), (1, "stride.x.1 == 1"), (2, "stride.x.0 * 2) % 16) == 0")):
@@ -279,7 +279,7 @@ def test_a_generic_kernel_has_narrow_integers_only_where_every_call_has() -> Non
 
 def test_a_launch_option_of_a_heuristic_is_that_of_the_call() -> None:
     warps = where(D > 1000, 8, 4)
-    inspection = Inspection(
+    inspection = Declarations(
         parameters=INSPECTION.parameters,
         configs=({"num_stages": 2}, {"num_stages": 2}, {"num_stages": 3}),
         heuristics={"num_warps": warps.data()},
@@ -319,7 +319,7 @@ def test_a_grid_is_as_long_as_devices_take_it(grid: Any, wanted: list[str]) -> N
 
 def test_a_default_is_a_text_whatever_tensor_has_that_name() -> None:
     declared = (*INSPECTION.parameters[:-1], parameter("SPLIT", constexpr=True, has_default=True, default="bias"))
-    op = operator(inspection=Inspection(parameters=declared, digest="6" * 64))
+    op = operator(inspection=Declarations(parameters=declared, digest="6" * 64))
     (split,) = (a for a in bind(op, op.kernel("rows"), SM90.name) if a.name == "SPLIT")
     assert (split.kind, split.value) == ("constant", "bias")
 
@@ -327,7 +327,7 @@ def test_a_default_is_a_text_whatever_tensor_has_that_name() -> None:
 @pytest.mark.parametrize(("option", "pinned"), [(8, {}), (where(D > 1000, 8, 4), {"option.num_warps": 8})])
 def test_an_argument_of_a_launch_options_name_is_the_option(option: Any, pinned: dict[str, int]) -> None:
     declared = (*INSPECTION.parameters, parameter("num_warps", constexpr=True, has_default=True, default=4))
-    op = operator(inspection=Inspection(parameters=declared, digest="7" * 64))
+    op = operator(inspection=Declarations(parameters=declared, digest="7" * 64))
     rows = op.kernel("rows")
     function = replace(rows.triton, options={"num_warps": option})
     op = replace(op, kernels=(op.kernel("generic"), replace(rows, triton=function)))

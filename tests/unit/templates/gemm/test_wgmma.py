@@ -20,7 +20,7 @@ from aot_tune.spec import Config, Kernel, all_of, problem
 pytestmark = pytest.mark.slow
 
 GEMM = OPERATORS["gemm"]
-KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/few_rows.cu.j2"]
+KERNELS = [k for k in GEMM.kernels if k.template == "gemm/cuda/wgmma/wgmma_few_rows.cu.j2"]
 SHORT = [k.name for k in KERNELS if "f32" not in k.dtypes["T"]]
 FLOATS = [k.name for k in KERNELS if k.name not in SHORT]
 

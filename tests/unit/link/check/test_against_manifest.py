@@ -13,8 +13,8 @@ import linked
 import pytest
 from places import ROOT
 
-from aot_tune.link import generate, verify
-from aot_tune.link.check.verify_library import verify_module
+from aot_tune.link import check_against_manifest, generate
+from aot_tune.link.check.against_manifest import check_module
 from aot_tune.link.elf import SharedLibrary
 from aot_tune.support.errors import ManifestError
 
@@ -27,7 +27,7 @@ def copy(built: linked.Built, tmp_path: Path) -> Path:
 
 
 def check(folder: Path, **more: object) -> None:
-    verify(
+    check_against_manifest(
         folder / "liblinked_ops.so",
         folder / "ops.abi3.so",
         folder / "manifest.json",
@@ -214,14 +214,14 @@ def test_a_module_of_another_library(copy: Path) -> None:
     with pytest.raises(ManifestError, match=r"ops.abi3\.so does not need liblinked_ops\.so"):
         check(copy)
     with pytest.raises(ManifestError, match=r"ops.abi3\.so is not .*: ops.abi3\.so does not need liblinked_ops\.so"):
-        verify_module(copy / "liblinked_ops.so", copy / "ops.abi3.so", copy / "manifest.json")
+        check_module(copy / "liblinked_ops.so", copy / "ops.abi3.so", copy / "manifest.json")
 
 
 def test_a_good_module_by_itself(copy: Path) -> None:
     files = (copy / "liblinked_ops.so", copy / "ops.abi3.so", copy / "manifest.json")
-    verify_module(*files, forbidden=[str(copy.parent)])
+    check_module(*files, forbidden=[str(copy.parent)])
     with pytest.raises(ManifestError, match="holds the text 'PyInit_ops'"):
-        verify_module(*files, forbidden=["PyInit_ops"])
+        check_module(*files, forbidden=["PyInit_ops"])
 
 
 def test_all_problems_are_named_at_once(copy: Path) -> None:

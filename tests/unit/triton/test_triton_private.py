@@ -19,8 +19,8 @@ from aot_tune.compile import target_by_name
 from aot_tune.render.triton.specialize import specialized_pins
 from aot_tune.spec import (
     Config,
+    Declarations,
     Expr,
-    Inspection,
     Kernel,
     Operator,
     Problem,
@@ -34,7 +34,7 @@ from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.absent_devices import DEVICES, device_of, target_of
 from aot_tune.triton.installed import check_version, find_triton
-from aot_tune.triton.read_declarations import inspect_functions
+from aot_tune.triton.read_declarations import read_functions
 
 N = dims("N")[0]
 
@@ -139,7 +139,7 @@ def test_bundled_functions_are_known_again_in_every_version(monkeypatch: pytest.
     for search in VERSIONS.values():
         monkeypatch.setattr(sys, "path", search)
         operators = {n: op for n, (_, op) in load_operators([bundled_templates()]).items()}
-        found, fault = inspect_functions(operators, [target], [], [bundled_templates()], os.environ)
+        found, fault = read_functions(operators, [target], [], [bundled_templates()], os.environ)
         assert not fault
         digests.append({name: on[target.name].digest for name, on in found.items()})
     assert len(digests[0]) >= 20
@@ -203,7 +203,7 @@ def _span(operator: Operator, one: Problem, name: str) -> int:
     return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * tensor.dtype.itemsize
 
 
-def _kernel(inspections: dict[str, Inspection]) -> Kernel:
+def _kernel(inspections: dict[str, Declarations]) -> Kernel:
     arguments: dict[str, Any] = {"a": A, "b": B, "c": C, "d": D, "flag": True}
     function = TritonFunction("triton_functions/rows.py:marked", arguments, grid=(1,), inspections=inspections)
     return Kernel(name="marked", backend="triton", triton=function)

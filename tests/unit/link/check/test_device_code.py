@@ -11,7 +11,7 @@ from aot_tune.compile import Object
 from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.database import CandidateRecord
 from aot_tune.link.archive import Member
-from aot_tune.link.check.verify_library import _other_device_code, _Variant
+from aot_tune.link.check.against_manifest import _other_device_code, _Variant
 from aot_tune.link.elf import device_code_digest
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.lookup import note_recorded_objects

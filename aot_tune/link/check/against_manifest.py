@@ -15,7 +15,7 @@ from aot_tune.link.families import FAMILIES, family_of
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Document", "read_manifest", "verify", "verify_module"]
+__all__ = ["Document", "check_against_manifest", "check_module", "read_manifest"]
 
 _SOURCE_PATH = re.compile(
     rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
@@ -83,7 +83,7 @@ def read_manifest(data: bytes) -> Document:
     return document
 
 
-def verify(
+def check_against_manifest(
     library: Path, module: Path | None, manifest: Path, archive: Path, *, forbidden: Sequence[str] = ()
 ) -> Document:
     """Check a linked library, and its Python module if there is one, against the manifest.
@@ -113,7 +113,7 @@ def verify(
     return document
 
 
-def verify_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
+def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
     """Check the Python module of a library that was checked by itself; see `verify`.
 
     Raises:

@@ -38,7 +38,7 @@ from aot_tune.support.errors import BuildError, CacheError, WorkerError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import DISK_ERRORS, TEMPORARIES, check_folder, private_folder, replace_file
 
-__all__ = ["plan_checks", "verify_library"]
+__all__ = ["plan_checks", "verify_linked_library"]
 
 _FILE = "shipped.json"
 _HOST_FLOPS, _HOST_BYTES = 1 << 31, 32 << 20
@@ -123,7 +123,7 @@ def _picked(one: Chosen, problem: Problem) -> str | None:
     return next((c for c in rank(one.selection.nodes, facts) if serves(one.evidence, c, facts)), None)
 
 
-def verify_library(directory: Path, library: Path) -> None:
+def verify_linked_library(directory: Path, library: Path) -> None:
     """Verify the variants of a linked library whose devices are here; says in a line what was done and what was not.
 
     Args:
