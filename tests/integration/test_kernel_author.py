@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -185,30 +186,49 @@ def test_a_bundled_operator_in_a_library_of_ones_own(
     del built, compiler
 
 
-def test_options_come_through_pip(author: Path, workshop: Builder, built: Built, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def overruled(example: Built, author: Path, workshop: Builder, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A build whose environment says `tune`, a CMake variable of pip's `generic`; PYTHONPATH has modules that end it.
+
+    They have the names of those that the tuner imports.
+    """
+    del example
+    folder = tmp_path_factory.mktemp("overruled")
+    evil = folder / "evil"
+    evil.mkdir()
+    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
+        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
+    generic = replace(workshop, out=folder, options=("-C", "cmake.define.AOT_TUNE_MODE=generic"))
+    return generic.build(author, PYTHONPATH=str(evil), AOT_TUNE_MODE="tune")
+
+
+def test_options_come_through_pip(overruled: Built, author: Path, workshop: Builder, tmp_path: Path) -> None:
     """A CMake variable of one `pip install` beats the environment; a wrong one ends the build with a remedy."""
-    options = ("-C", "cmake.define.AOT_TUNE_MODE=generic")
-    log = replace(workshop, out=tmp_path, options=options).build(author, "out", AOT_TUNE_MODE="tune").log
-    assert "aot_tune: mode generic" in log
+    assert "aot_tune: mode generic" in overruled.log
     wrong = replace(workshop, out=tmp_path, options=("-C", "cmake.define.AOT_TUNE_MODE=replya"))
     with pytest.raises(AssertionError) as caught:
         wrong.build(author, "out")
     assert "AOT_TUNE_MODE='replya'" in str(caught.value)
     assert "did you mean 'replay'" in str(caught.value)
-    del built
 
 
-def test_a_users_python_path_does_not_reach_the_build(
-    author: Path, workshop: Builder, built: Built, tmp_path: Path
-) -> None:
-    """Modules of the same names as those that the tuner imports lie on it; isolation passes its own path on."""
-    evil = tmp_path / "evil"
-    evil.mkdir()
-    for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
-        (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
-    log = replace(workshop, out=tmp_path).build(author, "out", PYTHONPATH=str(evil), AOT_TUNE_MODE="generic").log
-    assert "came from PYTHONPATH" not in log
-    del built
+def test_a_users_python_path_does_not_reach_the_build(overruled: Built) -> None:
+    """Isolation passes its own path on."""
+    assert "came from PYTHONPATH" not in overruled.log
+
+
+def test_generic_measures_nothing(overruled: Built, workshop: Builder, tmp_path: Path) -> None:
+    assert "measurements made" not in overruled.log
+    venv = Venv.make(tmp_path / "venv")
+    venv.install("--find-links", workshop.wheelhouse, overruled.wheel, "numpy")
+    code = "import json; from my_kernels import ops; m = ops.manifest(); print(json.dumps(m) if type(m) is dict else m)"
+    manifest = json.loads(run([venv.python, "-c", code], env=environment()))
+    assert [v["generic"] for v in manifest["operators"][0]["variants"]] == [True]
+
+
+def test_tune_measures_again(example: Built, author: Path, workshop: Builder, tmp_path: Path) -> None:
+    assert example.measured > 0
+    assert replace(workshop, out=tmp_path).build(author, "tune", AOT_TUNE_MODE="tune").measured > 0
 
 
 def test_an_editable_install_does_not_measure(author: Path, workshop: Builder, tmp_path: Path, built: Built) -> None:
