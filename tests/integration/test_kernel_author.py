@@ -161,7 +161,8 @@ def test_a_build_folder_that_is_kept_is_not_tuned_again(
     log = again.build(author, "second").log
     assert "measurements made" not in log
     assert compiler.candidates() == 0
-    (author / "templates" / "affine" / "affine.cpp.j2").open("a").write("static int changed() { return 1; }\n")
+    template = author / "templates" / "affine" / "affine.cpp.j2"
+    template.write_text(template.read_text().replace("return 0;", "volatile int none = 0; return none;"))
     try:
         assert again.build(author, "third").measured > 0
     finally:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ from project import Project
 
 import aot_tune.pipeline.records.build_inputs as inputs_module
 import aot_tune.pipeline.records.record_writer as keep_module
+import aot_tune.pipeline.records.reuse_build as reuse_build
 import aot_tune.pipeline.session as session_module
 from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.records.build_inputs import build_key, recorded_digest
+from aot_tune.pipeline.records.build_inputs import build_key, loaded_modules, recorded_digest
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.records.reuse_build import Repeats, _unanswered
 from aot_tune.pipeline.session import Session
@@ -33,6 +35,8 @@ from aot_tune.support.progress import Progress
 
 pytestmark = pytest.mark.slow
 
+_OTHERS = re.compile(r"(torch|sympy|triton|hypothesis|_?pytest|numpy)\b")
+"""What other tests have imported into this process by now: thousands of files, all to be digested for each key."""
 Patch = pytest.MonkeyPatch
 Change = Callable[[Project, Patch], None]
 
@@ -47,6 +51,7 @@ def project(tmp_path: Path, monkeypatch: Patch) -> Project:
         monkeypatch.delenv(name)
     for name, value in made.env.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(reuse_build, "loaded_modules", lambda: [n for n in loaded_modules() if not _OTHERS.match(n)])
     return made
 
 
