@@ -15,7 +15,7 @@ from pathlib import Path
 from aot_tune.compile.programs import QUERY_SECONDS
 from aot_tune.support.run_program import run
 
-__all__ = ["opened_files", "search_folders", "sought"]
+__all__ = ["headers_tested", "opened_files", "search_folders", "sought"]
 
 _TESTED = re.compile(rb"__has_include(?:_next)?\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
 _MISSING = (
@@ -75,7 +75,7 @@ def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str 
         found.update(_places(name, folders))
     for path in own:
         beside = (str(Path(path).parent), *folders)
-        for name in _tested_in(os.path.realpath(path)):  # a link to it may be another for each compile
+        for name in headers_tested(os.path.realpath(path)):  # a link to it may be another for each compile
             found.update(_places(name, beside))
         if missing and not _inside(path, folders):
             found.update(str(Path(path).parent / name) for name in missing)
@@ -107,7 +107,8 @@ def _inside(path: str, folders: Sequence[str]) -> bool:
 
 
 @cache
-def _tested_in(path: str) -> frozenset[str]:
+def headers_tested(path: str) -> frozenset[str]:
+    """Headers that a file tests with `__has_include`; none of a file that cannot be read."""
     try:
         return _names(Path(path).read_bytes())
     except OSError:

@@ -26,7 +26,7 @@ from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
-__all__ = ["FAMILIES", "Inspections", "read_functions", "with_declarations"]
+__all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
 
 Inspections = dict[str, dict[str, Declarations]]
 """`operator/kernel` to target to what the kernel's function declares."""
@@ -59,7 +59,7 @@ def read_functions(
 
     found: Inspections = {}
     for target in (*_generic_targets(operators, targets, baselines), *targets):
-        wanted = _requests(operators, target)
+        wanted = requests_of(operators, target)
         if not wanted or target.on_host:
             continue
         try:
@@ -144,7 +144,8 @@ def _generic_targets(
     return [t for t in baselines if t.family in served and t.name not in {u.name for u in targets}]
 
 
-def _requests(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
+def requests_of(operators: Mapping[str, Operator], target: Target) -> list[FunctionRequest]:
+    """What to read for a target: each operator's Triton functions that may be compiled for it."""
     found = []
     for operator in operators.values():
         for kernel in operator.kernels:

@@ -15,7 +15,14 @@ from aot_tune.link.families import FAMILIES, family_of
 from aot_tune.link.manifest import SCHEMA
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Document", "check_against_manifest", "check_module", "read_manifest"]
+__all__ = [
+    "Document",
+    "ManifestVariant",
+    "check_against_manifest",
+    "check_module",
+    "other_device_code",
+    "read_manifest",
+]
 
 _SOURCE_PATH = re.compile(
     rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
@@ -27,7 +34,9 @@ _LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10"
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
 
 
-class _Variant(msgspec.Struct, frozen=True):
+class ManifestVariant(msgspec.Struct, frozen=True):
+    """A variant as a manifest has it."""
+
     name: str
     symbol: str
     target: str
@@ -54,7 +63,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 class _Operator(msgspec.Struct, frozen=True):
     name: str
-    variants: tuple[_Variant, ...]
+    variants: tuple[ManifestVariant, ...]
     tables: tuple[_Table, ...]
 
 
@@ -157,7 +166,7 @@ def _check_tables(document: Document) -> list[str]:
     return problems
 
 
-def _serves(v: _Variant, bounded: Collection[str]) -> str:
+def _serves(v: ManifestVariant, bounded: Collection[str]) -> str:
     """Devices and dtypes of a variant; `bounded` are families whose generic variants are for one architecture each."""
     place = v.target if family_of(v.target) in bounded else family_of(v.target)
     return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
@@ -173,14 +182,14 @@ def _check_variants(document: Document, members: dict[str, Member], image: Share
                 problems.append(f"{where}: its object is not in the archive")
             elif hashlib.sha256(member.data).hexdigest() != v.object:
                 problems.append(f"{where}: its object is not the one that was measured")
-            elif _other_device_code(v, member):
+            elif other_device_code(v, member):
                 problems.append(f"{where}: its device code is not the one that was measured")
             else:
                 problems += [f"{where}: {s} of its object is not linked" for s in image.missing_pieces(member.data)]
     return problems
 
 
-def _other_device_code(v: _Variant, member: Member) -> bool:
+def other_device_code(v: ManifestVariant, member: Member) -> bool:
     """Whether an object that holds device code holds other code than the manifest says."""
     found = device_code_digest(member.data)
     return bool(v.device and found) and found != v.device

@@ -19,7 +19,7 @@ from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.threads import end_all
 
-__all__ = ["DevicePool", "Job"]
+__all__ = ["DevicePool", "Job", "PoolJobs"]
 
 Job = Callable[[Measurer], object]
 """What a device is to do; False says that it did nothing."""
@@ -93,7 +93,7 @@ class DevicePool:
             for _, job in jobs:
                 job(self.members[0])
             return
-        turns = _PoolJobs(self.members, self._homes, jobs)
+        turns = PoolJobs(self.members, self._homes, jobs)
         self.each_member(turns.work)
         while turns.lost:
             for member, error in turns.lost:
@@ -158,7 +158,7 @@ class DevicePool:
                 thread.shutdown()
 
 
-class _PoolJobs:
+class PoolJobs:
     """Jobs that devices take one after the other: their own, then those that belong to none yet, then another's.
 
     `homes` has the device of a number, on which its problem is prepared. `lost` are devices that gave up what they had,

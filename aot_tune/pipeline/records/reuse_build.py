@@ -55,7 +55,7 @@ from aot_tune.support.storage import (
     write_file,
 )
 
-__all__ = ["Repeats"]
+__all__ = ["Repeats", "unanswered"]
 
 _log = logging.getLogger("aot_tune.pipeline.build_library")
 _SCHEMA = 1
@@ -210,7 +210,7 @@ class Repeats:
         unkept = sum(c.counters.unkept for c in caches)
         if unkept:
             return f"{unkept} candidates will be compiled again"
-        asked = sorted({k for own in evidence.values() for e in own for k in _unanswered(session, e)})
+        asked = sorted({k for own in evidence.values() for e in own for k in unanswered(session, e)})
         return f"{', '.join(asked)} will be asked for algorithms again" if asked else ""
 
     def _load(self, folder: Path, key: str) -> _Kept:
@@ -251,7 +251,7 @@ class Repeats:
                     _log.warning("%s cannot be marked as used: %s", path, error.strerror)
 
 
-def _unanswered(session: Session, evidence: Evidence) -> list[str]:
+def unanswered(session: Session, evidence: Evidence) -> list[str]:
     """Kernels that call a vendor's library and of which nothing was measured: the next build asks it again."""
     operator = evidence.operator
     measured = {c for row in evidence.measurements.values() for c in row}

@@ -16,7 +16,7 @@ from aot_tune.pipeline.session import LoadedOperator
 from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Priority", "QueuedProblem", "ScreenQueue", "queued_problems"]
+__all__ = ["Priority", "QueuedProblem", "ScreenQueue", "queued_problems", "screen_queued"]
 
 
 class Priority(IntEnum):
@@ -130,7 +130,7 @@ class ScreenQueue:
         else:
             chosen.sort(key=lambda place: (place.rank, place.number))
         known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
-        pool.each((place.number, partial(_screen, place, found, top, stop)) for place, found in known)
+        pool.each((place.number, partial(screen_queued, place, found, top, stop)) for place, found in known)
         self._reconsider()
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
@@ -157,13 +157,14 @@ def _fallen(evidence: Evidence) -> int:
     return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.entries.values())
 
 
-def _screen(
+def screen_queued(
     place: QueuedProblem,
     resemblances: Resemblances,
     priority: Priority,
     stop: Callable[[Priority], bool],
     measurer: Measurer,
 ) -> bool:
+    """Screen what waits on a problem with some priority; whether anything was begun."""
     if stop(priority):
         return False
     taken = place.take(priority)

@@ -12,7 +12,7 @@ from nvcc_sources import MISSING
 from aot_tune.compile import ObjectCache, Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.cache.entry import file_digest
 from aot_tune.compile.cuda.nvcc import NvccToolchain
-from aot_tune.compile.headers import _tested_in, search_folders, sought
+from aot_tune.compile.headers import headers_tested, search_folders, sought
 from aot_tune.render import Rendered
 
 LAUNCH = '\nextern "C" __attribute__((visibility("default"))) int SYMBOL_launch() { return SIZE; }\n'
@@ -65,7 +65,7 @@ def write(folder: Path, files: Files) -> None:
 def later() -> None:
     """What a later process has forgotten."""
     file_digest.cache_clear()
-    _tested_in.cache_clear()
+    headers_tested.cache_clear()
     search_folders.cache_clear()
 
 

@@ -19,7 +19,7 @@ from aot_tune.render import Renderer, candidates_for, resolved
 from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.spec import Operator, Problem, TritonFunction, problem
 from aot_tune.support.errors import SpecError
-from aot_tune.triton.read_declarations import _requests, with_declarations
+from aot_tune.triton.read_declarations import requests_of, with_declarations
 
 TARGET = tl.SM_90A
 INFINITE, NO_NUMBER = float("-inf"), float("nan")
@@ -32,7 +32,7 @@ def recipe_of(search: list[str], name: str, arguments: dict[str, Any], one: Prob
     op = tl.operator(function, (), workload=(one,))
     kernel = op.kernel("triton")
     op = replace(op, kernels=(op.kernel("generic"), replace(kernel, triton=function)))
-    (asked,) = _requests({"scale": op}, TARGET)
+    (asked,) = requests_of({"scale": op}, TARGET)
     (answer,) = ask(search, TARGET.name, asked)
     assert answer.inspection is not None, answer.fault
     op = with_declarations(op, {"scale/triton": {TARGET.name: answer.inspection}}, ["cuda"])

@@ -10,7 +10,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Status
 from aot_tune.bench.worker.cuda.engine import Engine, FaultError
 
-__all__ = ["connected", "last_word"]
+__all__ = ["check_device", "connected", "last_word"]
 
 
 def connected(connect: Callable[[], Engine], device: Device, share: float) -> Engine:
@@ -33,13 +33,14 @@ def connected(connect: Callable[[], Engine], device: Device, share: float) -> En
     if not right:
         raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
     if engine.device.type == "cuda":
-        _check_device(engine, device)
+        check_device(engine, device)
         # What torch keeps of freed memory would be missing in the other worker.
         torch.cuda.set_per_process_memory_fraction(share, engine.device)
     return engine
 
 
-def _check_device(engine: Engine, device: Device) -> None:
+def check_device(engine: Engine, device: Device) -> None:
+    """Raise FaultError when the worker is on another device than the one that is measured."""
     seen = torch.cuda.get_device_properties(engine.device)
     pairs = (seen.name, seen.multi_processor_count), (device.identity.get("name"), device.identity.get("sm_count"))
     found, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)

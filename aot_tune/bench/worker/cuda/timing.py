@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
 
-__all__ = ["Clock", "Sampler", "measure_empty"]
+__all__ = ["Clock", "Sampler", "graph_size", "measure_empty"]
 
 Clock = Callable[[], float]
 """Tells a device's clock in MHz; 0 where nothing does."""
@@ -37,7 +37,7 @@ class Sampler:
         self._sized = False
         self._span = 0.0
         once = self._once()
-        self._size = _graph_size(once, len(calls), self._sample_ns, self._rules)
+        self._size = graph_size(once, len(calls), self._sample_ns, self._rules)
         self._recorded = self._record()
         if self._rules.short_ns <= once < _AWAKE * self._rules.short_ns:
             self._grow(self._time(1, warm=True)[0])
@@ -97,7 +97,7 @@ class Sampler:
 
         What starts a graph takes its time too: with few calls in it, that is a share of theirs.
         """
-        size = _graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
+        size = graph_size(call_ns, len(self._calls), self._sample_ns, self._rules)
         if size > self._size:
             self._recorded.close()
             self._size = size
@@ -149,7 +149,7 @@ class Sampler:
         self._recorded.close()
 
 
-def _graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
+def graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming) -> int:
     """How many calls a graph holds: each copy equally often, enough short ones, a sample's worth of others."""
     wanted = rules.short_calls if call_ns < rules.short_ns else math.ceil(sample_ns / call_ns)
     return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies

@@ -39,6 +39,8 @@ from aot_tune.spec import Call, Operator, Tensor
 
 __all__ = [
     "BLOCK",
+    "MANY",
+    "PERIOD",
     "ArrayApi",
     "Limits",
     "draw_inputs",
@@ -51,9 +53,9 @@ __all__ = [
 BLOCK = 1 << 24
 """Elements that are compared at a time: float64 and what is computed of it take some 80 bytes for each."""
 _DRAWS = 8
-_MANY = 1 << 16
+MANY = 1 << 16
 """Values that take longer to draw than a thread to start."""
-_PERIOD = 262_147
+PERIOD = 262_147
 """Drawn values repeat after a prime number, as in `bench.inputs`; a lower one, so that large problems start soon."""
 
 
@@ -188,9 +190,9 @@ def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, ND
     counts = [layout(operator, check, t).extent() for t in present]
 
     def one(tensor: Tensor, count: int) -> NDArray[Any]:
-        return draw(operator, check, tensor, count, seed, _PERIOD)
+        return draw(operator, check, tensor, count, seed, PERIOD)
 
-    if sum(counts) < _MANY:
+    if sum(counts) < MANY:
         return [(t, one(t, count)) for t, count in zip(present, counts, strict=True)]
     with ThreadPoolExecutor(len(present)) as threads:
         return list(zip(present, threads.map(one, present, counts), strict=True))

@@ -11,7 +11,7 @@ from aot_tune.compile import Object
 from aot_tune.compile.cuda.device_objects import device_digest
 from aot_tune.database import CandidateRecord
 from aot_tune.link.archive import Member
-from aot_tune.link.check.against_manifest import _other_device_code, _Variant
+from aot_tune.link.check.against_manifest import ManifestVariant, other_device_code
 from aot_tune.link.elf import device_code_digest
 from aot_tune.pipeline.evidence import Entry
 from aot_tune.pipeline.records.lookup import note_recorded_objects
@@ -104,10 +104,10 @@ def test_a_manifest_is_held_to_its_device_code(tmp_path: Path) -> None:
     assert device_code_digest(plain.read_bytes()) == device_digest(plain) == ""
 
     def other(path: Path, device: str) -> bool:
-        variant = _Variant(
+        variant = ManifestVariant(
             name="v", symbol="s", target="cuda-sm_80", level=80, object="", generic=False, rebuilt=False, device=device
         )
-        return _other_device_code(variant, Member(name="s.o", data=path.read_bytes()))
+        return other_device_code(variant, Member(name="s.o", data=path.read_bytes()))
 
     assert [other(made, found), other(made, digest("else")), other(made, ""), other(plain, found)] == [
         False,

@@ -14,10 +14,10 @@ import pytest
 from pipelines import FAST, GENERIC, LOADED, ONE, StillBench, evidence, measured, measurer, pool_of, session_of
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.pipeline.measuring.device_pool import _PoolJobs
+from aot_tune.pipeline.measuring.device_pool import PoolJobs
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.prune.by_similar_problem import Resemblances
-from aot_tune.pipeline.scheduling.screen_queue import Priority, _screen, queued_problems
+from aot_tune.pipeline.scheduling.screen_queue import Priority, queued_problems, screen_queued
 from aot_tune.pipeline.scheduling.tune import nothing_is_known
 from aot_tune.pipeline.session import Session
 from aot_tune.search import Budget
@@ -173,9 +173,9 @@ def test_a_device_that_has_nothing_left_to_do_takes_what_others_have_not_begun()
 def test_a_number_of_which_nothing_was_done_stays_whose_it_was() -> None:
     one, other = (cast(Measurer, SimpleNamespace(ended=False)) for _ in range(2))
     homes = {0: one}
-    _PoolJobs([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
+    PoolJobs([one, other], homes, [(0, lambda _: False), (1, lambda _: False), (2, lambda _: None)]).work(other)
     assert homes == {0: one, 2: other}
-    _PoolJobs([one, other], homes, [(0, lambda _: None)]).work(other)
+    PoolJobs([one, other], homes, [(0, lambda _: None)]).work(other)
     assert homes == {0: other, 2: other}
 
 
@@ -366,5 +366,5 @@ def test_a_worker_that_fails_leaves_screens_to_others() -> None:
             raise WorkerError("lost")
 
     with pytest.raises(WorkerError, match="lost"):
-        _screen(place, Resemblances(place.evidence), Priority.OTHERS, lambda _: False, cast(Measurer, Failing()))
+        screen_queued(place, Resemblances(place.evidence), Priority.OTHERS, lambda _: False, cast(Measurer, Failing()))
     assert [*place.rivals, *place.others] == [GENERIC]

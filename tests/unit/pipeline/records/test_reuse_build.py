@@ -26,7 +26,7 @@ from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.records.build_inputs import build_key, loaded_modules, recorded_digest
 from aot_tune.pipeline.records.record_writer import records_folder
-from aot_tune.pipeline.records.reuse_build import Repeats, _unanswered
+from aot_tune.pipeline.records.reuse_build import Repeats
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.report import Report
@@ -231,7 +231,7 @@ def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
             measurements={"p": {measured: None}},
             workload=workload,
         )
-        return _unanswered(cast(Session, session), cast(Evidence, evidence))
+        return unanswered(cast(Session, session), cast(Evidence, evidence))
 
     assert unanswered(["small", "large"]) == ["scale/vendor"]
     assert unanswered(["small"]) == []  # it is not asked of that

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from cuda_session import FAULTS, GOOD, Bed, build  # noqa: E402
 
-from aot_tune.bench.worker.cuda.connection import _check_device  # noqa: E402
+from aot_tune.bench.worker.cuda.connection import check_device  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import FaultError  # noqa: E402
 
 SMALL = problem(R=13, D=37)
@@ -77,9 +77,9 @@ def test_another_device_than_was_asked_for_is_refused(tmp_path: Path, monkeypatc
     seen = SimpleNamespace(name="Host", multi_processor_count=2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
     with pytest.raises(FaultError, match=r"another device: Host with 2 .*, wanted Host with 1 .*: build again"):
-        _check_device(bed.engine, bed.session._device)
+        check_device(bed.engine, bed.session._device)
     seen.multi_processor_count = 1
-    _check_device(bed.engine, bed.session._device)
+    check_device(bed.engine, bed.session._device)
 
 
 def test_a_device_that_computes_a_wrong_sum_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
 from aot_tune.bench.worker.cuda.engine import CaptureError, Recorded  # noqa: E402
 from aot_tune.bench.worker.cuda.host_engine import HostEngine  # noqa: E402
 from aot_tune.bench.worker.cuda.memory import Arena, Want, tensor_of, words  # noqa: E402
-from aot_tune.bench.worker.cuda.timing import Sampler, _graph_size, measure_empty  # noqa: E402
+from aot_tune.bench.worker.cuda.timing import Sampler, graph_size, measure_empty  # noqa: E402
 from aot_tune.bench.worker.cuda.truth import ArrayApi, Limits  # noqa: E402
 from aot_tune.bench.worker.inputs import Strided  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds  # noqa: E402
@@ -130,7 +130,7 @@ def test_what_is_recorded_is_recorded_before_the_sampler_is_handed_out() -> None
 
 @given(st.floats(100, 1e9), st.integers(1, 512))
 def test_graphs_hold_a_whole_number_of_rotations(call: float, copies: int) -> None:
-    size = _graph_size(call, copies, 200_000, GpuTiming())
+    size = graph_size(call, copies, 200_000, GpuTiming())
     assert size % copies == 0
     assert size >= (32 if call < 50_000 and copies < 32 else 1)
     assert size <= max(4096, copies)

@@ -45,12 +45,12 @@ def test_inputs_are_what_is_drawn_for_each_alone(tmp_path: Path, size: int) -> N
     one = problem(M=size, N=size, K=size, present=["bias"], dtypes={"T": "f32"})
     operator, check = load_operator(bundled_templates() / "gemm").concrete(one.dtypes), Check(problem=one)
     alone = {
-        t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth._PERIOD)
+        t.name: draw(operator, check, t, layout(operator, check, t).extent(), 5, truth.PERIOD)
         for t in operator.inputs
         if operator.is_present(one, t)
     }
     assert list(alone) == ["a", "b", "bias"]
-    assert (sum(v.size for v in alone.values()) >= truth._MANY) == (size == 512)
+    assert (sum(v.size for v in alone.values()) >= truth.MANY) == (size == 512)
     got = draw_inputs(operator, check, 5, HOST)
     assert list(got) == list(alone)
     assert all(bytes(got[n].numpy()) == alone[n].tobytes() for n in alone)
