@@ -148,7 +148,7 @@ def assumes_less(plain: Candidate, special: Candidate) -> bool:
 
 
 def _shown(name: str, value: int) -> str:
-    """A pin for people; see `render.specialize`."""
+    """A pin for people; see `render.triton.specialize`."""
     if name.endswith(("%16", ".bits", ".range")):
         return ""
     name = name.removeprefix("option.")

@@ -123,7 +123,7 @@ def check_against_manifest(
 
 
 def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
-    """Check the Python module of a library that was checked by itself; see `verify`.
+    """Check the Python module of a library that was checked by itself; see `check_against_manifest`.
 
     Raises:
         ManifestError: listing everything that does not fit.

@@ -223,7 +223,7 @@ def test_one_device_needs_no_probe() -> None:
     assert (session.compiled, session.lines) == ([], [])
 
 
-def test_devices_share_a_backlog_by_problems() -> None:
+def test_devices_share_a_queue_by_problems() -> None:
     """Each problem's candidates are screened once, all on one device; none waits while another has two problems."""
     ((loaded, evidence),) = pairs()
     for name, entry in evidence.entries.items():
