@@ -26,7 +26,7 @@ from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.records.build_inputs import build_key, loaded_modules, recorded_digest
 from aot_tune.pipeline.records.record_writer import records_folder
-from aot_tune.pipeline.records.reuse_build import Repeats
+from aot_tune.pipeline.records.reuse_build import Repeats, unanswered
 from aot_tune.pipeline.session import Session
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.report import Report
@@ -222,7 +222,7 @@ def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
     entry = SimpleNamespace(candidate=SimpleNamespace(kernel="vendor"))
     operator = SimpleNamespace(name="scale", facts=lambda _: {})
 
-    def unanswered(workload: list[str], measured: str = "", pattern: str = "*") -> list[str]:
+    def of(workload: list[str], measured: str = "", pattern: str = "*") -> list[str]:
         session.options.filter = pattern
         evidence = SimpleNamespace(
             operator=operator,
@@ -233,10 +233,10 @@ def test_a_vendors_library_that_did_not_answer_is_asked_again() -> None:
         )
         return unanswered(cast(Session, session), cast(Evidence, evidence))
 
-    assert unanswered(["small", "large"]) == ["scale/vendor"]
-    assert unanswered(["small"]) == []  # it is not asked of that
-    assert unanswered(["large"], measured="1") == []
-    assert unanswered(["large"], pattern="scale/o*") == []
+    assert of(["small", "large"]) == ["scale/vendor"]
+    assert of(["small"]) == []  # it is not asked of that
+    assert of(["large"], measured="1") == []
+    assert of(["large"], pattern="scale/o*") == []
 
 
 @pytest.mark.parametrize(
