@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -72,9 +75,22 @@ def run(
     return done.stdout
 
 
+@functools.cache
+def front_end() -> Path:
+    """A Python with the test environment's packages but without the hook of its editable install.
+
+    That hook would give a build of any other source tree this tree's `aot_tune`, under isolation too.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="front-end-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Venv.make(folder / "venv")
+    (made.packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files do not count
+    return made.python
+
+
 def pip(*arguments: object, env: Mapping[str, str] | None = None, status: int | None = 0) -> str:
     """Run the test environment's pip."""
-    return run([sys.executable, "-m", "pip", *arguments], env=env, status=status)
+    return run([front_end(), "-m", "pip", *arguments], env=env, status=status)
 
 
 @dataclass(frozen=True)
@@ -163,7 +179,7 @@ class Builder:
         """`pip wheel`, verbose."""
         out = self.out / name
         shutil.rmtree(out, ignore_errors=True)
-        argv: list[object] = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
+        argv: list[object] = [front_end(), "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
         argv += ["--no-index", "--find-links", self.wheelhouse, *self.options]
         argv += [source] if self.isolated else ["--no-build-isolation", source]
         log = run(obeying_modes(argv) if read_only else argv, env=environment(**{**self.env, **given}))
