@@ -67,7 +67,7 @@ class Pass:
             process.kill()
 
 
-def _arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     every = (*PRODUCTS, *ROWS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=480, help="for everything (default 480)")
@@ -118,7 +118,7 @@ def _say(text: str) -> None:
     sys.stderr.write(f"  {text}\n")  # at once: workers of several GPUs have lines
 
 
-def _passes(options: argparse.Namespace) -> list[Pass]:
+def make_passes(options: argparse.Namespace) -> list[Pass]:
     found = tasks(options.operators)
     if not found:
         raise SystemExit("benchmarks: the installed package has no operator with a workload for CUDA")
@@ -144,7 +144,7 @@ def _passes(options: argparse.Namespace) -> list[Pass]:
     return passes
 
 
-def _run(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
+def run_pass(one: Pass, rounds: int, gpus: Sequence[str]) -> None:
     """Run a pass, each GPU its share of the tasks; a task and all that it is raced against are on one."""
     jobs = [
         partial(_run_share, one, tasks, rounds, gpu)
@@ -160,7 +160,7 @@ def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
     end = time.monotonic() + one.seconds
     left = list(tasks)
     while left and time.monotonic() < end and not one.stopped.is_set():
-        began = _worker(one, left, end - time.monotonic(), rounds, gpu)
+        began = run_worker(one, left, end - time.monotonic(), rounds, gpu)
         if began is None or one.stopped.is_set():
             return
         culprit = next((t for t in left if t.key == began), left[0])
@@ -169,7 +169,7 @@ def _run_share(one: Pass, tasks: Sequence[Task], rounds: int, gpu: str) -> None:
         left = [t for t in left if t.key not in done]
 
 
-def _worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: str) -> str | None:
+def run_worker(one: Pass, left: Sequence[Task], seconds: float, rounds: int, gpu: str) -> str | None:
     """One process; returns the key of the task at which it died, or None when it came to its end."""
     environment = {**os.environ, **({"AOT_TUNE_EXCLUDE": one.exclude} if one.exclude else {})}
     environment |= {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
@@ -285,7 +285,7 @@ time of an empty kernel + 1.5 µs + the bytes at 0.88 of a copy's speed; `of it`
 problem is not in the workload that was tuned."""
 
 
-def _report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
+def make_report(passes: Sequence[Pass], copy_speed: float) -> tuple[str, dict[str, list[Verdict]]]:
     parts: list[str] = []
     found: dict[str, list[Verdict]] = {}
     for name, several in _views(passes).items():
@@ -345,7 +345,7 @@ def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) 
     speeds += [r.task.bytes / r.median("copy") * 1e6 for p in passes for r in p.results if "copy" in r.us]
     copy_speed = max(speeds, default=math.nan)
     head, about = _head(passes, copy_speed, seconds, options.rounds, options.gpus)
-    tables, found = _report(passes, copy_speed)
+    tables, found = make_report(passes, copy_speed)
     text = f"{head}\n\n{tables}\n"
     if options.markdown is not None:
         options.markdown.write_text(text)
@@ -362,15 +362,15 @@ def _write(passes: Sequence[Pass], options: argparse.Namespace, seconds: float) 
 
 def main() -> None:
     """Run, print the tables, and write the files that are asked for, after each pass."""
-    options = _arguments()
+    options = parse_arguments()
     began = time.monotonic()
-    passes = _passes(options)
+    passes = make_passes(options)
     spare, text, found = 0.0, "", dict[str, list[Verdict]]()
     for one in passes:
         one.seconds += spare
         _say(f"pass: {one.name}, {len(one.tasks)} problems, {one.seconds:.0f} s")
         start = time.monotonic()
-        _run(one, options.rounds, options.named_gpus)
+        run_pass(one, options.rounds, options.named_gpus)
         spare = max(one.seconds - (time.monotonic() - start), 0.0)
         text, found = _write(passes, options, time.monotonic() - began)
     print(text)

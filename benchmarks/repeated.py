@@ -103,7 +103,7 @@ def _choices(tunes: Sequence[Tuned], target: str) -> dict[tuple[str, str], list[
     return found
 
 
-class _Long:
+class LongRace:
     """Races chosen variants for longer than a build does; a context manager."""
 
     def __init__(self, folder: Path, family: str, say: TextIO) -> None:
@@ -115,7 +115,7 @@ class _Long:
         self._device, self._lazy = device, LazyBench(self._session, device)
         self._entries: dict[str, dict[str, Entry]] = {}
 
-    def __enter__(self) -> _Long:
+    def __enter__(self) -> LongRace:
         self._lazy.__enter__()
         return self
 
@@ -179,16 +179,16 @@ def repeat(folder: Path, options: argparse.Namespace, say: TextIO) -> tuple[list
             (options.logs / f"tune-{number}.txt").write_text(tuned.log)
         if number >= options.warm:
             tunes.append(tuned)
-    return tunes, *_raced(tunes, options.family, options.races, say)
+    return tunes, *race_chosen(tunes, options.family, options.races, say)
 
 
-def _raced(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) -> tuple[list[Row], list[str]]:
+def race_chosen(tunes: Sequence[Tuned], family: str, count: int, say: TextIO) -> tuple[list[Row], list[str]]:
     """Race what was chosen so many times; where all chose the same, once."""
     races: dict[tuple[str, str], list[dict[str, Timing]]] = {}
     left_out: dict[tuple[str, str], str] = {}
     chosen: dict[tuple[str, str], list[str]] = {}
     for number in range(count):
-        with _Long(tunes[-1].folder, family, say) as long:
+        with LongRace(tunes[-1].folder, family, say) as long:
             chosen = _choices(tunes, long.target.name)
             for place, choices in chosen.items():
                 distinct = list(dict.fromkeys(choices))

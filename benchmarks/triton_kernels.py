@@ -60,7 +60,7 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _on_gpu(part: str, **given: Any) -> Any:
+def on_gpu(part: str, **given: Any) -> Any:
     """The answer of a part in a process of its own; `{"error": ...}` when it fails."""
     argv = [sys.executable, str(Path(__file__).with_name("triton_gpu.py")), part, json.dumps(given)]
     try:
@@ -82,7 +82,7 @@ def _starts(count: int) -> Any:
                 with tempfile.TemporaryDirectory() as cold:
                     cache = warm if "warm" in name else cold
                     try:
-                        told = _start(name.partition(",")[0], cache)
+                        told = time_start(name.partition(",")[0], cache)
                     except subprocess.CalledProcessError as error:
                         return {"error": f"{name}: {error.stderr.strip()[-800:]}"}
                 if number > 0:  # the first round brings files into memory, and fills the warm cache
@@ -90,7 +90,7 @@ def _starts(count: int) -> Any:
     return taken
 
 
-def _start(way: str, cache: str) -> dict[str, float]:
+def time_start(way: str, cache: str) -> dict[str, float]:
     argv = [sys.executable, str(Path(__file__).with_name("triton_start.py")), way, str(KERNELS)]
     given = {**os.environ, "TRITON_CACHE_DIR": cache, "AOT_TUNE_BENCHMARK_START": str(time.monotonic())}
     done = subprocess.run(argv, capture_output=True, text=True, env=given, check=True, timeout=300)
@@ -277,11 +277,11 @@ def _products_table(answers: Sequence[Mapping[str, Any]]) -> str:
     return _table(("problem", "kernel", "ours", "cuBLAS", "x cuBLAS, paired"), rows)
 
 
-def _measure(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def measure_all(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """After each part what was found until then, and on what."""
     about: dict[str, Any] = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")}
     if set(options.parts) - {"throughput"}:
-        about |= _on_gpu("machine")
+        about |= on_gpu("machine")
     given = {
         "sections": {"bundled": not options.no_bundled},
         "calls": {"rounds": options.rounds},
@@ -305,7 +305,7 @@ def _part(part: str, options: argparse.Namespace, given: Mapping[str, Any]) -> A
         return throughput(options.target, options.configs, options.workers, 3, _say)
     if part == "products":
         return products(options.objects, _say)
-    return _starts(options.starts) if part == "start" else _on_gpu(part, **given[part])
+    return _starts(options.starts) if part == "start" else on_gpu(part, **given[part])
 
 
 def main() -> None:
@@ -313,7 +313,7 @@ def main() -> None:
     options = _arguments()
     found: dict[str, Any] = {}
     text = ""
-    for found, about in _measure(options):
+    for found, about in measure_all(options):
         text = report(found, about)
         if options.markdown is not None:
             options.markdown.write_text(text)

@@ -175,7 +175,7 @@ class CxxToolchain(Toolchain):
 
         Such a script may run another one, of which the digests of programs tell nothing.
         """
-        return _added(*self.asked())
+        return added_digest(*self.asked())
 
     def asked(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, int, int, int]]:
         """What answers of the compiler depend on."""
@@ -215,7 +215,8 @@ def _identity(
 
 
 @cache
-def _added(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]) -> str:
+def added_digest(command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]) -> str:
+    """Digest of what the compiler adds to its command line; asked once a driver."""
     argv = [*command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
     said = run(argv, folder=Path("/"), environ=dict(environ), timeout=QUERY_SECONDS).output
     programs = (line.strip().partition(" ")[2] for line in said.splitlines() if line.startswith(" "))

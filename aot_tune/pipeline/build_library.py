@@ -50,10 +50,10 @@ def build(directory: Path) -> None:
         repeats = Repeats(session, paths)
         report = repeats.take(directory)
         if report is None:
-            report = _build(session, plan, directory, repeats)
+            report = build_with(session, plan, directory, repeats)
             _end(session, begun)
         else:
-            note_tuned(directory, _link_memory(session), granted=session.load.granted)
+            note_tuned(directory, link_memory_of(session), granted=session.load.granted)
         progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
             f"{shown_again(plan, directory)}:"
@@ -105,12 +105,13 @@ def shown_again(plan: Plan, directory: Path) -> str:
     return f"`aot-tune report --file {report}` shows this again while that file is there"
 
 
-def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
+def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
+    """Build with an open session: tune or replay, ship, save records."""
     evidence: dict[str, list[Evidence]]
     if plan.options.mode == "generic":
         evidence = {name: [] for name in session.operators}
     elif plan.options.mode == "replay":
-        evidence = _replay(session)
+        evidence = replay_all(session)
     else:
         with verified_beside(session):
             evidence = tune(session)
@@ -125,7 +126,7 @@ def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> R
     verify_shipped(session, chosen, generics)
     checks = plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned
-    note_tuned(directory, _link_memory(session), ago=ago, granted=session.load.granted)
+    note_tuned(directory, link_memory_of(session), ago=ago, granted=session.load.granted)
     report, files = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
         recorded = save_records(session, evidence)
@@ -133,7 +134,7 @@ def _build(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> R
     return report
 
 
-def _link_memory(session: Session) -> Path | None:
+def link_memory_of(session: Session) -> Path | None:
     """Where to remember what linking took; None where nothing is to be written."""
     return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
@@ -145,7 +146,8 @@ def _generics(session: Session, name: str, found: list[Evidence]) -> list[Entry]
     return [measured.get(e.candidate.id, e) for e in entries]
 
 
-def _replay(session: Session) -> dict[str, list[Evidence]]:
+def replay_all(session: Session) -> dict[str, list[Evidence]]:
+    """Evidence of every operator by the records."""
     if not session.databases or not session.targets:
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",

@@ -23,13 +23,13 @@ from aot_tune.compile import (
     families_of,
     generic_targets,
     native_targets,
-    target_by_name,
     toolchain_for,
     toolchains,
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
+from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
@@ -41,7 +41,7 @@ from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
 from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 
-__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "targets_named", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
@@ -139,7 +139,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_filter(options.filter, operators)
     databases = _databases(request.database)
     check_devices(options.device if options.mode != "generic" else (), databases)
-    wanted = _targets(options, deciding(databases, options.device))
+    wanted = targets_for(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
@@ -236,41 +236,6 @@ def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
     choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
     if names and not any(fnmatchcase(name, pattern) for name in names):
         raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
-
-
-def _targets(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
-    if options.mode == "replay" and not recorded:
-        raise BuildError(
-            "AOT_TUNE_MODE=replay, but the database is empty",
-            why="replay measures nothing: it needs the records of a build on the device",
-            fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
-            "name it as DATABASE of aot_tune_add_library; or use another mode",
-        )
-    if options.targets == ("native",) and options.mode == "replay":
-        names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
-        return [target_by_name(n) for n in names]
-    found: list[Target] = []
-    for name in options.targets:
-        for target in targets_named(name):
-            if target not in found:
-                found.append(target)
-    return sorted(found, key=lambda t: (t.family, t.level, t.name))
-
-
-def targets_named(name: str) -> list[Target]:
-    """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
-    best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
-    if name == "native":
-        return list(best.values())
-    if name in best:
-        return [best[name]]
-    of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
-    if of_family:
-        raise OptionError(
-            f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
-            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
-        )
-    return [target_by_name(name)]
 
 
 def _check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:

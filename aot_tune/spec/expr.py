@@ -44,7 +44,7 @@ Facts = Mapping[str, int]
 
 ExprLike = Union["Expr", int, bool]
 
-_BINARY: dict[str, Callable[[int, int], int]] = {
+BINARY: dict[str, Callable[[int, int], int]] = {
     "+": op.add,
     "-": op.sub,
     "*": op.mul,
@@ -189,7 +189,7 @@ class Expr(Arithmetic):
             self._uses += 1
             if self._uses < _OFTEN:
                 return self._walk(facts)
-            self._function = compiled(self, {"next_power_of_2": _power_above}, _BINARY)
+            self._function = compiled(self, {"next_power_of_2": _power_above}, BINARY)
         try:
             return int(self._function(facts))
         except (KeyError, ZeroDivisionError):
@@ -214,7 +214,7 @@ class Expr(Arithmetic):
         left, right = (a._walk(facts) for a in self.args)
         if self.kind in ("//", "%") and right == 0:
             raise SpecError(f"division by zero in {self.key()}")
-        return _BINARY[self.kind](left, right)
+        return BINARY[self.kind](left, right)
 
     def cpp(self, name: Callable[[str], str]) -> str:
         """The expression as C++ on int64_t; `name` prints a fact, `next_power_of_2` must be declared."""
@@ -260,7 +260,7 @@ class Expr(Arithmetic):
         kind, *rest = data if isinstance(data, (list, tuple)) and data else ("",)
         if (kind, len(rest)) in (("fact", 1), ("const", 1)) and isinstance(rest[0], str if kind == "fact" else int):
             return cls(kind, value=rest[0])
-        if len(rest) != {"where": 3, "next_power_of_2": 1}.get(kind, 2 if kind in _BINARY else -1):
+        if len(rest) != {"where": 3, "next_power_of_2": 1}.get(kind, 2 if kind in BINARY else -1):
             raise SpecError(f"{str(data)[:80]!r} is no expression")
         return cls(kind, tuple(cls.of(a) for a in rest))
 

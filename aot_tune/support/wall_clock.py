@@ -55,15 +55,15 @@ class _Links(msgspec.Struct, frozen=True):
 
 def note_configured(directory: Path) -> None:
     """Write down in a build's folder that its plan was written now, and when CMake began."""
-    _write(directory, Wall(began=_began(_outermost({"cmake"}) or os.getpid()), planned=_now()))
+    write_wall(directory, Wall(began=began_at(_outermost({"cmake"}) or os.getpid()), planned=since_boot()))
 
 
 def spent_before(directory: Path) -> float:
     """Seconds of a build until now: since this process began, and those of the configure that went right before."""
-    own = _began(os.getpid())
-    wall = _read(directory)
+    own = began_at(os.getpid())
+    wall = read_wall(directory)
     joined = 0.0 <= own - wall.planned <= _NEXT_COMMAND
-    return max(_now() - (wall.began if joined else own), 0.0)
+    return max(since_boot() - (wall.began if joined else own), 0.0)
 
 
 def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, granted: float = 1.0) -> None:
@@ -71,25 +71,25 @@ def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, grante
 
     `granted` is the share of the cores that compilers got lately beside other programs.
     """
-    wall = _read(directory)
-    wall.tuned, wall.checks, wall.granted, wall.memory = _now() - ago, 0, granted, str(memory or "")
-    _write(directory, wall)
+    wall = read_wall(directory)
+    wall.tuned, wall.checks, wall.granted, wall.memory = since_boot() - ago, 0, granted, str(memory or "")
+    write_wall(directory, wall)
 
 
 def note_linked(directory: Path) -> None:
     """Remember what a library took from the end of its tuning until now; each check of a linked file says so."""
-    wall = _read(directory)
-    now = _now()
-    if not wall.memory or not _began(_outermost(_TOOLS | _SHELLS) or os.getpid()) <= wall.tuned <= now:
+    wall = read_wall(directory)
+    now = since_boot()
+    if not wall.memory or not began_at(_outermost(_TOOLS | _SHELLS) or os.getpid()) <= wall.tuned <= now:
         return  # linked by another command, some time after it was tuned, or after the machine began anew
     memory = Path(wall.memory)
-    earlier = _links(memory)[1 if wall.checks else 0 :]  # the last check of a build counts
+    earlier = link_times(memory)[1 if wall.checks else 0 :]  # the last check of a build counts
     links = _Links(((now - wall.tuned) * wall.granted, *earlier)[:_REMEMBERED])
     wall.checks += 1
     with contextlib.suppress(OSError):  # nothing but an estimate is lost
         private_folder(memory.parent)
         replace_file(memory, seal(links, _SCHEMA), memory.parent.parent / TEMPORARIES)
-        _write(directory, wall)
+        write_wall(directory, wall)
 
 
 def link_seconds(memory: Path | None) -> float | None:
@@ -97,29 +97,33 @@ def link_seconds(memory: Path | None) -> float | None:
 
     None if there were none.
     """
-    return max(_links(memory), default=None) if memory is not None else None
+    return max(link_times(memory), default=None) if memory is not None else None
 
 
-def _links(memory: Path) -> tuple[float, ...]:
+def link_times(memory: Path) -> tuple[float, ...]:
+    """How long earlier links took, in seconds, the newest first; none without a memory."""
     try:
         return unseal(memory.read_bytes(), _Links, _SCHEMA).seconds
     except (OSError, CorruptError, OtherSchemaError):
         return ()
 
 
-def _read(directory: Path) -> Wall:
+def read_wall(directory: Path) -> Wall:
+    """What a build folder notes; an empty note without one."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=Wall)
     except (OSError, msgspec.DecodeError):
         return Wall()
 
 
-def _write(directory: Path, wall: Wall) -> None:
+def write_wall(directory: Path, wall: Wall) -> None:
+    """Note it in the build folder; a folder that takes nothing is no error."""
     with contextlib.suppress(OSError):
         (directory / _FILE).write_bytes(msgspec.json.encode(wall))
 
 
-def _now() -> float:
+def since_boot() -> float:
+    """Seconds since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -132,9 +136,9 @@ def _outermost(names: AbstractSet[str]) -> int | None:
     return found
 
 
-def _began(pid: int) -> float:
+def began_at(pid: int) -> float:
     """When a process began, in seconds since boot; now, where the system does not tell."""
     try:
         return stat_of(pid).began / os.sysconf("SC_CLK_TCK")
     except OSError:
-        return _now()
+        return since_boot()

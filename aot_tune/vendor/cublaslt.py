@@ -222,7 +222,7 @@ def _search_algorithm(search: _Search, number: int, checks: int) -> None:
     base: list[dict[str, int]] = []
     # Some algorithms have no automatic cluster: they are asked for the smallest.
     for cluster in (0, _CLUSTER_PROBE):
-        for values in _sample([tiles, stages, list(options), swizzles], checks // 2):
+        for values in sample_of([tiles, stages, list(options), swizzles], checks // 2):
             config = dict(zip(names, values, strict=True)) | fixed | {"CLUSTER": cluster}
             if _try(search, number, algorithm, config):
                 base.append(config)
@@ -329,7 +329,7 @@ def _digest(config: dict[str, int]) -> int:
     return zlib.crc32(json.dumps(config, sort_keys=True).encode())
 
 
-def _sample(axes: Sequence[Sequence[int]], most: int) -> Iterator[tuple[int, ...]]:
+def sample_of(axes: Sequence[Sequence[int]], most: int) -> Iterator[tuple[int, ...]]:
     """All combinations of the axes' values, or `most` of them spread evenly."""
     total = math.prod(len(axis) for axis in axes)
     step = 1

@@ -19,7 +19,7 @@ from project import Project, descendants, read_until, start, wait_until_gone
 pytestmark = pytest.mark.alone
 
 _PR_SET_CHILD_SUBREAPER = 36
-KILLS = 30
+KILLS = 15
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -35,3 +36,51 @@ def test_a_module_imports_no_test_module(path: Path) -> None:
 )
 def test_such_imports_are_seen(line: str) -> None:
     assert IMPORT.search(f"import re\n{line}\n")
+
+
+def private(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def private_names(source: str) -> list[str]:
+    """Private names of the project's modules that a test imports, reads or replaces."""
+    modules, found = set[str](), list[str]()
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules |= {a.asname or a.name for a in node.names if a.name.startswith(("aot_tune", "benchmarks"))}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("aot_tune", "benchmarks")):
+            modules |= {a.asname or a.name for a in node.names if a.name.islower()}
+            found += [a.name for a in node.names if private(a.name)]
+        elif isinstance(node, ast.Assign) and "import_module(" in ast.unparse(node.value):
+            modules |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and private(node.attr) and ast.unparse(node.value) in modules:
+            found.append(ast.unparse(node))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            found += [ast.unparse(a) for a in node.args if ast.unparse(node.args[0]) in modules and is_private_text(a)]
+    return found
+
+
+def is_private_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and private(node.value)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(TESTS)))
+def test_a_test_knows_no_private_name_of_a_module(path: Path) -> None:
+    assert private_names(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from aot_tune.spec.expr import _BINARY",
+        "import aot_tune.vendor.cublaslt as lt\nlt._sample()",
+        "import aot_tune.vendor.cublaslt\naot_tune.vendor.cublaslt._sample()",
+        "from aot_tune.vendor import cublaslt\nx = cublaslt._sample",
+        "from aot_tune.vendor import cublaslt\nmonkeypatch.setattr(cublaslt, '_sample', 1)",
+        "module = importlib.import_module('aot_tune.spec.expr')\nmodule._BINARY",
+    ],
+)
+def test_private_names_are_seen(line: str) -> None:
+    assert len(private_names(line)) == 1

@@ -41,7 +41,7 @@ class Cuda:
 
     def devices(self, threads: int) -> list[Device]:  # noqa: ARG002
         """One per GPU that CUDA_VISIBLE_DEVICES leaves visible."""
-        query = _query()
+        query = query_driver()
         return [
             device_of(
                 name=d.name,
@@ -100,7 +100,7 @@ class Cuda:
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
         """From the number of multiprocessors, the highest clock, and the memory's bus."""
-        clock, memory = _peaks(device.unit)
+        clock, memory = peak_rates(device.unit)
         per_clock = _FLOPS_PER_CLOCK.get(math, _MOST_FLOPS_PER_CLOCK)
         rate = int(device.identity.get("sm_count", 256)) * clock * per_clock / 1e9
         near = min(nbytes, 2 * int(device.identity.get("l2_bytes", 0)))
@@ -118,7 +118,7 @@ class Cuda:
 FAMILY = Cuda()
 
 
-def _query() -> DeviceQuery:
+def query_driver() -> DeviceQuery:
     """What the driver tells: the one question that this stage and the compiling one both ask."""
     from aot_tune.compile.cuda.visible_gpus import visible_devices
 
@@ -126,7 +126,7 @@ def _query() -> DeviceQuery:
 
 
 @cache
-def _peaks(unit: str) -> tuple[float, float]:
+def peak_rates(unit: str) -> tuple[float, float]:
     """A GPU's highest clock in Hz and 1.25 x its memory's bytes per ns; generous numbers where NVML does not tell."""
     gpu = open_gpu(unit)
     hertz = (gpu.max_sm_mhz() or 0) * 1e6 if gpu else 0.0

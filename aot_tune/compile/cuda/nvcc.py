@@ -128,7 +128,7 @@ class NvccToolchain(Toolchain):
         found = {"version": toolkit.version}
         found |= {name: program_digest(program_state(Path(p))) for name, p in sorted(toolkit.programs.items())}
         found |= {f"host {name}": text for name, text in host.identity().items()}
-        found |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self._binutils().items()}
+        found |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self.binutils().items()}
         cutlass = self.cutlass()
         if cutlass is not None:  # headers that an object was made of are compared one by one beside this
             found["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
@@ -166,7 +166,7 @@ class NvccToolchain(Toolchain):
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
                 return CompileOutcome(status="compile-failed", log=log, seconds=done.seconds)
-            said = localize(made, Path(scratch, "local.o"), functions, self._binutils(), child)
+            said = localize(made, Path(scratch, "local.o"), functions, self.binutils(), child)
             if said:
                 return CompileOutcome(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
@@ -223,7 +223,8 @@ class NvccToolchain(Toolchain):
             named = words[0] if words else ""
         return CxxToolchain(environ | {"CXX": named})
 
-    def _binutils(self) -> dict[str, str]:
+    def binutils(self) -> dict[str, str]:
+        """The host linker and objcopy, by name."""
         return _binutils(*self._host().asked())
 
     def _flags(self, target: Target) -> tuple[str, ...]:

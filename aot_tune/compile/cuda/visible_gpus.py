@@ -26,7 +26,7 @@ __all__ = [
     "visible_devices",
 ]
 
-_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
 _TORCH = re.compile(r"^(__version__|cuda)\b[^=\n]*= *'([^']+)'", re.MULTILINE)
 _MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 _ASKED = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
@@ -95,7 +95,7 @@ class DeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
 def visible_devices(environ: Mapping[str, str] | None = None) -> DeviceQuery:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves visible. Asked once per value of it, in a child, without a context."""
     environ = os.environ if environ is None else environ
-    return _query(tuple((name, environ.get(name)) for name in _ASKED))
+    return query_with(tuple((name, environ.get(name)) for name in _ASKED))
 
 
 def check_driver(toolkit: str, driver: int) -> str:
@@ -203,7 +203,8 @@ def check_ready(toolkit: str, query: DeviceQuery) -> str:
 
 
 @cache
-def _query(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
+def query_with(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
+    """Ask the driver with these variables and no others that it reads; asked once for each."""
     # the driver alone reads these: numbers, UUIDs, their beginnings, MIG names
     environ = {k: v for k, v in os.environ.items() if k not in _ASKED} | {k: v for k, v in variables if v is not None}
     program = Path(__file__).with_name("ask_driver.py")
@@ -213,14 +214,14 @@ def _query(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=ANSWER_SECONDS,
             cwd="/",
             check=False,
         )
         told = msgspec.json.decode(done.stdout)
     except subprocess.TimeoutExpired:
         return DeviceQuery(
-            error=f"the NVIDIA driver did not answer within {_SECONDS:g} s",
+            error=f"the NVIDIA driver did not answer within {ANSWER_SECONDS:g} s",
             fix="check with `nvidia-smi`; a GPU that hangs needs a reset or a reboot",
         )
     except msgspec.DecodeError:

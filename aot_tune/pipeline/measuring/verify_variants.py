@@ -105,7 +105,7 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
         if ended():
             break
         try:
-            _verify(session, bench, session.operators[entry.candidate.operator], entry)
+            verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
         except WorkerError:
             return False  # the next one would wait for workers as long
         except AotTuneError:
@@ -125,7 +125,7 @@ def _verify_group(
     try:
         with LazyBench(session, device, exclusive=family(device.family).is_exclusive) as bench:  # nothing is timed
             for entry in itertools.takewhile(lambda _: not ended(), group):
-                _verify(session, bench, session.operators[entry.candidate.operator], entry)
+                verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
     except WorkerError as error:
         if _measures(session) or family(device.family).on_host or not all(e.candidate.generic for e in group):
             raise
@@ -171,7 +171,7 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
     yield from groups.values()
 
 
-def _verify(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
+def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
     """Verify one variant on the smallest problem that it serves and on the odd ones; known from the store if it was."""
     operator, devices = loaded.operator, bench.device.family
     problem = min(served_by(session, operator, entry, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _SCHEMA = 1
-_PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[2]
 _CODE = (".py", ".cpp", ".h")
 _VARIABLES = (
     *("AOT_TUNE_", "CUDA_", "CUBLAS", "CUTLASS_", "NVCC", "NVIDIA_", "TRITON_"),
@@ -66,7 +66,7 @@ def build_key(session: Session, paths: Paths) -> tuple[str, bytes]:
         {
             "build": _SCHEMA,
             "plan": {**msgspec.to_builtins(plan), "options": options},
-            "package": folder_digest(_PACKAGE, _CODE),
+            "package": folder_digest(PACKAGE, _CODE),
             "python": sys.version,
             "templates": [[Path(root).name, folder_digest(Path(root))] for root in paths.templates],
             "operators": {n: canonical_digest(plain_value(one.operator)) for n, one in session.operators.items()},

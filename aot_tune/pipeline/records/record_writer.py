@@ -104,7 +104,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     folder = records_folder(session)
     if folder is None:
         return ""
-    found = list(_databases(session, evidence)) if session.options.cache != "ro" else []
+    found = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
     if not found:  # what an earlier build measured is still the last that is known
         try:
             return folder_digest(folder)
@@ -127,12 +127,13 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         ) from error
 
 
-def _databases(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
+def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
+    """A database for each operator and device that something was measured on."""
     for name, found in evidence.items():
         sources = {e.candidate.id: e.rendered.digest for one in found for e in one.entries.values()}
         loaded = session.operators[name]
         for device in session.devices:
-            database = _database(session, loaded, found, device)
+            database = database_of(session, loaded, found, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks what this build does without, such as backends not installed
@@ -189,7 +190,7 @@ def _may_be_of(kernels: Mapping[str, Kernel], candidate: Candidate) -> bool:
     return candidate.config.keys() == axes.keys() and all(v in axes[n] for n, v in candidate.config.items())
 
 
-def _database(
+def database_of(
     session: Session, loaded: LoadedOperator, found: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
     """One operator on one device, all its targets together.

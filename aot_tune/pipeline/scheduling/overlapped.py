@@ -49,7 +49,7 @@ def measure_overlapped(
     """
     begun = session.progress.now()
     new = {id(e) for e in entries}
-    tuning = _Tuning(session, pool, pairs, list(entries))
+    tuning = OverlappedTune(session, pool, pairs, list(entries))
     if session.turn.seconds is not None:
         tuning.vouch_for_generics()
     tuning.queue.add(e for _, v in pairs for e in v.entries.values() if id(e) not in new)
@@ -64,7 +64,7 @@ def measure_overlapped(
             return tuning.timings
 
 
-class _Tuning:
+class OverlappedTune:
     """What is left to be compiled, screened and raced; `left` are entries that were not begun to be compiled.
 
     `generics` are generic variants that were tried on one problem each; screens have stopped once for the races of

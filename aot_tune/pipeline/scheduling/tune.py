@@ -40,7 +40,7 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
         if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
         else:
-            _on_device(session, target, devices, found)
+            tune_on(session, target, devices, found)
     return found
 
 
@@ -82,7 +82,8 @@ def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase
     )
 
 
-def _on_device(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
+def tune_on(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
+    """Tune all operators for a target on its devices; `found` gets the evidence."""
     pairs = _to_tune(session, target, found)
     if pairs and all(evidence.left_out for _, evidence in pairs):
         return
@@ -94,7 +95,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
         if not alone and nothing_is_known(session, pool.device):
             pool.start()
         step = session.step
-        while step and (fresh := _ask(session, pairs, vendors, step)):
+        while step and (fresh := ask_for(session, pairs, vendors, step)):
             begun = session.turn.spent
             for loaded, evidence in pairs if session.options.mode == "auto" else ():
                 known = known_here(session, loaded.operator, devices[0], evidence.entries)
@@ -106,7 +107,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
             if within is not None:
                 within.run(entries)
             elif alone:
-                _one_after_the_other(session, pool, pairs, entries, target)
+                one_after_the_other(session, pool, pairs, entries, target)
             else:
                 with ended_with(session.turn, pool.interrupt):
                     if session.pending.anything and session.turn.allows(1e-9):
@@ -118,7 +119,7 @@ def _on_device(session: Session, target: Target, devices: list[Device], found: d
                 )
             for evidence in fresh:
                 session.tell(evidence)
-            step = _next_step(session, entries, begun, step)
+            step = next_step(session, entries, begun, step)
         if within is not None:
             within.finish()
         for _, evidence in pairs if session.turn.seconds is not None else ():
@@ -154,7 +155,9 @@ def nothing_is_known(session: Session, device: Device) -> bool:
     return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
 
 
-def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors: Vendors, step: int) -> list[Evidence]:
+def ask_for(
+    session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors: Vendors, step: int
+) -> list[Evidence]:
     """Add to the evidence what the strategies want to try next, with the first also the generic candidates.
 
     Returns the evidence that was added to.
@@ -170,7 +173,7 @@ def _ask(session: Session, pairs: list[tuple[LoadedOperator, Evidence]], vendors
     return fresh
 
 
-def _next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:
+def next_step(session: Session, entries: list[Entry], begun: float, step: int) -> int:
     """How many configs of each kernel a budget leaves time for, going by the last step; 0 for none.
 
     That step was of `step` configs, was to compile `entries` and began at `begun` seconds of the budget.
@@ -183,7 +186,7 @@ def _next_step(session: Session, entries: list[Entry], begun: float, step: int) 
     return min(session.step, int(step * session.turn.left / took))
 
 
-def _one_after_the_other(
+def one_after_the_other(
     session: Session,
     pool: DevicePool,
     pairs: list[tuple[LoadedOperator, Evidence]],

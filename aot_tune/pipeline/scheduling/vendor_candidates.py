@@ -26,7 +26,7 @@ from aot_tune.support.storage import scratch_folder
 
 __all__ = ["Products", "Vendors", "vendor_entries", "worth_trying"]
 
-_Config = tuple[Problem, dict[str, ConfigValue]]
+ProblemConfig = tuple[Problem, dict[str, ConfigValue]]
 
 _SECONDS = 180.0
 _PROCESSES, _PER_PROCESS = 12, 4
@@ -64,11 +64,11 @@ class Vendors:
     def __init__(self, session: Session, operators: Iterable[Operator], target: Target, device: Device) -> None:
         self._session, self._target = session, target
         self._threads = ThreadPoolExecutor(_KERNELS)
-        self._told: dict[str, list[tuple[Kernel, Future[list[_Config]]]]] = {}
+        self._told: dict[str, list[tuple[Kernel, Future[list[ProblemConfig]]]]] = {}
         for operator in operators:
             asked = [k for k in operator.kernels if _is_wanted(session, operator, k, target)]
             self._told[operator.name] = [
-                (k, self._threads.submit(_configs, session, operator, k, target, device)) for k in asked
+                (k, self._threads.submit(configs_of, session, operator, k, target, device)) for k in asked
             ]
 
     def __enter__(self) -> Vendors:
@@ -104,17 +104,19 @@ def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Tar
     return wanted and target.family in families_of(chain)
 
 
-def _configs(session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device) -> list[_Config]:
+def configs_of(
+    session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
+) -> list[ProblemConfig]:
     """Problems with the algorithms to try on them: those recorded on this very device, or what it says now.
 
     An algorithm of another version of the library stays in a record as it is; `tune` asks again.
     """
-    recorded = list(_recorded(session, operator, kernel, target, device))
+    recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
         return recorded
     problems = [p for p in operator.workload_for(target.family) if all_of(kernel.requires, operator.facts(p))]
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
-    answer = _ask(session, kernel, device, [product for _, product in asked])
+    answer = ask_library(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]
     return [
         (problem, dict(sorted(config.items())))  # as records have it: labels are part of the library
@@ -123,9 +125,10 @@ def _configs(session: Session, operator: Operator, kernel: Kernel, target: Targe
     ]
 
 
-def _recorded(
+def recorded_configs(
     session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device
-) -> Iterator[_Config]:
+) -> Iterator[ProblemConfig]:
+    """Problems with the algorithms that a record of this very device has for them."""
     for database in (*session.databases, *_last_build(session, operator)):
         if database.operator != operator.name or database.device.digest != device.digest:
             continue
@@ -157,7 +160,9 @@ def worth_trying(products: Products, drawn: int, tried: int) -> list[dict[str, i
     return [products.configs[i] for i in sorted(likely)]
 
 
-def _ask(session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]) -> list[Products]:
+def ask_library(
+    session: Session, kernel: Kernel, device: Device, products: Sequence[Mapping[str, object]]
+) -> list[Products]:
     """Ask the library in processes of their own; without an answer, its own choice at run time is all that is tried."""
     if not products:
         return []

@@ -166,7 +166,7 @@ def test_all_ratios_are_printed_a_second_time_for_the_second_library(script: Mod
     us = {"aot_tune": [1.0] * 3, SECOND: [2.0] * 3, "torch.matmul": [1.5] * 3}
     result = gpu_tables.Result(TASK, us, {"kernel": "cublaslt"}, beside={SECOND: {"kernel": "cutlass"}})
     one = script.Pass("eager", [TASK], 1.0, second="stage", results=[result])
-    text, found = script._report([one], 1e12)
+    text, found = script.make_report([one], 1e12)
     assert [text.count(f"### Requirements, {name}\n") for name in found] == [1, 1]
     whole, other = found.values()
     assert [v.what for v in whole] == [v.what for v in other]
@@ -178,7 +178,7 @@ def test_all_ratios_are_printed_a_second_time_for_the_second_library(script: Mod
 def test_a_second_library_with_a_vendors_variant_is_told(script: ModuleType) -> None:
     us = {"aot_tune": [1.0] * 3, SECOND: [2.0] * 3, "torch.matmul": [1.5] * 3}
     result = gpu_tables.Result(TASK, us, beside={SECOND: {"kernel": "cublaslt_fused"}})
-    _, found = script._report([script.Pass("eager", [TASK], 1.0, second="stage", results=[result])], 1e12)
+    _, found = script.make_report([script.Pass("eager", [TASK], 1.0, second="stage", results=[result])], 1e12)
     assert not found[SECOND][0].met
     assert found[SECOND][0].measured == "1 of 1 are"
 
@@ -187,7 +187,7 @@ def test_without_a_second_library_the_first_is_seen_with_vendor_variants_off(scr
     result = gpu_tables.Result(TASK, {"aot_tune": [1.0] * 3, "torch.matmul": [1.5] * 3})
     passes = [script.Pass("eager", [TASK], 1.0, results=[result])]
     passes.append(script.Pass("off", [TASK], 1.0, exclude="cublaslt*", results=[result]))
-    text, found = script._report(passes, 1e12)
+    text, found = script.make_report(passes, 1e12)
     assert list(found) == ["with vendor variants", "with vendor variants switched off"]
     assert "`--without-vendor` tells" in text
 
@@ -220,9 +220,9 @@ def test_gpus_have_each_a_share_of_a_pass_and_its_results_are_in_the_order_of_it
         ran[gpu] = list(left)
         one.results.extend(gpu_tables.Result(t, {"aot_tune": [1.0] * rounds}) for t in left)
 
-    monkeypatch.setattr(script, "_worker", worker)
+    monkeypatch.setattr(script, "run_worker", worker)
     one = script.Pass("eager", found, 60.0)
-    script._run(one, 3, ["GPU-c", "GPU-a", "GPU-b"])
+    script.run_pass(one, 3, ["GPU-c", "GPU-a", "GPU-b"])
     assert set(ran) == {"GPU-c", "GPU-a", "GPU-b"}
     for kind in ("rows", "fused"):
         assert sorted(sum(t.kind == kind for t in share) for share in ran.values()) == [2, 2, 3]
@@ -243,10 +243,10 @@ def test_what_fails_on_one_gpu_ends_the_pass(script: ModuleType, monkeypatch: py
         process.wait()
         return str(left[0].key)
 
-    monkeypatch.setattr(script, "_worker", worker)
+    monkeypatch.setattr(script, "run_worker", worker)
     one = script.Pass("eager", tasks(["softmax"])[:4], 60.0)
     with pytest.raises(OSError, match="no room"):
-        script._run(one, 3, ["0", "1"])
+        script.run_pass(one, 3, ["0", "1"])
     assert [p.returncode for p in one.processes] == [-signal.SIGKILL]
     assert one.results == []
 
@@ -274,7 +274,7 @@ def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None
     us = {"aot_tune": [1.0] * 3, "torch.matmul": [1.5] * 3}
     for taken, told in ((32 << 20, "| cutlass |"), (63 << 20, "| cutlass, workspace 63.0 MiB |")):
         result = gpu_tables.Result(TASK, us, {"kernel": "cutlass", "workspace": taken})
-        text, _ = script._report([script.Pass("eager", [TASK], 1.0, results=[result])], 1e12)
+        text, _ = script.make_report([script.Pass("eager", [TASK], 1.0, results=[result])], 1e12)
         assert told in text
 
 
@@ -288,7 +288,7 @@ def test_a_workspace_that_the_vendor_has_not_is_told(script: ModuleType) -> None
 )
 def test_passes_are_those_that_are_asked_for(script: ModuleType, monkeypatch, given, names, workspace) -> None:
     monkeypatch.setattr(sys, "argv", ["cuda.py", "--no-vendor-pass", "--seconds", "100", *given])
-    passes = script._passes(script._arguments())
+    passes = script.make_passes(script.parse_arguments())
     assert [p.name for p in passes] == names
     assert [p.workspace for p in passes] == [workspace] * len(names)
     assert sum(p.seconds for p in passes) == pytest.approx(100)
@@ -297,17 +297,17 @@ def test_passes_are_those_that_are_asked_for(script: ModuleType, monkeypatch, gi
 def test_what_an_earlier_run_had_is_left_out(script: ModuleType, monkeypatch) -> None:
     given = ["--no-vendor-pass", "--no-eager-pass", "--operators", "gemm", "--compile-problems", "3"]
     monkeypatch.setattr(sys, "argv", ["cuda.py", *given, "--compile-after", "2"])
-    (late,) = script._passes(script._arguments())
+    (late,) = script.make_passes(script.parse_arguments())
     monkeypatch.setattr(sys, "argv", ["cuda.py", *given])
-    (early,) = script._passes(script._arguments())
+    (early,) = script.make_passes(script.parse_arguments())
     assert [t.key for t in early.tasks[2:]] == [t.key for t in late.tasks[:1]]
     assert len(late.tasks) == 3
     monkeypatch.setattr(sys, "argv", ["cuda.py", *given, "--compile-after", "-1"])
     with pytest.raises(SystemExit):
-        script._arguments()
+        script.parse_arguments()
 
 
 def test_nothing_to_measure_is_told(script: ModuleType, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["cuda.py", "--no-vendor-pass", "--no-eager-pass", "--compile-problems", "0"])
     with pytest.raises(SystemExit, match="--no-eager-pass leaves max-autotune's"):
-        script._passes(script._arguments())
+        script.make_passes(script.parse_arguments())

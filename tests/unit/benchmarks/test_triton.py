@@ -202,9 +202,9 @@ def test_a_process_that_hangs_costs_no_other_part(monkeypatch: pytest.MonkeyPatc
     def hangs(way: str, cache: str) -> dict[str, float]:
         raise subprocess.TimeoutExpired([way, cache], 300)
 
-    monkeypatch.setattr(triton_kernels, "_start", hangs)
-    monkeypatch.setattr(triton_kernels, "_on_gpu", lambda _part, **_given: {})
+    monkeypatch.setattr(triton_kernels, "time_start", hangs)
+    monkeypatch.setattr(triton_kernels, "on_gpu", lambda _part, **_given: {})
     given = Namespace(parts=["start", "maps"], no_bundled=False, rounds=1, races=1, starts=1)
-    found = [dict(told) for told, _ in triton_kernels._measure(given)][-1]
+    found = [dict(told) for told, _ in triton_kernels.measure_all(given)][-1]
     assert "timed out" in found["start"]["error"]
     assert found["maps"] == {}

@@ -112,8 +112,8 @@ def test_a_problem_that_cannot_be_raced_costs_no_other(monkeypatch: pytest.Monke
             operator=operator, target="cuda-sm_90a", problems=[SimpleNamespace(problem="N=1", picked="a")]
         )
 
-    monkeypatch.setattr(repeated, "_Long", Long)
+    monkeypatch.setattr(repeated, "LongRace", Long)
     tuned = SimpleNamespace(folder=Path(), report=SimpleNamespace(operators=[report("bad"), report("good")]))
-    rows, left_out = repeated._raced([tuned], "cuda", 3, io.StringIO())
+    rows, left_out = repeated.race_chosen([tuned], "cuda", 3, io.StringIO())
     assert [row.operator for row in rows] == ["good"]
     assert left_out == ["bad: no worker can hold problem 'N=1'"]

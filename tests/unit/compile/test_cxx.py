@@ -129,7 +129,7 @@ def test_what_a_script_behind_a_script_adds_is_part_of_the_recipe(tmp_path: Path
     for more in ("", "-DMORE=1", "-DMORE=2", "-O1", ""):
         inner.write_text(f'#!/bin/sh\nexec /usr/bin/env g++ {more} "$@"\n')
         inner.chmod(0o755)
-        cxx_module._added.cache_clear()  # as in a later process
+        cxx_module.added_digest.cache_clear()  # as in a later process
         chain = CxxToolchain({"CXX": str(outer), "PATH": f"{inner.parent}:{os.environ['PATH']}"})
         found.append((chain.identity(), chain.recipe(chain.targets()[0])))
     assert all(identity == found[0][0] for identity, _ in found)

@@ -1,4 +1,4 @@
-"""What the names in AOT_TUNE_TARGETS stand for."""
+"""The plan of a library."""
 
 from __future__ import annotations
 
@@ -17,23 +17,8 @@ from aot_tune.plan import library_plan as plan
 from aot_tune.plan.preflight import idle_kernels
 from aot_tune.spec import Kernel, stride
 from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.support.errors import OptionError, ToolchainError
+from aot_tune.support.errors import ToolchainError
 from aot_tune.support.progress import Progress
-
-
-def test_a_family_stands_for_its_best_target_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = [target_by_name(n) for n in ("cpu-x86-64", "cpu-x86-64-v3", "cuda-sm_90", "cuda-sm_90a")]
-    monkeypatch.setattr(plan, "native_targets", lambda: here)
-    assert [t.name for t in plan.targets_named("native")] == ["cpu-x86-64-v3", "cuda-sm_90a"]
-    assert [t.name for t in plan.targets_named("cuda")] == ["cuda-sm_90a"]
-    assert [t.name for t in plan.targets_named("cpu")] == ["cpu-x86-64-v3"]
-
-
-def test_a_family_without_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "native_targets", lambda: [target_by_name("cpu-x86-64")])
-    with pytest.raises(OptionError, match="no device of that family") as caught:
-        plan.targets_named("cuda")
-    assert "aot-tune doctor" in caught.value.fix
 
 
 def test_generic_variants_are_compiled_for_what_the_devices_of_the_targets_run() -> None:

@@ -158,9 +158,9 @@ def test_without_a_library_or_with_bad_input_it_says_so(tmp_path: Path, stub: Pa
 
 def test_a_sample_of_combinations_has_none_twice_and_all_values() -> None:
     axes = [range(7), range(10), range(6), (0, 1)]
-    whole = list(cublaslt._sample(axes, 10_000))
+    whole = list(cublaslt.sample_of(axes, 10_000))
     assert len(whole) == len(set(whole)) == 7 * 10 * 6 * 2
-    some = list(cublaslt._sample(axes, 60))
+    some = list(cublaslt.sample_of(axes, 60))
     assert len(some) == len(set(some)) == 60
     assert [{one[i] for one in some} for i in range(4)] == [set(axis) for axis in axes]
 

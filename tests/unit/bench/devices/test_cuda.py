@@ -56,14 +56,16 @@ def test_every_visible_gpu_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for i in range(3)
     ]
-    monkeypatch.setattr(cuda, "_query", query(*rows))
+    monkeypatch.setattr(cuda, "query_driver", query(*rows))
     assert [d.unit for d in devices("cuda", 1)] == ["GPU-0", "GPU-1", "GPU-2"]
-    monkeypatch.setattr(cuda, "_query", query(error="CUDA_VISIBLE_DEVICES='' leaves no GPU visible", fix="unset it"))
+    monkeypatch.setattr(
+        cuda, "query_driver", query(error="CUDA_VISIBLE_DEVICES='' leaves no GPU visible", fix="unset it")
+    )
     assert devices("cuda", 1) == []
 
 
 def test_the_floor_is_below_what_an_h200_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_peaks", lambda _unit: (1.98e9, 1.25 * 4917.0))
+    monkeypatch.setattr(cuda, "peak_rates", lambda _unit: (1.98e9, 1.25 * 4917.0))
     product = 2 * 4096**3
     assert FAMILY.floor_ns(H200, product, 0, "bf16") < 175_000 / 2
     assert FAMILY.floor_ns(H200, product, 0, "f32") < product / 67e3

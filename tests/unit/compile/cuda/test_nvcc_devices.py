@@ -125,11 +125,11 @@ def ask(drivers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..
         monkeypatch.setenv("LD_LIBRARY_PATH", drivers["nvml" if nvml else "plain"])
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        cuda_devices._query.cache_clear()
+        cuda_devices.query_with.cache_clear()
         return visible_devices()
 
     yield asked
-    cuda_devices._query.cache_clear()
+    cuda_devices.query_with.cache_clear()
 
 
 def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
@@ -211,7 +211,7 @@ def test_what_the_driver_may_answer(ask: Callable[..., DeviceQuery], code: int, 
 def test_a_driver_that_dies_or_hangs(ask: Callable[..., DeviceQuery], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "-6" in ask(H200, CRASH=1).error
     monkeypatch.setenv("STUB_CRASH", "0")
-    monkeypatch.setattr(cuda_devices, "_SECONDS", 0.5)
+    monkeypatch.setattr(cuda_devices, "ANSWER_SECONDS", 0.5)
     assert "did not answer within 0.5 s" in ask(H200, HANG=1).error
 
 

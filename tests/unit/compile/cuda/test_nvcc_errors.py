@@ -101,7 +101,7 @@ def test_a_host_compiler_that_is_not_on_the_path(tmp_path: Path) -> None:
 
 def test_a_linker_that_fails_is_a_status_that_does_not_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = NvccToolchain(dict(os.environ))
-    monkeypatch.setattr(chain, "_binutils", lambda: {"ld": "/bin/false", "objcopy": "/bin/false"})
+    monkeypatch.setattr(chain, "binutils", lambda: {"ld": "/bin/false", "objcopy": "/bin/false"})
     outcome = chain.compile(source("f"), target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
     assert (outcome.status, outcome.lasting) == ("compile-failed", False)
     assert "binutils" in outcome.log

@@ -186,10 +186,10 @@ def test_a_probe_ends_with_the_budget_as_what_comes_after_it(monkeypatch: pytest
         return SimpleNamespace(compiling=0.0, measuring=0.0, wall=0.0)
 
     fakes = {"DevicePool": lambda *_: nullcontext(pool), "ended_with": ended_with, "measure_overlapped": measure}
-    fakes |= {"check_agreement": lambda *_: done.append("probe"), "_ask": lambda *_: next(asked)}
-    for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "_next_step": lambda *_: 1}.items():
+    fakes |= {"check_agreement": lambda *_: done.append("probe"), "ask_for": lambda *_: next(asked)}
+    for name, fake in {**fakes, "nothing_is_known": lambda *_: False, "next_step": lambda *_: 1}.items():
         monkeypatch.setattr(module, name, fake)
-    module._on_device(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
+    module.tune_on(session, Target(name="cuda-sm_80", family="cuda", level=80), [], {})
     assert done == ["begin", "probe", "measure", "end"]
 
 

@@ -48,7 +48,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise WorkerError("a worker never answered", why="No module named 'torch'")
 
-    monkeypatch.setattr(verification, "_verify", fail)
+    monkeypatch.setattr(verification, "verify_entry", fail)
 
 
 @pytest.mark.parametrize("mode", ["replay", "generic"])
@@ -78,7 +78,7 @@ def test_devices_verify_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
         meet.wait()  # broken unless both are there at once
         seen.add(f"{bench.device.name} {entry.candidate.target}")
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     assert build("auto", targets=BOTH) == []
     assert seen == {"CPU cpu-x86-64", "GPU cuda-ptx_80"}
 
@@ -89,7 +89,7 @@ def test_what_fails_on_one_device_ends_the_build(monkeypatch: pytest.MonkeyPatch
         if entry.candidate.target == bad:
             raise BuildError(f"wrong on {bad}")
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     with pytest.raises(BuildError, match=f"wrong on {bad}"):
         build("auto", targets=BOTH)
 
@@ -109,7 +109,7 @@ def test_what_fails_on_one_device_does_not_wait_for_all_of_the_others(monkeypatc
         assert failed.wait(60)
 
     monkeypatch.setattr(verification, "ThreadPoolExecutor", Threads)
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     with pytest.raises(BuildError, match="wrong"):
         build("auto", targets=("cuda-ptx_80", "cuda-sm_80", "cuda-sm_90a", "cpu-x86-64"))
     assert seen.count("GPU") <= 1
@@ -146,7 +146,7 @@ def test_the_hosts_generic_variants_are_verified_beside_the_tuning(
         if failure is not None:
             raise failure
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     with verification.verified_beside(beside()):
         tuning.set()
     assert seen == [("CPU cpu-x86-64", True)]
@@ -163,7 +163,7 @@ def test_a_build_that_fails_does_not_wait_for_what_is_verified_beside_it(monkeyp
         assert begun.wait(60)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
     with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside()):
         fail()
@@ -190,7 +190,7 @@ def test_workers_that_are_only_starting_when_a_build_fails_are_ended_too(
         if len(interrupts) == 3:  # no worker was there before
             killed.set()
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     monkeypatch.setattr(verification.LazyBench, "interrupt", interrupt)
 
     def fail() -> None:
@@ -221,7 +221,7 @@ def test_a_build_that_is_interrupted_when_all_is_tuned_ends_what_is_still_verifi
             raise error
         return wait(*arguments, **named)
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     monkeypatch.setattr(verification, "wait", interrupted)
     monkeypatch.setattr(verification.LazyBench, "interrupt", lambda _: killed.set())
     with pytest.raises(KeyboardInterrupt), verification.verified_beside(beside(generics=HOSTS)):
@@ -240,7 +240,7 @@ def test_where_no_worker_answers_the_next_variant_does_not_wait_for_one_too(
         seen.append(entry.candidate.target)
         raise failure
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     with verification.verified_beside(beside(generics=HOSTS)):
         pass
     assert len(seen) == count
@@ -248,7 +248,7 @@ def test_where_no_worker_answers_the_next_variant_does_not_wait_for_one_too(
 
 def test_they_are_verified_beside_the_tuning_also_where_a_target_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(verification, "_verify", lambda *given: seen.append(given[3].candidate.target))
+    monkeypatch.setattr(verification, "verify_entry", lambda *given: seen.append(given[3].candidate.target))
     session = beside()
     session.targets.append(target_by_name("cuda-sm_80"))
     absent = session.targets[-1]
@@ -263,7 +263,7 @@ def test_nothing_is_verified_beside_what_is_timed_on_the_host_or_replayed(
     monkeypatch: pytest.MonkeyPatch, target: str, mode: str
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(verification, "_verify", lambda *given: seen.append(given[3].candidate.target))
+    monkeypatch.setattr(verification, "verify_entry", lambda *given: seen.append(given[3].candidate.target))
     with verification.verified_beside(beside(target, mode)):
         pass
     assert seen == []

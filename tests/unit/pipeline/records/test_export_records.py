@@ -62,7 +62,7 @@ def build(
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
     options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
     session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
-    monkeypatch.setattr(keep, "_databases", lambda *_: iter(found))
+    monkeypatch.setattr(keep, "databases_of", lambda *_: iter(found))
     noted: Any = SimpleNamespace(target=SimpleNamespace(name="cpu-x86-64-v3"), note=note)
     keep.save_records(session, {"gemm": [noted], "other": [SimpleNamespace(target=noted.target, note="")]})
     return keep.records_folder(session)
@@ -202,8 +202,8 @@ def test_a_record_loses_what_was_not_tried_and_is_another_source_here(monkeypatc
         options=SimpleNamespace(mode="auto"),
         plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
     )
-    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    [found] = keep._databases(session, {"softmax": []})
+    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep.databases_of(session, {"softmax": []})
     assert found == canonical_database(without(whole, {first.id})) != canonical_database(whole)
 
 
@@ -222,8 +222,8 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
         options=SimpleNamespace(mode="auto"),
         plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}}),
     )
-    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    assert list(keep._databases(session, {"softmax": []})) == [canonical_database(whole)]
+    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    assert list(keep.databases_of(session, {"softmax": []})) == [canonical_database(whole)]
 
 
 def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +241,8 @@ def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeyp
         options=SimpleNamespace(mode="auto"),
         plan=SimpleNamespace(targets=("cuda-sm_90a",), toolchains={"nvcc": {}, "triton": {}}),
     )
-    monkeypatch.setattr(keep, "_database", lambda *_: without(whole, {c.id for c in whole.candidates}))
-    [found] = keep._databases(session, {"softmax": []})
+    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    [found] = keep.databases_of(session, {"softmax": []})
     assert gone
     assert found == canonical_database(without(whole, gone))
 

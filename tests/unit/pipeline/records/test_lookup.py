@@ -12,9 +12,9 @@ from databases import DEVICE, a_database
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
 from aot_tune.pipeline.records.lookup import most_fitting, others_fix, recorded_evidence, with_a_choice
-from aot_tune.plan.library_plan import _targets
 from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices
+from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import OptionError
@@ -64,7 +64,7 @@ def test_targets_are_those_of_the_devices_that_decide() -> None:
     )
     for wanted, found in (("", ["cpu-x86-64-v3", "cpu-x86-64-v4"]), ("Big*", ["cpu-x86-64-v4"])):
         options = resolve({"AOT_TUNE_MODE": "replay", "AOT_TUNE_DEVICE": wanted}, {})
-        assert [t.name for t in _targets(options, deciding([big, small], options.device))] == found
+        assert [t.name for t in targets_for(options, deciding([big, small], options.device))] == found
 
 
 def test_what_the_named_devices_lack_is_said_to_be_known_of_others() -> None:

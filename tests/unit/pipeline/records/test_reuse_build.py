@@ -95,9 +95,9 @@ def another_compiler(project: Project, _: Patch) -> None:
 
 def another_package(project: Project, patch: Patch) -> None:
     folder = project.folder.parent / "package"
-    shutil.copytree(inputs_module._PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(inputs_module.PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "render" / "cxx.py").open("a").write("\n")
-    patch.setattr(inputs_module, "_PACKAGE", folder)
+    patch.setattr(inputs_module, "PACKAGE", folder)
 
 
 CHANGES: dict[str, Change] = {
@@ -311,13 +311,13 @@ def test_records_of_a_build_beside_this_one_are_not_taken_for_its_own(
     (directory / "report.json").write_bytes(msgspec.json.encode(report))
     folder = records_folder(session)
     assert folder is not None
-    monkeypatch.setattr(keep_module, "_databases", lambda *_: ["ours"])
+    monkeypatch.setattr(keep_module, "databases_of", lambda *_: ["ours"])
     monkeypatch.setattr(keep_module, "save_database", write)
     ours = keep_module.save_records(session, {})
     repeats.keep(directory, [directory / "report.json"], {}, ours)
     assert opened(project)[1].take(directory) == report
     keep_module.save_records(session, {})
-    monkeypatch.setattr(keep_module, "_databases", lambda *_: ["theirs"])
+    monkeypatch.setattr(keep_module, "databases_of", lambda *_: ["theirs"])
     keep_module.save_records(session, {})
     repeats.keep(directory, [directory / "report.json"], {}, ours)
     assert opened(project)[1].take(directory) is None

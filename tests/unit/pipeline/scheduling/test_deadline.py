@@ -143,7 +143,7 @@ def test_variants_that_no_problem_is_for_are_verified_once_and_until_the_budget_
         seen.append(given[3].candidate.id)
         raise AotTuneError("wrong")
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     one.verify([GENERIC])
     one.verify([GENERIC, FAST, SMALL])
     assert seen == [GENERIC.candidate.id, FAST.candidate.id]
@@ -158,7 +158,7 @@ def test_where_no_worker_starts_variants_do_not_wait_for_one_each(monkeypatch: p
         seen.append(given[3].candidate.id)
         raise WorkerError("it does not start")
 
-    monkeypatch.setattr(verification, "_verify", verify)
+    monkeypatch.setattr(verification, "verify_entry", verify)
     for entry in (GENERIC, FAST, SMALL):
         one.verify([entry])
     assert seen == [GENERIC.candidate.id]

@@ -15,7 +15,7 @@ from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.scheduling import background_compiler as background
-from aot_tune.pipeline.scheduling.overlapped import _Tuning
+from aot_tune.pipeline.scheduling.overlapped import OverlappedTune
 from aot_tune.pipeline.scheduling.screen_queue import Priority, ScreenQueue
 from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.session import LoadedOperator, Session
@@ -188,7 +188,7 @@ def test_races_are_left_as_long_as_the_longest_takes_however_many_devices_there_
         world = World(budget=left, clock=lambda: 0.0)
         world.members = [world] * devices
         world.pending.races = lambda: {Task("scale", f"N={i}", 1): s for i, s in enumerate(races)}
-        tuning = _Tuning(cast(Session, world), cast(DevicePool, world), [], [])
+        tuning = OverlappedTune(cast(Session, world), cast(DevicePool, world), [], [])
         assert bool(tuning._races_wait()) == wait
 
 

@@ -162,7 +162,7 @@ def tuned(
         session.budget._start = 0.0
         module = sys.modules["aot_tune.pipeline.scheduling.tune"]  # the package has a function of that name
         monkeypatch.setattr(module, "DevicePool", bench.pool)
-        monkeypatch.setattr(module, "_one_after_the_other", bench.measure)
+        monkeypatch.setattr(module, "one_after_the_other", bench.measure)
         monkeypatch.setattr(module, "BudgetTuning", bench.within)
         monkeypatch.setattr(session, "compile", lambda entries, *_: [setattr(e, "object", made(e)) for e in entries])
         return bench, tune(session)[other or "gemm"]

@@ -55,7 +55,7 @@ class World:
         )
 
     def ask(self, products: list[dict[str, int]]) -> list[vendors.Products]:
-        return vendors._ask(cast(Session, self.session), KERNEL, DEVICE, products)
+        return vendors.ask_library(cast(Session, self.session), KERNEL, DEVICE, products)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def test_several_processes_give_the_answer_of_one(monkeypatch: pytest.MonkeyPatc
 def test_configs_are_in_the_order_of_records(monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
     """Labels show it, and are part of the library: a second build, which takes the recorded ones, makes the same."""
     world = World(monkeypatch, 1, lambda _: stub)
-    monkeypatch.setattr(vendors, "_recorded", lambda *_: iter(()))
+    monkeypatch.setattr(vendors, "recorded_configs", lambda *_: iter(()))
     world.session.options.mode = "auto"
     one = problem(M=16)
     operator = SimpleNamespace(workload_for=lambda _: (one,), facts=lambda _: {})
     kernel = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: PRODUCTS[0])
-    found = list(vendors._configs(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
+    found = list(vendors.configs_of(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
     assert len(found) > 1
     for given, config in found:
         assert given == one
@@ -111,12 +111,12 @@ def test_of_floats_all_that_are_drawn_are_tried(monkeypatch: pytest.MonkeyPatch,
     """The estimate is of 16 bits."""
     world = World(monkeypatch, 1)
     listed = vendors.Products([{"ALGO": i} for i in range(32)], [float(-i) for i in range(32)], 16)
-    monkeypatch.setattr(vendors, "_recorded", lambda *_: iter(()))
-    monkeypatch.setattr(vendors, "_ask", lambda *_: [listed])
+    monkeypatch.setattr(vendors, "recorded_configs", lambda *_: iter(()))
+    monkeypatch.setattr(vendors, "ask_library", lambda *_: [listed])
     world.session.options.mode = "tune"
     operator = SimpleNamespace(workload_for=lambda _: (problem(M=16),), facts=lambda _: {})
     kernel = Kernel("vendor", "v.cpp.j2", backend="cublaslt", algorithms=lambda _: {**PRODUCTS[0], "dtype": dtype})
-    found = list(vendors._configs(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
+    found = list(vendors.configs_of(cast(Any, world.session), cast(Any, operator), kernel, TARGET, DEVICE))
     assert len(found) == tried
 
 
@@ -142,13 +142,13 @@ def test_libraries_are_asked_about_all_operators_at_once(monkeypatch: pytest.Mon
     """And while whoever asked does something else, until the answers are wanted."""
     meet = threading.Barrier(3, timeout=60)
 
-    def configs(_session: object, operator: Any, *_: object) -> list[vendors._Config]:
+    def configs(_session: object, operator: Any, *_: object) -> list[vendors.ProblemConfig]:
         meet.wait()  # broken unless both operators and the caller are there at once
         return [(problem(M=operator.rows), {"ALGO": 1})]
 
     rendered = SimpleNamespace(render=lambda _, candidate, __: candidate)
     session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True, renderer=rendered)
-    monkeypatch.setattr(vendors, "_configs", configs)
+    monkeypatch.setattr(vendors, "configs_of", configs)
     monkeypatch.setattr(vendors, "candidate_for", lambda op, _kernel, config, *_: SimpleNamespace(id=op.name, **config))
     monkeypatch.setattr(
         vendors, "Entry", SimpleNamespace(of=lambda _, one, only: SimpleNamespace(candidate=one, only=only))
@@ -166,10 +166,10 @@ def test_libraries_are_asked_about_all_operators_at_once(monkeypatch: pytest.Mon
 
 
 def test_what_a_library_says_wrongly_ends_the_build_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def configs(*_: object) -> list[vendors._Config]:
+    def configs(*_: object) -> list[vendors.ProblemConfig]:
         raise OSError("no such library")
 
-    monkeypatch.setattr(vendors, "_configs", configs)
+    monkeypatch.setattr(vendors, "configs_of", configs)
     session: Any = SimpleNamespace(environment={}, is_named=lambda *_: True)
     one: Any = SimpleNamespace(name="a", kernels=[KERNEL], dtypes={})
     with (

@@ -230,7 +230,7 @@ def test_and_without_a_budget_after_the_measurements() -> None:
     measurer.measure = lambda _loaded, evidence, where: world.log.append(f"measure {evidence.operator.name} {where.id}")
     measurer.each = lambda jobs: [job(measurer) for _, job in jobs]
     measurer.each_member = lambda job: job(measurer)
-    module._one_after_the_other(measurer, measurer, world.pairs, [entry], TARGET)
+    module.one_after_the_other(measurer, measurer, world.pairs, [entry], TARGET)
     assert [line for line in world.log if not line.startswith("measure")] == ["compile other", "verify other"]
     assert world.log[-1] == "verify other"
 

@@ -69,10 +69,10 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
 
     for name, seconds in {"compile_kept": 300.0, "verify_shipped": 5.0, "plan_checks": 2.0, "finish": 4.0}.items():
         monkeypatch.setattr(pipeline, name, takes(seconds))
-    for name in ("_replay", "tune"):
+    for name in ("replay_all", "tune"):
         monkeypatch.setattr(pipeline, name, lambda _: {})
     monkeypatch.setattr(pipeline, "save_records", lambda *_: "")
-    monkeypatch.setattr(pipeline, "_link_memory", lambda _: None)
+    monkeypatch.setattr(pipeline, "link_memory_of", lambda _: None)
     monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
     session = SimpleNamespace(
         options=SimpleNamespace(), progress=SimpleNamespace(now=lambda: now[0]), tuned=ended, operators={}, turn=None
@@ -80,5 +80,5 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
     session.load = SimpleNamespace(granted=1.0)
     monkeypatch.setattr(pipeline, "verified_beside", lambda _: nullcontext())
     plan, repeats = SimpleNamespace(options=SimpleNamespace(mode=mode)), SimpleNamespace(keep=lambda *_: None)
-    pipeline._build(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
+    pipeline.build_with(cast(Any, session), cast(Any, plan), tmp_path, cast(Any, repeats))
     assert noted == [7.0 if ended is None else 17.0]

@@ -29,7 +29,7 @@ from aot_tune.spec import (
     next_power_of_2,
     where,
 )
-from aot_tune.spec.expr import _BINARY
+from aot_tune.spec.expr import BINARY
 from aot_tune.support.errors import RenderError, SpecError
 
 B, S, H, D = dims("B S H D")
@@ -164,7 +164,7 @@ def test_expressions_are_those_of_python_for_negative_numbers_too(tmp_path: Path
             if rng.random() < 0.6:
                 return Expr("fact", value=rng.choice(names))
             return Expr("const", value=rng.choice([-7, -1, 0, 1, 2, 3, 16, 100]))
-        kind = rng.choice([*_BINARY, "//", "%", "min", "max", "where", "next_power_of_2"])
+        kind = rng.choice([*BINARY, "//", "%", "min", "max", "where", "next_power_of_2"])
         if kind in ("and", "or"):  # C++ leaves out a right side that has no say, and what may raise in it
             kind = rng.choice(["<", ">=", "+"])
         count = {"where": 3, "next_power_of_2": 1}.get(kind, 2)

@@ -1,0 +1,49 @@
+"""The targets that a build is asked for: by name, by family, or what this machine and the records have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot_tune.compile import native_targets, target_by_name, toolchains
+from aot_tune.database import OperatorDatabase
+from aot_tune.plan.options import Options
+from aot_tune.spec import Target
+from aot_tune.support.errors import BuildError, OptionError
+
+__all__ = ["targets_for", "targets_named"]
+
+
+def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
+    """The targets that the options ask for."""
+    if options.mode == "replay" and not recorded:
+        raise BuildError(
+            "AOT_TUNE_MODE=replay, but the database is empty",
+            why="replay measures nothing: it needs the records of a build on the device",
+            fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
+            "name it as DATABASE of aot_tune_add_library; or use another mode",
+        )
+    if options.targets == ("native",) and options.mode == "replay":
+        names = sorted({c.candidate.target for d in recorded for c in d.candidates if not c.candidate.generic})
+        return [target_by_name(n) for n in names]
+    found: list[Target] = []
+    for name in options.targets:
+        for target in targets_named(name):
+            if target not in found:
+                found.append(target)
+    return sorted(found, key=lambda t: (t.family, t.level, t.name))
+
+
+def targets_named(name: str) -> list[Target]:
+    """The targets that a name stands for: `native` for the best of each family that is here, a family for its best."""
+    best = {t.family: t for t in native_targets()}  # by level: the last of a family is its best
+    if name == "native":
+        return list(best.values())
+    if name in best:
+        return [best[name]]
+    of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
+    if of_family:
+        raise OptionError(
+            f"AOT_TUNE_TARGETS={name!r}: this machine has no device of that family",
+            fix=f"name a target such as {of_family[-1]}; `aot-tune doctor` tells what is here",
+        )
+    return [target_by_name(name)]
