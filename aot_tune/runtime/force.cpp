@@ -43,12 +43,41 @@ bool take(const char** text, Part* scope, Part* name) noexcept {
   return true;
 }
 
+constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+
+bool is_word(const Part& part) noexcept { return part.length > 0 && std::strspn(part.text, kLetters) >= part.length; }
+
+// The first name that is none, with its operator's; false when all are names.
+bool find_bad(Part* bad) noexcept {
+  const char* text = forced_names();
+  for (;;) {
+    text += std::strspn(text, ", ");
+    const char* const start = text;
+    Part scope, name;
+    if (!take(&text, &scope, &name)) return false;
+    const bool scoped = name.text != start;
+    if (is_word(name) && (!scoped || is_word(scope))) continue;
+    size_t length = std::strcspn(start, ",");
+    while (length > 0 && start[length - 1] == ' ') --length;
+    *bad = {start, length};
+    return true;
+  }
+}
+
 bool is_named(const Part& name, const VariantInfo& variant) noexcept {
   return name.is(variant.name) || name.is(variant.kernel);
 }
 
-// A name for this operator that it does not have is an error; other names may be those of other operators.
+// What is no name is an error, and a name for this operator that it does not have; other names may be those of
+// other operators.
 int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
+  Part bad;
+  if (find_bad(&bad)) {
+    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+                "%s: %s has '%.*s', wanted the name of a variant or kernel, alone or as operator:name; separate "
+                "several by commas",
+                op.name, kVariable, static_cast<int>(bad.length < 60 ? bad.length : 60), bad.text);
+  }
   const char* text = forced_names();
   Part scope, name;
   while (take(&text, &scope, &name)) {

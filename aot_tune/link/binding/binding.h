@@ -124,6 +124,7 @@ struct TypeEntry {
   PyObject* gradient;          // the type's `requires_grad`, or NULL
   descrgetfunc read_gradient;  // what an access to it comes to, where that is known for good
   bool plain;                  // C alone tells what tensors of the type are
+  bool torch;                  // of torch: gradients are recorded, and versions counted
   // Of `api`; the first may be NULL.
   int (*view)(void* object, DLTensor* out);
   int (*current_stream)(DLDeviceType type, int32_t id, void** stream);
@@ -144,6 +145,7 @@ enum Word {
   kWordStream,
   kWordWorkspace,
   kWordCudaStream,
+  kWordCurrentLevel,
   kWordCount
 };
 
@@ -176,6 +178,11 @@ struct State {
   PyObject* gradients_self;   // and what that is called with; borrowed
   bool (*gradient_mode)();    // what that tells in the end, or NULL
   bool gradients_off;         // when that was asked last
+  const void* const* (*tracing)();  // torch::jit::tracer's state, NULL where nothing is traced; or NULL
+  int64_t (*dispatch_modes)();      // how many modes see what torch does; or NULL
+  bool (*inference_mode)();         // or NULL
+  PyObject* forward_ad;             // the module, once torch was seen; borrowed
+  PyObject* increment_version;      // torch's once it was needed
   uint8_t calls_without_asking;
   PyObject* error;  // base of the three below
   PyObject* type_error;
@@ -199,7 +206,8 @@ struct Borrowed {
   PyObject* keep;
   Managed* managed;
   bool read_only;
-  bool copied;  // by who handed it out: nobody sees what is written
+  bool copied;       // by who handed it out: nobody sees what is written
+  bool unversioned;  // so that it does not tell either, unless it is torch's
   void release() {
     if (keep != nullptr || managed != nullptr) give_back();
   }
@@ -242,6 +250,7 @@ enum class Gradients : uint8_t { kUnknown, kOff, kFlags };
 struct Shared {
   Stream stream;
   Gradients gradients = Gradients::kUnknown;
+  bool forward = false;  // tensors may carry tangents
 };
 
 // Fills `out`, and of `shared` what is not known yet; false with a Python exception set when the object is
@@ -262,10 +271,15 @@ void copy_layout(DLTensor* tensor, Borrowed* out);
 // cause; false.
 __attribute__((cold)) bool cannot_read(State* state, const Place& place);
 
-// Whether flags are to be read; asks torch, which may run Python code.
-Gradients find_gradients(State* state);
+// Finds out whether flags are to be read; asks torch, which may run Python code. False with an exception set
+// where torch traces or transforms what it does: to that, a call of ours would be a constant without a word.
+bool find_gradients(State* state, const Place& place, Shared* shared);
 
-// Both: false with an exception set.
+// Tells torch that a tensor was written to, so that a backward pass that needs what was there says so.
+void bump_version(State* state, PyObject* object);
+
+// All: false with an exception set.
+bool check_tangent(State* state, PyObject* object, const Place& place);
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
 bool check_negated(State* state, PyObject* object, const Place& place);
 

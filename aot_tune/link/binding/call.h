@@ -115,6 +115,7 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
     status = Op.call(tensors.given, parsed.scalars, parsed.attributes, &exec);
   }
   if (status != AOT_TUNE_OK) return raise_status(state, status);
+  if (tensors.versioned != 0) tensors.bump_versions(state, parsed);
   return results_of<Op>(parsed, tensors, all);
 }
 

@@ -52,6 +52,9 @@ struct CallTensors {
   }
   bool take_given(State* state, const Operator& op, const Parsed& parsed);
 
+  // Tells torch of the outputs that the caller passed and the call has written.
+  __attribute__((noinline)) void bump_versions(State* state, const Parsed& parsed) const;
+
   // To be called before anything may run that changes tensors: other Python code, other threads.
   void settle() {
     if (lent != 0) copy_layouts();
@@ -74,6 +77,7 @@ struct CallTensors {
   int count;
   uint32_t lent = 0;   // a bit each: extents and strides are still in the framework's memory
   uint32_t owned = 0;  // a bit each: there is something to give back; and one of the next two
+  uint32_t versioned = 0;  // a bit each: outputs of torch's
   int64_t elements = 0;
   bool on_gpu = false;
   Shared shared;

@@ -1,5 +1,7 @@
-// What torch knows of its tensors beside what DLPack tells: gradients and negative bits.
+// What torch knows of its tensors beside what DLPack tells: gradients, negative bits, versions, and what traces it.
 #include <dlfcn.h>
+
+#include <initializer_list>
 
 #include "binding.h"
 
@@ -9,17 +11,25 @@ namespace {
 // Calls between two questions to a torch that has recorded gradients so far.
 constexpr uint8_t kCallsWithoutAsking = 15;
 
-// c10::GradMode::is_enabled() as the library has it that `asked` is of, or NULL: of all that torch does to
-// answer the question, the answer. That of another library in the process may tell another mode.
-decltype(State::gradient_mode) find_mode(PyCFunction asked) {
-  Dl_info from;
-  if (dladdr(reinterpret_cast<void*>(asked), &from) == 0 || from.dli_fname == nullptr) return nullptr;
-  void* const library = dlopen(from.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  void* const found = dlsym(library, "_ZN3c108GradMode10is_enabledEv");  // of what it is linked with, too
-  dlclose(library);                                                      // torch keeps it
-  return reinterpret_cast<decltype(State::gradient_mode)>(found);
-}
+// Functions of torch's libraries as the one has them that `asked` is of, or NULL: of all that torch does to
+// answer a question, the answer. Those of another library in the process may tell another mode.
+struct Symbols {
+  void* library = nullptr;
+  explicit Symbols(PyCFunction asked) noexcept {
+    Dl_info from;
+    if (dladdr(reinterpret_cast<void*>(asked), &from) == 0 || from.dli_fname == nullptr) return;
+    library = dlopen(from.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  }
+  ~Symbols() {
+    if (library != nullptr) dlclose(library);  // torch keeps it
+  }
+  Symbols(const Symbols&) = delete;
+  Symbols& operator=(const Symbols&) = delete;
+  template <typename Function>
+  void find(const char* name, Function* out) const noexcept {
+    *out = library != nullptr ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;
+  }
+};
 
 // A function of C without arguments is called as it is: torch's tells its mode without Python's help.
 __attribute__((cold)) void learn_gradients(State* state) {
@@ -31,7 +41,48 @@ __attribute__((cold)) void learn_gradients(State* state) {
                      PyCFunction_GetFlags(function) == METH_NOARGS;
   state->ask_gradients = plain ? PyCFunction_GetFunction(function) : nullptr;
   state->gradients_self = plain ? PyCFunction_GetSelf(function) : nullptr;
-  state->gradient_mode = plain ? find_mode(state->ask_gradients) : nullptr;
+  state->forward_ad = imported("torch.autograd.forward_ad");
+  if (!plain) return;
+  const Symbols symbols(state->ask_gradients);
+  symbols.find("_ZN3c108GradMode10is_enabledEv", &state->gradient_mode);
+  symbols.find("_ZN5torch3jit6tracer15getTracingStateEv", &state->tracing);
+  symbols.find("_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", &state->dispatch_modes);
+  symbols.find("_ZN3c1013InferenceMode10is_enabledEv", &state->inference_mode);
+}
+
+// What a function of a module says, called with an argument or none: whether it is neither None nor False.
+__attribute__((cold)) bool says(const char* module, const char* function, const char* argument = nullptr) {
+  PyObject* found = imported(module);
+  found = found != nullptr ? PyObject_GetAttrString(found, function) : nullptr;
+  PyObject* given = nullptr;
+  if (found != nullptr && argument != nullptr) {
+    PyObject* keys = PyObject_GetAttrString(imported(module), "_TorchDispatchModeKey");
+    given = keys != nullptr ? PyObject_GetAttrString(keys, argument) : nullptr;
+    Py_XDECREF(keys);
+  }
+  PyObject* answer = nullptr;
+  if (found != nullptr && (given != nullptr || argument == nullptr))
+    answer = given != nullptr ? PyObject_CallFunctionObjArgs(found, given, nullptr) : PyObject_CallNoArgs(found);
+  if (answer == nullptr) PyErr_Clear();
+  const bool yes = answer != nullptr && answer != Py_None && answer != Py_False;
+  for (PyObject* object : {found, given, answer}) Py_XDECREF(object);
+  return yes;
+}
+
+bool is_traced(State* state) {
+  if (state->tracing != nullptr ? *state->tracing() != nullptr : says("torch.jit", "is_tracing")) return true;
+  if (state->dispatch_modes != nullptr && state->dispatch_modes() == 0) return false;
+  return says("torch._C", "_get_dispatch_mode", "PROXY");  // others, such as those that count, may go on
+}
+
+// Whether a level of forward-mode gradients is open, in which tensors may carry tangents.
+bool is_forward(State* state) {
+  if (state->forward_ad == nullptr) return false;
+  PyObject* level = PyObject_GetAttr(state->forward_ad, state->words[kWordCurrentLevel]);
+  const long number = level != nullptr ? PyLong_AsLong(level) : -1;
+  Py_XDECREF(level);
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();
+  return number >= 0;
 }
 
 inline bool gradients_enabled(State* state) {
@@ -50,15 +101,68 @@ inline bool gradients_enabled(State* state) {
 
 }  // namespace
 
+namespace {
+
 // Torch takes as long to tell its mode as to tell the flag of one tensor. So, where its function is called
 // for that, the mode is asked first where it was off when last asked, and else only now and then.
-Gradients find_gradients(State* state) {
+Gradients gradients_of(State* state) {
   if (state->gradient_mode != nullptr) return state->gradient_mode() ? Gradients::kFlags : Gradients::kOff;
   if (!state->gradients_off && state->calls_without_asking < kCallsWithoutAsking) {
     ++state->calls_without_asking;
     return Gradients::kFlags;
   }
   return gradients_enabled(state) ? Gradients::kFlags : Gradients::kOff;
+}
+
+}  // namespace
+
+bool find_gradients(State* state, const Place& place, Shared* shared) {
+  if (state->is_grad_enabled == nullptr) learn_gradients(state);
+  shared->gradients = gradients_of(state);
+  shared->forward = is_forward(state);
+  if (!is_traced(state)) return true;
+  PyErr_Format(state->runtime_error,
+               "%s: torch traces this call, which would be a constant in what it records; call it outside of "
+               "torch.jit.trace and make_fx, or wrap it as a custom operator (torch.library.custom_op)",
+               place.op->name);
+  return false;
+}
+
+void bump_version(State* state, PyObject* object) {
+  if (state->increment_version == nullptr) {
+    PyObject* graph = imported("torch.autograd.graph");
+    state->increment_version =
+        graph != nullptr ? PyObject_GetAttrString(graph, "increment_version") : nullptr;
+    if (state->increment_version == nullptr) {
+      PyErr_Clear();
+      return;
+    }
+  }
+  if (state->inference_mode != nullptr && state->inference_mode()) {
+    PyObject* own = PyObject_CallMethod(object, "is_inference", nullptr);
+    const bool uncounted = own == Py_True;
+    if (own == nullptr) PyErr_Clear();
+    Py_XDECREF(own);
+    if (uncounted) return;  // no backward pass may need it
+  }
+  PyObject* done = PyObject_CallFunctionObjArgs(state->increment_version, object, nullptr);
+  if (done == nullptr) PyErr_Clear();  // of a tensor whose versions are not counted
+  Py_XDECREF(done);
+}
+
+bool check_tangent(State* state, PyObject* object, const Place& place) {
+  PyObject* pair = PyObject_CallMethod(state->forward_ad, "unpack_dual", "O", object);
+  PyObject* tangent = pair != nullptr ? PyObject_GetAttrString(pair, "tangent") : nullptr;
+  if (tangent == nullptr) PyErr_Clear();
+  const bool carries = tangent != nullptr && tangent != Py_None;
+  Py_XDECREF(pair);
+  Py_XDECREF(tangent);
+  if (!carries) return true;
+  PyErr_Format(state->value_error,
+               "%s: tensor '%s' carries a forward-mode gradient, which this function does not compute; pass "
+               "torch.autograd.forward_ad.unpack_dual(%s).primal",
+               place.op->name, place.name, place.name);
+  return false;
 }
 
 // The flag of a tensor that needs a gradient which nobody computes; false with an exception set.

@@ -20,7 +20,8 @@ constexpr const char* kWords[kWordCount] = {"__dlpack_c_exchange_api__",
                                             "__dlpack_device__",
                                             "stream",
                                             "workspace",
-                                            "__cuda_stream__"};
+                                            "__cuda_stream__",
+                                            "_current_level"};
 
 bool make_names(State* state) {
   int total = 0;

@@ -28,9 +28,10 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   const auto current_stream = entry->current_stream;
   const bool has_flags = entry->gradient != nullptr;
   const bool plain = entry->plain;
+  const bool torch = entry->torch;
   if (has_flags && shared.gradients == Gradients::kUnknown) {
     settle();
-    shared.gradients = find_gradients(state);
+    if (!find_gradients(state, {&op, op.tensors[index].name}, &shared)) return false;
   }
   if (!plain) settle();
   DLTensor& tensor = views[index];
@@ -41,7 +42,9 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   took(tensor);
   if (!find_stream(current_stream, tensor.device, &shared.stream))
     return cannot_read(state, {&op, op.tensors[index].name});
-  if (!has_flags || (shared.gradients == Gradients::kOff && !may_be_negated(tensor))) return true;
+  if (torch && op.tensors[index].output) versioned |= uint32_t{1} << index;
+  if (!has_flags || (shared.gradients == Gradients::kOff && !shared.forward && !may_be_negated(tensor)))
+    return true;
   settle();
   return check_flags(state, op, index, object);
 }
@@ -49,6 +52,7 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
 bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObject* object) const {
   const Place place{&op, op.tensors[index].name};
   const TypeEntry type = *find_type(state, object);
+  if (shared.forward && !check_tangent(state, object, place)) return false;
   if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
   return !may_be_negated(*given[index]) || check_negated(state, object, place);
 }
@@ -60,7 +64,9 @@ bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject
   owned |= uint32_t{1} << index;
   if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
   took(place.tensor);
-  return !(op.tensors[index].output && (place.read_only || place.copied)) || is_read_only(state, op, index);
+  if (!op.tensors[index].output) return true;
+  if (find_type(state, object)->torch) versioned |= uint32_t{1} << index;
+  return !(place.read_only || place.copied || place.unversioned) || is_read_only(state, op, index);
 }
 
 void CallTensors::copy_layouts() {
@@ -68,6 +74,12 @@ void CallTensors::copy_layouts() {
     if ((lent >> i & 1) != 0) copy_layout(&views[i], &held[i]);
   }
   lent = 0;
+}
+
+void CallTensors::bump_versions(State* state, const Parsed& parsed) const {
+  for (int i = 0; i < count; ++i) {
+    if ((versioned >> i & 1) != 0 && made[i] == nullptr) bump_version(state, parsed.tensors[i]);
+  }
 }
 
 void CallTensors::give_back() {
@@ -86,7 +98,10 @@ bool CallTensors::is_missing(State* state, const Operator& op, int index) {
 bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
   PyErr_Format(state->value_error, "%s: output '%s' is %s; wanted a tensor that can be written", op.name,
                op.tensors[index].name,
-               held[index].read_only ? "read-only" : "a copy that its __dlpack__ made");
+               held[index].read_only ? "read-only"
+               : held[index].copied  ? "a copy that its __dlpack__ made"
+                                     : "passed by a DLPack capsule without a version, which does not tell "
+                                       "whether it may be written (JAX's arrays may not)");
   return false;
 }
 
@@ -116,7 +131,7 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
   const int other = first();
   const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
                                        tensor.device.device_id == given[other]->device.device_id);
-  if (!dense || !here || workspace.read_only) {
+  if (!dense || !here || workspace.read_only || workspace.unversioned) {
     PyErr_Format(state->value_error, "%s: the workspace %s", op.name,
                  !here    ? "is on another device than the tensors"
                  : !dense ? "has gaps; wanted a contiguous tensor"

@@ -61,7 +61,8 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   if (!find_stream(entry.current_stream, out->tensor.device, &shared->stream))
     return cannot_read(state, place);
   if (entry.gradient == nullptr) return true;
-  if (shared->gradients == Gradients::kUnknown) shared->gradients = find_gradients(state);
+  if (shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared)) return false;
+  if (shared->forward && !check_tangent(state, object, place)) return false;
   if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
   return !may_be_negated(out->tensor) || check_negated(state, object, place);
 }
@@ -178,6 +179,7 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
     const auto* managed = static_cast<const LegacyManaged*>(PyCapsule_GetPointer(capsule, "dltensor"));
     if (managed == nullptr) return cannot_read(state, place);
     out->tensor = managed->tensor;
+    out->unversioned = true;
   }
   copy_layout(&out->tensor, out);
   return true;
@@ -256,13 +258,18 @@ void Borrowed::give_back() {
 }
 
 const TypeEntry* learn_type(State* state, PyObject* type) {
-  TypeEntry found{type, exchange_api(state, type), Kind::kDlpack, nullptr, nullptr, false, nullptr, nullptr};
+  TypeEntry found{};
+  found.type = type;
+  found.api = exchange_api(state, type);
+  found.kind = Kind::kDlpack;
+  found.plain = is_plain(type);
+  found.torch = found.plain;
   if (found.api != nullptr) {
     found.kind = Kind::kExchange;
-    found.plain = is_plain(type);
     found.view = found.api->view_from_object;
     found.current_stream = found.api->current_stream;
     learn_gradient(state, &found);
+    found.torch |= found.gradient != nullptr;
   } else if (learn_numpy(state) && type == state->array_type) {
     found.kind = Kind::kArrayStruct;
   }
@@ -280,6 +287,7 @@ bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, 
   out->managed = nullptr;
   out->read_only = false;
   out->copied = false;
+  out->unversioned = false;
   const TypeEntry entry = *find_type(state, object);
   switch (entry.kind) {
     case Kind::kExchange:
@@ -287,7 +295,12 @@ bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, 
     case Kind::kArrayStruct:
       return borrow_array(state, object, place, out);
     default:
-      return borrow_dlpack(state, object, place, &shared->stream, out);
+      if (entry.torch && shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared))
+        return false;
+      if (entry.torch && shared->forward && !check_tangent(state, object, place)) return false;
+      if (!borrow_dlpack(state, object, place, &shared->stream, out)) return false;
+      out->unversioned &= !entry.torch;  // whose tensors can be written
+      return true;
   }
 }
 

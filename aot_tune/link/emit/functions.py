@@ -260,6 +260,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_workspace({declared}, size_t* workspace_size) {{
   {scope}::Call call_;
+  if (workspace_size == nullptr) return no_result({scope}::kOperator, "workspace", "workspace_size");
   *workspace_size = 0;
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -270,6 +271,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_explain({declared}, const aot_tune_exec* exec, char* buffer, size_t size) {{
   {scope}::Call call_;
+  if (buffer == nullptr && size > 0) return no_result({scope}::kOperator, "explain", "buffer");
   Text text_(buffer, size);
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK) return status_;
@@ -278,6 +280,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_is_tuned({declared}, int32_t* tuned) {{
   {scope}::Call call_;
+  if (tuned == nullptr) return no_result({scope}::kOperator, "is_tuned", "tuned");
   *tuned = 0;
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK) return status_;

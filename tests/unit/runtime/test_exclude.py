@@ -81,6 +81,15 @@ def test_bad_syntax(standin: linked.Built, names: str) -> None:
     assert names.rsplit(",", maxsplit=1)[-1] in said
 
 
+@pytest.mark.parametrize("names", ["wide;fast", "scale:", ":wide", "a:b:c", "wide fast", "wide,fa?t", "wi*", "ü"])
+def test_bad_syntax_of_what_is_forced(standin: linked.Built, names: str) -> None:
+    """FAULTS.md, row 71: a call fails, and is not served by what was not asked for."""
+    (said,) = ask(standin, "", AOT_TUNE_FORCE=names)
+    assert said.startswith("CallError scale: AOT_TUNE_FORCE has '")
+    assert "wanted the name of a variant or kernel, alone or as operator:name" in said
+    assert names.rsplit(",", maxsplit=1)[-1] in said
+
+
 @pytest.fixture
 def cuda(standin: linked.Built, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = linked.load_module(standin.module)

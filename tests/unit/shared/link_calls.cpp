@@ -188,6 +188,15 @@ void empty_calls() {
   a.tensor.data = out.tensor.data = nullptr;
   size_t size = 99;
   CHECK(aot_tune_gemm(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr) == AOT_TUNE_OK);
+  CHECK(aot_tune_gemm_workspace(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr) ==
+        AOT_TUNE_ERROR_NULL);
+  CHECK(says("gemm: workspace has nowhere to write to: workspace_size is NULL"));
+  CHECK(aot_tune_gemm_is_tuned(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr) ==
+        AOT_TUNE_ERROR_NULL);
+  CHECK(says("gemm: is_tuned has nowhere to write to: tuned is NULL"));
+  CHECK(aot_tune_gemm_explain(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr, nullptr, 9) ==
+        AOT_TUNE_ERROR_NULL);
+  CHECK(says("gemm: explain has nowhere to write to: buffer is NULL"));
   CHECK(aot_tune_gemm_workspace(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, &size) ==
         AOT_TUNE_OK);
   CHECK(size == 0);

@@ -258,8 +258,18 @@ class _Tensor(ctypes.Structure):
         ("shape", ctypes.c_void_p),
         ("strides", ctypes.c_void_p),
         ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLPack's DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
     )
 
 
@@ -274,16 +284,24 @@ class OnDevice:
         bits = array.itemsize * 8
         places = ctypes.addressof(self.shape), ctypes.addressof(self.strides)
         pair = (ctypes.c_int32 * 2)(*device)
-        self.tensor = _Tensor(array.ctypes.data, pair, array.ndim, code, bits, 1, *places, 0, None, None)
+        tensor = _Tensor(array.ctypes.data, pair, array.ndim, code, bits, 1, *places, 0)
+        self.managed = _Managed((ctypes.c_uint32 * 2)(1, 0), None, None, 0, tensor)
+
+    @property
+    def tensor(self) -> _Tensor:
+        """What is handed out."""
+        found: _Tensor = self.managed.tensor
+        return found
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
 
-    def __dlpack__(self, *, stream: int | None = None) -> object:
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] = (1, 0)) -> object:
+        del max_version
         self.streams.append(stream)
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+        return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)
 
 
 class Fake:

@@ -76,7 +76,7 @@ typedef struct aot_tune_exec {
 /* What functions return. Nothing is written to an output when a call fails before a kernel runs. */
 typedef enum {
   AOT_TUNE_OK = 0,
-  AOT_TUNE_ERROR_NULL = 1,    /* a tensor that must be passed is NULL, or has no data */
+  AOT_TUNE_ERROR_NULL = 1,    /* a tensor that must be passed is NULL or has no data, or a result's place is */
   AOT_TUNE_ERROR_RANK = 2,    /* wrong number of axes */
   AOT_TUNE_ERROR_DTYPE = 3,   /* wrong element type */
   AOT_TUNE_ERROR_DEVICE = 4,  /* on a device that the library has nothing for, or not all on one device */

@@ -591,6 +591,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTen
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {
   operator_scale::Call call_;
+  if (workspace_size == nullptr) return no_result(operator_scale::kOperator, "workspace", "workspace_size");
   *workspace_size = 0;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -604,6 +605,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, c
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_scale::Call call_;
+  if (buffer == nullptr && size > 0) return no_result(operator_scale::kOperator, "explain", "buffer");
   Text text_(buffer, size);
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;
@@ -615,6 +617,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, con
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_is_tuned(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, int32_t* tuned) {
   operator_scale::Call call_;
+  if (tuned == nullptr) return no_result(operator_scale::kOperator, "is_tuned", "tuned");
   *tuned = 0;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def weight() -> Array:
     return np.random.default_rng(1).standard_normal(6).astype(np.float32)
 
 
-@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, Wrapped, Old, lambda a: memoryview(a) and a.view(Sub)])
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, Wrapped, lambda a: memoryview(a) and a.view(Sub)])
 def test_any_tensor(ops: ModuleType, x: Array, weight: Array, make: Callable[[Array], object]) -> None:
     out = np.empty_like(x)
     given_out = make(out)
@@ -326,3 +327,89 @@ def test_the_gradient_flag_is_read_at_each_call(ops: ModuleType, x: Array, weigh
         tensor.requires_grad_()
         with pytest.raises(ValueError, match="tensor 'x' requires a gradient"):
             ops.rms_norm(tensor, torch.from_numpy(weight))
+
+
+def test_an_array_without_a_version_is_read_but_no_output(ops: ModuleType, x: Array, weight: Array) -> None:
+    """FAULTS.md, row 68: it does not tell whether it may be written; JAX's, which may not, are such."""
+    np.testing.assert_allclose(np.asarray(ops.rms_norm(Old(x), Old(weight))), rms(x, weight), rtol=1e-5)
+    out = np.zeros_like(x)
+    with pytest.raises(ops.ArgumentValueError, match="output 'out' is passed by a DLPack capsule without a version"):
+        ops.rms_norm(x, weight, out=Old(out))
+    assert not out.any()
+
+
+def test_a_backward_pass_that_needs_what_was_overwritten_says_so(ops: ModuleType, x: Array, weight: Array) -> None:
+    """FAULTS.md, row 67."""
+    factor = torch.ones(4, 6, requires_grad=True)
+    kept = torch.from_numpy(x.copy())
+    total = (factor * kept).sum()
+    before = kept._version
+    assert ops.rms_norm(torch.from_numpy(x), torch.from_numpy(weight), out=kept) is kept
+    assert kept._version == before + 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_versions_are_counted_where_torch_counts_them(ops: ModuleType, x: Array, weight: Array, mode: Any) -> None:
+    ordinary = torch.zeros(4, 6)
+    with mode():
+        own = torch.zeros(4, 6)
+        for out in (own, ordinary):
+            ops.rms_norm(torch.from_numpy(x), torch.from_numpy(weight), out=out)
+            np.testing.assert_allclose(out.numpy(), rms(x, weight), rtol=1e-5)
+    assert ordinary._version == 1
+    assert ops.rms_norm(torch.from_numpy(x), torch.from_numpy(weight))._version == 0  # a new one was never another
+
+
+def test_forward_mode_gradients_are_refused(ops: ModuleType, x: Array, weight: Array) -> None:
+    """FAULTS.md, row 69: what nobody computes is no zero."""
+    plain, factors = torch.from_numpy(x), torch.from_numpy(weight)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(plain, torch.ones_like(plain))
+        for forbid in (torch.no_grad, torch.enable_grad):
+            with forbid(), pytest.raises(ops.ArgumentValueError, match="'x' carries a forward-mode gradient"):
+                ops.rms_norm(dual, factors)
+        assert ops.rms_norm(plain, factors).shape == (4, 6)
+    assert ops.rms_norm(plain, factors).shape == (4, 6)
+
+
+def test_what_traces_a_call_is_told(ops: ModuleType, x: Array, weight: Array) -> None:
+    plain, factors = torch.from_numpy(x), torch.from_numpy(weight)
+
+    def call(given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = ops.rms_norm(given, factors)
+        return found
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with pytest.raises(ops.CallError, match="torch traces this call"):
+        torch.jit.trace(call, (plain,))
+    with pytest.raises(ops.CallError, match="torch traces this call"):
+        make_fx(call)(plain)
+    assert call(plain).shape == (4, 6)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+def test_functional_transforms_are_refused(ops: ModuleType, x: Array, weight: Array, transform: str) -> None:
+    factors = torch.from_numpy(weight)
+    wide = torch.from_numpy(np.stack([x, x]))
+
+    def summed(given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = ops.rms_norm(given, factors).sum()
+        return found
+
+    transformed: Callable[[], object] = {
+        "vmap": lambda: torch.vmap(summed)(wide),
+        "grad": lambda: torch.func.grad(summed)(wide[0]),
+        "jvp": lambda: torch.func.jvp(summed, (wide[0],), (torch.ones(4, 6),)),
+    }[transform]
+    with pytest.raises(ops.Error):
+        transformed()
+
+
+def test_a_mode_that_only_counts_does_not_matter(ops: ModuleType, x: Array, weight: Array) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        assert ops.rms_norm(torch.from_numpy(x), torch.from_numpy(weight)).shape == (4, 6)

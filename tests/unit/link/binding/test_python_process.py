@@ -75,7 +75,7 @@ except ops.CallError as error:
     path = os.pathsep.join([str(ROOT), *sys.path])
     env = {**os.environ, "AOT_TUNE_FORCE": os.fsdecode(b"gemm:\xff\xc3"), "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
-    assert r"AOT_TUNE_FORCE names '\ufffd\ufffd', which is no variant" in done.stdout, done.stderr
+    assert r"AOT_TUNE_FORCE has 'gemm:\ufffd\ufffd', wanted the name of a variant or kernel" in done.stdout, done.stderr
 
 
 def test_preload_of_a_cpu_does_nothing(ops: ModuleType) -> None:
