@@ -50,8 +50,10 @@ def _requires(basic: list[str], settings: _Settings, *, editable: bool) -> list[
 def _pass_import_path_on() -> None:
     """Tell CMake's Python steps where the build requirements are: under isolation only this process knows.
 
-    A front end's own start-up hook stays behind: it expects a path that nobody has extended yet.
+    A front end's own start-up hook stays behind: it expects a path that nobody has extended yet. So does DESTDIR: with
+    it, CMake would install a wheel's files elsewhere, and leave the wheel empty.
     """
+    os.environ.pop("DESTDIR", None)
     paths = [p for p in sys.path if p and not os.path.exists(os.path.join(p, "sitecustomize.py"))]  # noqa: PTH110, PTH118
     os.environ["AOT_TUNE_IMPORT_PATH"] = os.pathsep.join(paths)
 

@@ -88,6 +88,12 @@ function(aot_tune_add_library target)
     endif()
   endforeach()
 
+  if(SKBUILD_STATE AND NOT "$ENV{DESTDIR}" STREQUAL "")
+    message(FATAL_ERROR "aot_tune_add_library(${target}): DESTDIR is '$ENV{DESTDIR}'\n"
+                        "  why: files of the wheel would be installed below it, and the wheel would have none\n"
+                        "  fix: unset DESTDIR, and install the wheel with --root or --target"
+    )
+  endif()
   _aot_tune_find_python()
   set(directory "${CMAKE_CURRENT_BINARY_DIR}/aot_tune/${target}")
   _aot_tune_configure()
@@ -162,6 +168,7 @@ macro(_aot_tune_configure)
   endif()
   set(ENV{CXX} "${cxx}")
   set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # what is imported while it is edited is not tuned by the way
+  file(REMOVE "${directory}/plan.cmake")
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
             configure ${arguments}
@@ -179,6 +186,11 @@ macro(_aot_tune_configure)
       string(CONCAT errors ${errors})
     endif()
     message(FATAL_ERROR "aot_tune_add_library(${target}):\n${errors}")
+  elseif(NOT EXISTS "${directory}/plan.cmake")
+    message(FATAL_ERROR "aot_tune_add_library(${target}): the configure step ended without a plan\n"
+                        "  why: something that it ran ended the process, such as os._exit in an operator.py\n"
+                        "  fix: let operator.py declare the operator and return"
+    )
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")
   endif()
@@ -200,6 +212,7 @@ macro(_aot_tune_configure)
     OUTPUT ${generated}
     COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
     DEPENDS ${directory}/plan.json
+    DEPFILE ${directory}/headers.d # headers of the author's that only C++ includes
     COMMENT "Tuning ${target}"
     USES_TERMINAL VERBATIM
   )
@@ -246,6 +259,7 @@ macro(_aot_tune_link)
     COMMENT "Checking ${target} against its manifest, and its variants once more"
     VERBATIM
   )
+  _aot_tune_plain_start(${target})
   add_library(${target}::${target} ALIAS ${target})
 endmacro()
 
@@ -261,6 +275,7 @@ macro(_aot_tune_module)
   )
   target_link_libraries(${target}_module PRIVATE ${target})
   target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
+  _aot_tune_plain_start(${target}_module)
   add_custom_command(
     TARGET ${target}_module
     POST_BUILD
@@ -270,6 +285,27 @@ macro(_aot_tune_module)
     VERBATIM
   )
 endmacro()
+
+# Link the files that every library starts and ends with, and no others: with -ffast-math among the flags of the
+# environment, compilers add one that has the whole program flush denormal numbers once the library is loaded.
+function(_aot_tune_plain_start target)
+  separate_arguments(first UNIX_COMMAND "${CMAKE_CXX_COMPILER_ARG1}")
+  foreach(name IN ITEMS crti.o crtbeginS.o crtendS.o crtn.o)
+    execute_process(
+      COMMAND ${CMAKE_CXX_COMPILER} ${first} -print-file-name=${name}
+      OUTPUT_VARIABLE found
+      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+    )
+    if(NOT IS_ABSOLUTE "${found}" OR NOT EXISTS "${found}")
+      return() # a compiler of another kind; the check of what it links says what is wrong
+    endif()
+    list(APPEND files "${found}")
+  endforeach()
+  list(SUBLIST files 0 2 begin)
+  list(SUBLIST files 2 2 end)
+  target_link_options(${target} PRIVATE -nostartfiles ${begin})
+  target_link_libraries(${target} PRIVATE ${end})
+endfunction()
 
 # Glue is built for the baseline and the same in every folder. Sanitizers are for the caller's own code: they put paths
 # into a library, and theirs must be loaded before all others, which they are not where ours is checked.

@@ -111,6 +111,17 @@ class Project:
         assert old in text
         file.write_text(text.replace(old, new))
 
+    def add(self, name: str, *changes: tuple[str, str, str]) -> None:
+        """Another operator like `twice`, with changes of old text to new in a file of its own."""
+        folder = self.templates / name
+        folder.mkdir()
+        for file in (self.templates / "twice").iterdir():
+            (folder / file.name).write_text(file.read_text().replace("twice", name))
+        for old, new, path in changes:
+            text = (folder / path).read_text()
+            assert old in text
+            (folder / path).write_text(text.replace(old, new))
+
     def environment(self, **given: str) -> dict[str, str]:
         return environment(**{**self.env, **given})
 

@@ -71,10 +71,11 @@ def _configure(given: argparse.Namespace) -> int:
 
 
 def _build(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline.build_library import build
     from aot_tune.support.interrupts import end_with_the_build
 
-    with end_with_the_build():
+    with end_with_the_build():  # before all that takes long to import
+        from aot_tune.pipeline.build_library import build
+
         build(given.directory)
     return 0
 

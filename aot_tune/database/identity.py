@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from aot_tune.database.reference_source import own_sources, used_elsewhere
 from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.spec.tolerance import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical, canonical_digest
 
 __all__ = ["operator_digest", "problem_key"]
@@ -25,8 +26,10 @@ def operator_digest(operator: Operator) -> str:
     """
     tensors = [
         [t.name, [s.key() for s in t.shape], t.dtype_name, t.output, t.optional, t.cold, _plain(t.values)]
+        + ([True] if t.finite else [])
         for t in operator.tensors
     ]
+    rounds = operator.roundings()
     scalars = [[s.name, s.dtype_name, s.default] for s in operator.scalars]
     attributes = [[a.name, a.choices] for a in operator.attributes]
     uses = used_elsewhere(operator.reference)
@@ -39,11 +42,12 @@ def operator_digest(operator: Operator) -> str:
             "scalars": scalars,
             "attributes": attributes,
             "epilogue": _plain(operator.epilogue),
-            "tolerance": operator.tolerance,
+            "tolerance": DEFAULT_TOLERANCE if operator.tolerance is None else _plain(operator.tolerance),
             "reference": own_sources(operator.reference),
             **({"uses": uses} if uses else {}),
             **({"legal": [e.key() for e in operator.legal]} if operator.legal else {}),
             **({"deterministic": True} if operator.deterministic else {}),
+            **({"intermediates": rounds} if set(rounds) != {"f32"} else {}),
         }
     )
 
@@ -56,5 +60,7 @@ def _plain(value: object) -> object:
         return value.key()
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in sorted(value.items())}
     fields: Mapping[str, object] = vars(value)
     return [type(value).__name__, {k: _plain(v) for k, v in sorted(fields.items())}]

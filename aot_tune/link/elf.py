@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -27,6 +28,9 @@ _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
     "EM_AARCH64": dict.fromkeys((257, 260), (0, 8)),  # ABS64, PREL64
 }
 _SHORTEST_ANCHOR = 8
+_LDMXCSR = re.compile(rb"\x0f\xae[\x10-\x17\x50-\x57\x90-\x97]")
+_START = 64
+"""Bytes of a start-up function that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,30 @@ class SharedLibrary:
         place of the object's symbols where the library still has a symbol table.
         """
         return [p.name for p in _pieces(member) if not self._holds(p)]
+
+    def start_sets_arithmetic(self) -> bool:
+        """Whether a function that runs when the library is loaded writes the control word of the floating-point unit.
+
+        Of x86-64 alone, whose `ldmxcsr` it looks for: within a few instructions, as in the start-up code that compilers
+        link for fast mathematics.
+        """
+        array = self._elf.get_section_by_name(".init_array")
+        if array is None or self._elf["e_machine"] != "EM_X86_64":
+            return False
+        first, last = array["sh_addr"], array["sh_addr"] + array["sh_size"]
+        starts = {int.from_bytes(array.data()[i : i + 8], "little") for i in range(0, array["sh_size"], 8)}
+        for table in (s for s in self._elf.iter_sections() if s["sh_type"] == "SHT_RELA"):
+            starts |= {r["r_addend"] for r in table.iter_relocations() if first <= r["r_offset"] < last}
+        return any(_LDMXCSR.search(self._code_at(start)) for start in starts)
+
+    def _code_at(self, address: int) -> bytes:
+        """The first bytes of the function at an address."""
+        for section in self._sections:
+            offset = address - section["sh_addr"]
+            if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR and 0 <= offset < section["sh_size"]:
+                found: bytes = self._bodies.get(section.name, b"")[offset : offset + _START]
+                return found
+        return b""
 
     def _local_symbols(self) -> dict[str, tuple[str, int]]:
         table = self._elf.get_section_by_name(".symtab")

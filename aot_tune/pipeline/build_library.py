@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from aot_tune.database import Begun, begin, forget
-from aot_tune.pipeline.evidence import Entry, Evidence, share_among_targets
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
 from aot_tune.pipeline.records.record_writer import compile_kept, save_records
@@ -54,6 +55,7 @@ def build(directory: Path) -> None:
             _end(session, begun)
         else:
             note_tuned(directory, link_memory_of(session), granted=session.load.granted)
+        _note_headers(directory, repeats.headers)
         progress.line(
             f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
             f"{shown_again(plan, directory)}:"
@@ -64,6 +66,15 @@ def build(directory: Path) -> None:
         if begun is not None:
             begun.leave()
         session.close()
+
+
+def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
+    """Tell the build tool of headers that it has not heard of, as compilers do."""
+    made = [str(directory / "dispatch.cpp"), *map(str, headers)]
+    first, *others = (
+        name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in made
+    )
+    (directory / "headers.d").write_text(f"{first}:{''.join(f' {name}' for name in others)}\n", encoding="utf-8")
 
 
 def _begin(session: Session) -> Begun | None:
@@ -116,22 +127,46 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
         with verified_beside(session):
             evidence = tune(session)
     tuned = session.progress.now() if session.tuned is None else session.tuned
-    for found in evidence.values():
+    generics: dict[str, list[Entry]] = {}
+    chosen: dict[str, list[Chosen]] = {}
+    for name, found in evidence.items():
         share_among_targets(found)
-    generics = {name: _generics(session, name, found) for name, found in evidence.items()}
-    chosen = {name: [choose(session, e) for e in found] for name, found in evidence.items()}
+        with session.failures.of(name):
+            generics[name] = _generics(session, name, found)
+            chosen[name] = [choose(session, e) for e in found]
     before = session.progress.now()
     compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here: no part of the link, though it may take minutes
     verify_shipped(session, chosen, generics)
+    _without_failed(session)
     checks = plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned
     note_tuned(directory, link_memory_of(session), ago=ago, granted=session.load.granted)
     report, files = finish(session, directory, chosen, generics)
     if plan.options.mode in ("auto", "tune"):
-        recorded = save_records(session, evidence)
-        repeats.keep(directory, (checks, *files), evidence, recorded)
+        shipped = {name: found for name, found in evidence.items() if name in session.operators}
+        recorded = save_records(session, shipped)
+        if not session.failures:  # what failed is tried again
+            repeats.keep(directory, (checks, *files), shipped, recorded)
     return report
+
+
+def _without_failed(session: Session) -> None:
+    """See to it that all operators that are left can be shipped.
+
+    Raises:
+        AotTuneError: when one cannot, unless the options leave it out, or when none is left.
+    """
+    failures, count = session.failures, len(session.operators)
+    if not failures:
+        return
+    if session.options.no_survivor != "leave-out" or len(failures.operators) == count:
+        raise failures.error(count)
+    for line in failures.told():
+        session.progress.line(line)
+    names = ", ".join(failures.operators)
+    session.progress.line(f"LEFT OUT of the library, as AOT_TUNE_NO_SURVIVOR=leave-out says: {names}")
+    session.leave_failed_out()
 
 
 def link_memory_of(session: Session) -> Path | None:
@@ -159,7 +194,10 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
     for target in session.targets:
         decided: dict[str, list[str]] = {}
         for name, loaded in session.operators.items():
-            evidence, database = recorded_evidence(session, loaded.operator, target)
+            with session.failures.of(name):
+                evidence, database = recorded_evidence(session, loaded.operator, target)
+            if name in session.failures:
+                continue
             found[name].append(evidence)
             if database is not None:
                 decided.setdefault(database.device.slug, []).append(name)

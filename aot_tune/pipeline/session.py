@@ -35,6 +35,7 @@ from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_da
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.library_plan import Paths, Plan, devices
 from aot_tune.plan.options import effort_limit
@@ -96,6 +97,7 @@ class Session:
         self.pending = PendingWork(progress, self.budget)
         self._kept = 0.0
         self.checks = Checks()
+        self.failures = Failures(progress.line)
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))
@@ -135,6 +137,10 @@ class Session:
     def leave_out(self, device: Device) -> None:
         """Measure nothing on a device any more."""
         self.devices = [d for d in self.devices if d is not device]
+
+    def leave_failed_out(self) -> None:
+        """The library is built without the operators that failed."""
+        self.operators = {n: op for n, op in self.operators.items() if n not in self.failures}
 
     def close(self) -> None:
         """Prune the caches and remove their scratch folders; objects of a cache that is off are gone after this."""

@@ -28,14 +28,21 @@ from aot_tune.compile import (
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.options import Options, misspelt, resolve
-from aot_tune.plan.preflight import check_devices, check_kernels, check_machine, check_measuring, idle_kernels
+from aot_tune.plan.preflight import (
+    check_devices,
+    check_kernels,
+    check_machine,
+    check_measuring,
+    idle_kernels,
+    unchecked,
+)
 from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
-from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean
+from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
@@ -116,7 +123,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     """Check a request whole and return the plan, its paths, and the files that it depends on.
 
     Raises:
-        AotTuneError: for the first thing that is wrong, before any compiler has run on a candidate.
+        AotTuneError: for all that is wrong with declarations and templates, or the first other thing that is wrong,
+            before any compiler has run on a candidate.
     """
     for what, name in (("library name", request.name), ("prefix", request.prefix), ("module", request.module or "m")):
         check_identifier(name, what)
@@ -126,17 +134,19 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_cache(options, environment)
     _check_backends(options.exclude_backends)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
-    operators = {
-        name: op for name, (_, op) in load_operators(roots, request.operators, options.exclude_backends).items()
-    }
+    mistakes = Mistakes()
+    loaded = load_operators(roots, request.operators, options.exclude_backends, mistakes)
+    operators = {name: operator for name, (_, operator) in loaded.items()}
     if not operators:
+        mistakes.tell()
         raise BuildError(
             f"library {request.name!r} has no operators",
             why=f"no <operator>/operator.py below {', '.join(map(str, roots))}",
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
     check_kernels(operators)
-    _check_filter(options.filter, operators)
+    if not mistakes:
+        _check_filter(options.filter, operators)
     databases = _databases(request.database)
     check_devices(options.device if options.mode != "generic" else (), databases)
     wanted = targets_for(options, deciding(databases, options.device))
@@ -145,9 +155,14 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     families = sorted({t.family for t in (*baselines, *wanted)})
     _check_answers(operators, families)
     imported = set(project_files())
-    inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
+    inspections: Inspections = {}
+    left_out = ""
+    with mistakes.gather():
+        inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
     operators = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
-    _check_spaces(operators, targets, baselines, roots)
+    with mistakes.gather():
+        _check_spaces(operators, targets, baselines, roots)
+    mistakes.tell()
     files = _input_files(roots, operators, request.database, imported)
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
@@ -156,6 +171,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
     notes += idle_kernels(operators.values(), targets)
+    if options.mode != "generic":
+        notes += unchecked(operators.values())
     found = devices(options.threads or usable_cores(), families)
     plan = Plan(
         name=request.name,
@@ -254,24 +271,27 @@ def _check_spaces(
     operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
 ) -> None:
     """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
-    renderer = Renderer(roots)
+    renderer, mistakes = Renderer(roots), Mistakes()
     for operator in operators.values():
         for kernel in operator.kernels:
             served = families_of(toolchain_for(kernel.backend))
             for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
                 if kernel.triton is not None and target.name not in kernel.triton.inspections:
                     continue  # its constraints say that it is not for the target
-                one = resolved(kernel, target.name)
-                try:
-                    config = next(one.configs(target.facts), None)
-                except SpecError as error:  # of a constraint
-                    what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
-                    raise SpecError(what, why=error.why, fix=error.fix) from error
-                if config is None:
-                    continue
-                candidate = _any_candidate(operator, one, config, target)
-                if candidate is not None:
-                    renderer.render(operator, candidate, target)
+                with mistakes.gather():
+                    _render_one(renderer, operator, resolved(kernel, target.name), target)
+    mistakes.tell()
+
+
+def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: Target) -> None:
+    try:
+        config = next(kernel.configs(target.facts), None)
+    except SpecError as error:  # of a constraint
+        what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
+        raise SpecError(what, why=error.why, fix=error.fix) from error
+    candidate = _any_candidate(operator, kernel, config, target) if config is not None else None
+    if candidate is not None:
+        renderer.render(operator, candidate, target)
 
 
 def _any_candidate(

@@ -71,8 +71,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "AOT_TUNE_NO_SURVIVOR",
         "fail",
-        "when every candidate of an operator fails: `fail` the build, or ship its `generic` variant alone",
-        ("fail", "generic"),
+        "when every candidate of an operator fails: `fail` the build, or ship its `generic` variant alone; `leave-out` "
+        "does that too, and builds the library without an operator whose generic variant fails",
+        ("fail", "generic", "leave-out"),
     ),
     Option(
         "AOT_TUNE_FILTER",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.bench.host.odd_problems import large_checks
+from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.spec import Operator, Target, all_of
-from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
+from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
-__all__ = ["check_devices", "check_kernels", "check_machine", "check_measuring", "idle_kernels"]
+__all__ = ["check_devices", "check_kernels", "check_machine", "check_measuring", "idle_kernels", "unchecked"]
 
 
 def check_machine(machine: str) -> None:
@@ -73,12 +75,43 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
     return found
 
 
+def unchecked(operators: Iterable[Operator]) -> list[str]:
+    """Lines about derived checks that are left out for their size, and about what there is none of."""
+    most, lines = Policy().check_bytes, list[str]()
+    for operator in operators:
+        left, count = large_checks(operator, (), most)
+        if not count:
+            lines.append(
+                f"operator {operator.name}: no derived problem is legal: its kernels are verified on its workload and "
+                "checks alone; declare `checks` of odd sizes"
+            )
+            continue
+        own = {k.name: large_checks(operator, k.requires, most) for k in operator.kernels if not k.generic}
+        never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
+        if never:
+            lines.append(
+                f"operator {operator.name}: no derived problem meets what {', '.join(never)} require"
+                f"{'s' * (len(never) == 1)}: verified on the workload alone; declare `checks` that do"
+            )
+        others = sorted((k for k, (n, _) in own.items() if n > left), key=lambda k: (-own[k][0], k))
+        if left or others:
+            worst = f", of those for {others[0]} {own[others[0]][0]} of {own[others[0]][1]}" if others else ""
+            lines.append(
+                f"operator {operator.name}: {left} of {count} derived checks are left out{worst}: they take more than "
+                f"{most >> 20} MiB"
+            )
+    return lines
+
+
 def check_kernels(operators: Mapping[str, Operator]) -> None:
-    """Raise for a kernel of a backend that there is not."""
+    """Raise for kernels of a backend that there is not."""
+    mistakes = Mistakes()
     for operator in operators.values():
         for kernel in operator.kernels:
-            if kernel.backend not in toolchains():
-                raise BuildError(
-                    f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
-                    fix=did_you_mean(kernel.backend, toolchains()),
-                )
+            with mistakes.gather():
+                if kernel.backend not in toolchains():
+                    raise BuildError(
+                        f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
+                        fix=did_you_mean(kernel.backend, toolchains()),
+                    )
+    mistakes.tell()

@@ -15,6 +15,7 @@ from jinja2.lexer import Token, TokenStream
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from aot_tune.spec.names import check_template_path
+from aot_tune.support import limited_code
 from aot_tune.support.errors import RenderError, SpecError, did_you_mean
 
 __all__ = ["Environment", "SourceLine", "map_lines"]
@@ -89,7 +90,18 @@ class Environment:
             RenderError: for any fault in a template, with its file and line.
         """
         try:
-            return self._jinja.get_template(template).render(names)
+            with limited_code.limited():
+                return self._jinja.get_template(template).render(names)
+        except limited_code.TooLongError as error:
+            raise RenderError(
+                _placed(error, template, f"it is not rendered within {limited_code.SECONDS:g} s"),
+                fix="end its loops, or let the compiler do what they unroll",
+            ) from None
+        except MemoryError as error:
+            raise RenderError(
+                _placed(error, template, f"its text takes more than {limited_code.MEMORY >> 30} GiB"),
+                fix="end its loops, or repeat less",
+            ) from None
         except TemplateNotFound as error:
             missing = str(error.name)
             raise RenderError(

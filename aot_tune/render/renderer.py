@@ -43,6 +43,7 @@ class Renderer:
     """Renders candidates from template roots; one instance may serve a whole build."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(roots)
         self._environment = Environment(roots)
 
     def render(self, operator: Operator, candidate: Candidate, target: Target) -> Rendered:

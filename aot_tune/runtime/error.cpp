@@ -19,10 +19,6 @@ int32_t fail(int32_t code, const char* format, ...) noexcept {
   return code;
 }
 
-int32_t no_result(const OperatorInfo& op, const char* question, const char* where) noexcept {
-  return fail(AOT_TUNE_ERROR_NULL, "%s: %s has nowhere to write to: %s is NULL", op.name, question, where);
-}
-
 const char* last_error() noexcept { return message; }
 
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,

@@ -45,7 +45,9 @@ bool take(const char** text, Part* scope, Part* name) noexcept {
 
 constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
-bool is_word(const Part& part) noexcept { return part.length > 0 && std::strspn(part.text, kLetters) >= part.length; }
+bool is_word(const Part& part) noexcept {
+  return part.length > 0 && std::strspn(part.text, kLetters) >= part.length;
+}
 
 // The first name that is none, with its operator's; false when all are names.
 bool find_bad(Part* bad) noexcept {
@@ -68,15 +70,16 @@ bool is_named(const Part& name, const VariantInfo& variant) noexcept {
   return name.is(variant.name) || name.is(variant.kernel);
 }
 
-// What is no name is an error, and a name for this operator that it does not have; other names may be those of
-// other operators.
+// What is no name is an error, and a name for this operator that it does not have; other names may be those
+// of other operators.
 int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
   Part bad;
   if (find_bad(&bad)) {
-    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
-                "%s: %s has '%.*s', wanted the name of a variant or kernel, alone or as operator:name; separate "
-                "several by commas",
-                op.name, kVariable, static_cast<int>(bad.length < 60 ? bad.length : 60), bad.text);
+    return fail(
+        AOT_TUNE_ERROR_ENVIRONMENT,
+        "%s: %s has '%.*s', wanted the name of a variant or kernel, alone or as operator:name; separate "
+        "several by commas",
+        op.name, kVariable, static_cast<int>(bad.length < 60 ? bad.length : 60), bad.text);
   }
   const char* text = forced_names();
   Part scope, name;

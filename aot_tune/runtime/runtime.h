@@ -83,10 +83,6 @@ int32_t fail(int32_t code, const char* format, ...) noexcept __attribute__((form
 // The thread's last message; empty before the first error.
 const char* last_error() noexcept;
 
-// The error of a question about a call whose answer has no place.
-int32_t no_result(const OperatorInfo& op, const char* question, const char* where) noexcept
-    __attribute__((cold));
-
 // The error of a variant's function; `note` is what the variant says of kUnavailable, or empty.
 int32_t kernel_failed(const OperatorInfo& op, const VariantInfo& variant, const char* function,
                       int32_t status, const char* note = "") noexcept __attribute__((cold));

@@ -50,6 +50,7 @@ from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+from aot_tune.spec.tolerance import FLOATING, OffBy, off_by
 from aot_tune.spec.trace import trace
 from aot_tune.spec.triton_function import (
     AMD_OPTIONS,
@@ -67,6 +68,7 @@ __all__ = [
     "AMD_OPTIONS",
     "DEFAULT_ALIGNMENT",
     "DTYPES",
+    "FLOATING",
     "OPTIONS",
     "Activate",
     "AddTensor",
@@ -90,6 +92,7 @@ __all__ = [
     "Kernel",
     "KernelArgument",
     "KernelParameter",
+    "OffBy",
     "Operator",
     "Parameter",
     "Permutation",
@@ -119,6 +122,7 @@ __all__ = [
     "minimum",
     "next_power_of_2",
     "normal",
+    "off_by",
     "parameter",
     "permutation",
     "present",

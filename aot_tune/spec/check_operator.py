@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
 from aot_tune.spec.expr import Expr, all_of
 from aot_tune.spec.generators import ROWWISE, Generator, IntegerSums, check_values
+from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.tensors import Tensor
-from aot_tune.support.errors import SpecError, did_you_mean
+from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
 __all__ = ["check_operator", "check_problem", "check_unique_operators"]
 
@@ -27,24 +29,40 @@ def check_operator(op: OperatorFields) -> None:
     """Check one operator.
 
     Raises:
-        SpecError: naming the operator, the offending value and the remedy.
+        SpecError: naming the operator, the offending value and the remedy; one for all that is wrong.
     """
     where = f"operator {op.name!r}"
-    _check_names(op, where)
-    _check_dtypes(op, where)
-    _check_dims(op, where)
-    _check_inputs(op, where)
-    _check_exact(op, where)
-    _check_epilogue(op, where)
-    _check_kernels(op, where)
+    mistakes = Mistakes()
+    for check in (
+        _check_names,
+        _check_dtypes,
+        _check_dims,
+        _check_inputs,
+        _check_exact,
+        _check_epilogue,
+        _check_kernels,
+    ):
+        with mistakes.gather():
+            check(op, where)
+    with mistakes.gather():
+        check_tolerance(op, where)
+    with mistakes.gather():
+        _check_reference(op, where)
+    if not mistakes:  # problems are evaluated by all of that
+        _check_workload(op, where)
+    mistakes.tell()
+
+
+def _check_workload(op: OperatorFields, where: str) -> None:
     by_family = op.workload if isinstance(op.workload, Mapping) else {"": op.workload}
     if not any(by_family.values()):
         raise SpecError(f"{where}: its workload is empty", fix="list at least one problem worth tuning")
     for family, problems in by_family.items():
         _check_problems(op, f"workload for {family}" if family else "workload", problems)
     _check_problems(op, "checks", op.checks)
-    if not isinstance(op.tolerance, (int, float)) or not 0 < op.tolerance < math.inf:
-        raise SpecError(f"{where}: tolerance {op.tolerance!r} is not a positive number", fix="leave it out for 4.0")
+
+
+def _check_reference(op: OperatorFields, where: str) -> None:
     if not callable(op.reference):
         raise SpecError(
             f"{where}: reference {str(op.reference)[:80]!r} is not a function", fix="write def reference(xp, call): ..."
@@ -237,45 +255,57 @@ def _check_kernels(op: OperatorFields, where: str) -> None:
             why="one variant must answer every legal call",
             fix="mark exactly one kernel of each backend with generic=True",
         )
+    mistakes = Mistakes()
+    for kernel in op.kernels:
+        with mistakes.gather():
+            _check_kernel(op, kernel, where)
+    mistakes.tell()
+
+
+def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
     known = _call_facts(op)
     arguments = {t.name for t in op.tensors} | {s.name for s in op.scalars} | {a.name for a in op.attributes}
-    for kernel in op.kernels:
-        for expr in (*kernel.requires, *kernel.worthwhile):
-            if not isinstance(expr, Expr):
+    for expr in (*kernel.requires, *kernel.worthwhile):
+        if not isinstance(expr, Expr):
+            raise SpecError(
+                f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
+                fix='compare facts of the call, such as stride("x", 1) == 1',
+            )
+        _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
+    for pinned in kernel.pins.values():
+        for name in pinned:
+            if name not in op.dims:
                 raise SpecError(
-                    f"{where}: kernel {kernel.name!r}: {str(expr)[:80]!r} in requires or worthwhile is no expression",
-                    fix='compare facts of the call, such as stride("x", 1) == 1',
+                    f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}",
+                    fix=did_you_mean(name, op.dims),
                 )
-            _check_facts(expr, known, f"{where}: kernel {kernel.name!r}")
-        for pinned in kernel.pins.values():
-            for name in pinned:
-                if name not in op.dims:
-                    raise SpecError(
-                        f"{where}: kernel {kernel.name!r} pins the unknown dim {name!r}",
-                        fix=did_you_mean(name, op.dims),
-                    )
-        for parameter in kernel.parameters:
-            if parameter.name in arguments:
-                raise SpecError(
-                    f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
-                    fix="rename the parameter; capitals are usual",
-                )
+    for parameter in kernel.parameters:
+        if parameter.name in arguments:
+            raise SpecError(
+                f"{where}: kernel {kernel.name!r}: parameter {parameter.name!r} has an argument's name",
+                fix="rename the parameter; capitals are usual",
+            )
 
 
 def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]) -> None:
     """Check the problems of a list, each and together, and what flops and kernels ask of them."""
     where = f"operator {op.name!r}: its {listed}"
     seen: list[Problem] = []
+    mistakes = Mistakes()
     for problem in problems:
-        if not isinstance(problem, Problem):
-            raise SpecError(f"{where} holds {str(problem)[:80]!r}, not a problem", fix="write problem(DIM=..., ...)")
-        if problem in seen:
-            raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
-        seen.append(problem)
-        check_problem(op, problem)
-        _check_values(op, problem)
-        if listed.startswith("workload"):
-            _check_work(op, problem, where)
+        with mistakes.gather():
+            if not isinstance(problem, Problem):
+                raise SpecError(
+                    f"{where} holds {str(problem)[:80]!r}, not a problem", fix="write problem(DIM=..., ...)"
+                )
+            if problem in seen:
+                raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
+            seen.append(problem)
+            check_problem(op, problem)
+            _check_values(op, problem)
+            if listed.startswith("workload"):
+                _check_work(op, problem, where)
+    mistakes.tell()
 
 
 def _check_work(op: OperatorFields, problem: Problem, where: str) -> None:

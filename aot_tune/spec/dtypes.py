@@ -29,6 +29,11 @@ class DType:
         return self.bits // 8
 
     @property
+    def fraction(self) -> int:
+        """Bits of the fraction of a floating dtype, without the one that is not stored; 0 of others."""
+        return {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}.get(self.name, 0)
+
+    @property
     def torch(self) -> str:
         """The attribute of the module torch."""
         return "bfloat16" if self.name == "bf16" else self.numpy

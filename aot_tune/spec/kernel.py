@@ -181,6 +181,16 @@ class Kernel:
                 fix="loosen a constraint or add parameter values",
             )
 
+    def has(self, config: Mapping[str, ConfigValue], target_facts: Mapping[str, int]) -> bool:
+        """Whether a config is one of those that `configs` gives for a target."""
+        axes = {p.name: p.values for p in self.parameters}
+        if config.keys() != axes.keys() or not all(v in axes[n] for n, v in config.items()):
+            return False
+        if self.listed and dict(config) not in map(dict, self.listed):
+            return False
+        named = {f"target.{n}": v for n, v in target_facts.items()}
+        return all(_Constraint(self, c, named).holds(config) for c in self.constraints)
+
     def _space(self) -> Iterator[dict[str, ConfigValue]]:
         if self.listed:
             yield from (dict(c) for c in self.listed)

@@ -16,7 +16,8 @@ import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
 from aot_tune.spec.check_operator import check_unique_operators
 from aot_tune.spec.names import check_identifier
-from aot_tune.support.errors import OptionError, SpecError, did_you_mean
+from aot_tune.support import limited_code
+from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE
 
 _ARGUMENT = re.compile(r"(?P<declaration>\w+)\.__init__\(\) (missing|got an unexpected .* '(?P<unknown>\w+)'$)")
@@ -76,9 +77,26 @@ def load_operator(folder: Path) -> Operator:
     written = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # a build leaves nothing in the source tree
     try:
-        spec.loader.exec_module(module)
+        with limited_code.limited():
+            spec.loader.exec_module(module)
+    except limited_code.TooLongError as error:
+        raise SpecError(
+            f"{path} does not end within {limited_code.SECONDS:g} s",
+            why=_place(error, folder),
+            fix="declare the operator and no more: values, workloads and kernels that take long are files beside it",
+        ) from None
+    except MemoryError as error:
+        raise SpecError(
+            f"{path} wants more than {limited_code.MEMORY >> 30} GiB of memory",
+            why=_place(error, folder),
+            fix="declare the operator and no more; values may come from_file",
+        ) from None
     except SpecError as error:
-        raise SpecError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
+        mistakes = Mistakes()
+        for one in error.several or (error,):
+            with mistakes.gather():
+                raise SpecError(f"{path}: {one.what}", why=one.why, fix=one.fix) from error
+        mistakes.tell()
     except (Exception, SystemExit) as error:
         what = f"{path} fails: {type(error).__name__}: {error}"
         raise SpecError(what, why=_place(error, folder), fix=_remedy(error)) from error
@@ -148,14 +166,18 @@ def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
 
 
 def load_operators(
-    roots: Sequence[Path], names: Sequence[str] = (), exclude: Collection[str] = ()
+    roots: Sequence[Path],
+    names: Sequence[str] = (),
+    exclude: Collection[str] = (),
+    mistakes: Mistakes | None = None,
 ) -> dict[str, tuple[Path, Operator]]:
     """Operators below the roots by name, with their folders; only `names` when any are given.
 
-    Kernels of the backends in `exclude` are left out.
+    Kernels of the backends in `exclude` are left out. With `mistakes`, these get what is wrong with operators, and the
+    operators are left out; else it is raised.
 
     Raises:
-        SpecError: for a name that no root has, with the nearest names.
+        SpecError: for a name that no root has, with the nearest names, and for all that is wrong with operators.
         OptionError: when a backend in `exclude` has a generic kernel.
     """
     folders = {f.name: f for f in operator_folders(roots)}
@@ -163,5 +185,11 @@ def load_operators(
     for name in names:
         if name not in folders:
             raise SpecError(f"there is no operator {name!r}", fix=did_you_mean(name, folders))
-    found = ((name, folders[name], load_operator(folders[name])) for name in sorted(names or folders))
-    return {name: (folder, without_backends(operator, exclude)) for name, folder, operator in found}
+    found: dict[str, tuple[Path, Operator]] = {}
+    gathered = Mistakes() if mistakes is None else mistakes
+    for name in sorted(names or folders):
+        with gathered.gather():
+            found[name] = folders[name], without_backends(load_operator(folders[name]), exclude)
+    if mistakes is None:
+        gathered.tell()
+    return found

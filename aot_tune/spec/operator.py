@@ -26,7 +26,11 @@ class Operator(OperatorFields):
         workload: problems worth tuning: a tuple, or one by family of devices (`cpu`, `cuda`).
         dtypes: dtype variables that tensors name, with their choices; the first is the default.
         checks: problems to verify beside those of the workload and the derived odd ones.
-        tolerance: how many times the error of the same-dtype reference a result may be off.
+        tolerance: how many times the error of the yardstick a result may be off, 4 by default: a number, `off_by` for
+            integers, or a dict of output to one of them. The yardstick is the reference computed as kernels of these
+            dtypes do: products accumulated in f32, and each intermediate result rounded.
+        intermediates: the dtype that intermediate results are rounded to in the yardstick, such as "f32"; by default
+            the narrowest floating dtype among the tensors.
         baselines: what users would call otherwise.
         legal: over dims, strides, alignments and presence: what every call must meet, such as `stride("x", 1) == 1`.
             Other calls get an error; all kernels, the generic ones too, may rely on it.

@@ -15,12 +15,13 @@ import msgspec
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.epilogue import Activate, AddTensor, Epilogue
 from aot_tune.spec.expr import Expr, as_expr
-from aot_tune.spec.generators import IntegerSums
+from aot_tune.spec.generators import Generator, IntegerSums
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+from aot_tune.spec.tolerance import DEFAULT_TOLERANCE, FLOATING, OffBy, Tolerance, narrowest
 from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Baseline", "Call", "OperatorFields"]
@@ -67,7 +68,8 @@ class OperatorFields:
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
-    tolerance: float = 4.0
+    tolerance: Tolerance | None = None
+    intermediates: str = ""
     legal: tuple[Expr, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     exact: IntegerSums | None = None
@@ -201,6 +203,41 @@ class OperatorFields:
         for variable, choices in self.dtypes.items():
             facts[f"dtype.{variable}"] = choices.index(problem.dtypes.get(variable, choices[0]))
         return facts
+
+    def factor(self, tensor: Tensor) -> float:
+        """How many times the error of the yardstick an output of a floating dtype may be off."""
+        given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
+        return float(given) if isinstance(given, (int, float)) else DEFAULT_TOLERANCE
+
+    def step(self, tensor: Tensor) -> OffBy | None:
+        """By how much integers of an output may be off; None where they must be right."""
+        given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
+        return given if isinstance(given, OffBy) else None
+
+    def rounds_to(self, problem: Problem) -> DType:
+        """What intermediate results are rounded to in the yardstick of the tolerance."""
+        if self.intermediates:
+            return dtype(self.intermediates)
+        return narrowest(self.dtype(problem, t) for t in self.tensors if self.is_present(problem, t))
+
+    def roundings(self, *, declared: bool = True) -> list[str]:
+        """What intermediate results are rounded to in the yardstick, for each choice of the dtype variables.
+
+        Unless `declared`, what it would be without the operator's `intermediates`.
+        """
+        found = []
+        for row in itertools.product(*self.dtypes.values()):
+            chosen = dict(zip(self.dtypes, row, strict=True))
+            found.append(narrowest(dtype(chosen.get(t.dtype_name, t.dtype_name)) for t in self.tensors).name)
+        return [self.intermediates if declared and self.intermediates else name for name in found]
+
+    def special(self, problem: Problem) -> Tensor | None:
+        """The first input that NaN and infinities can be put into, where the problem has one."""
+        for tensor in self.inputs:
+            floating = self.dtype(problem, tensor).code in FLOATING
+            if floating and not tensor.finite and isinstance(tensor.values, Generator):
+                return tensor if self.is_present(problem, tensor) else None
+        return None
 
     def without_epilogue(self, problem: Problem) -> Problem:
         """The problem without what the epilogue adds or applies; itself where there is nothing of it."""

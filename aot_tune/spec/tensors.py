@@ -31,6 +31,7 @@ class Tensor:
         output: written by the operator, never read.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
+        finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
 
@@ -43,6 +44,7 @@ class Tensor:
         output: bool = False,
         optional: bool = False,
         cold: bool = False,
+        finite: bool = False,
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -53,7 +55,7 @@ class Tensor:
         self.dtype_name = dtype_name
         if not _VARIABLE.match(dtype_name):
             dtype(dtype_name, f"tensor {name!r}")
-        self.output, self.optional, self.cold = output, optional, cold
+        self.output, self.optional, self.cold, self.finite = output, optional, cold, finite
         if values is not None and (output or not isinstance(values, Values)):
             raise SpecError(
                 f"tensor {name!r}: its values cannot be {str(values)[:80]}",

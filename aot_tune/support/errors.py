@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "AotTuneError",
@@ -11,6 +12,7 @@ __all__ = [
     "CacheError",
     "DatabaseError",
     "ManifestError",
+    "Mistakes",
     "NoSurvivorError",
     "OptionError",
     "RenderError",
@@ -28,10 +30,11 @@ class AotTuneError(Exception):
         what: what is wrong, with the offending value.
         why: the reason or the place, if it is not obvious from `what`.
         fix: what to do.
+        several: the errors that this one tells together.
     """
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        self.what, self.why, self.fix = what, why, fix
+    def __init__(self, what: str, *, why: str = "", fix: str = "", several: Iterable[AotTuneError] = ()) -> None:
+        self.what, self.why, self.fix, self.several = what, why, fix, tuple(several)
         lines = [what]
         if why:
             lines.append(f"  why: {why}")
@@ -78,6 +81,37 @@ class ManifestError(AotTuneError):
 
 class BuildError(AotTuneError):
     """A build cannot go on."""
+
+
+class Mistakes:
+    """Gathers what is wrong with several things, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self._found: list[AotTuneError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    @contextmanager
+    def gather(self) -> Iterator[None]:
+        """What is wrong in the block is told by `tell`. What else fails after a mistake is taken to follow from it."""
+        try:
+            yield
+        except AotTuneError as error:
+            self._found += [e for e in error.several or (error,) if str(e) not in map(str, self._found)]
+        except Exception:
+            if not self._found:
+                raise
+
+    def tell(self) -> None:
+        """Raise what was gathered: the error itself where there is but one, else one that tells all of them."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            kinds = {type(e) for e in self._found}
+            told = "".join(f"\n\n{number}. {error}" for number, error in enumerate(self._found, 1))
+            kind = kinds.pop() if len(kinds) == 1 else BuildError
+            raise kind(f"{len(self._found)} mistakes:{told}", several=self._found)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -25,8 +25,11 @@ def end_with_the_build() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into KeyboardInterrupt, and raise it when a program above that started this one dies.
 
     Those programs are the ancestors in this process group: the build tool, CMake, the build front end. A shell may end
-    and leave its jobs running, so shells do not count. Only for the main thread.
+    and leave its jobs running, so shells do not count. One that is gone already counts: who is in a group that another
+    process leads has a parent in it. Only for the main thread.
     """
+    if _is_left_behind():
+        raise KeyboardInterrupt("what started it is gone")
     wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
     before = {number: signal.signal(number, _interrupt) for number in wanted}
     watched = _ancestors()
@@ -53,6 +56,17 @@ def _watch(watched: list[int]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_GRACE)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_left_behind() -> bool:
+    """Whether what started this process has ended, while Python began. A shell leads no group of its pipes."""
+    group, parent = os.getpgid(0), os.getppid()
+    if group == os.getpid():
+        return False
+    try:
+        return os.getpgid(parent) != group and (parent == 1 or stat_of(parent).name not in _SHELLS)
+    except OSError:
+        return True
 
 
 def _ancestors() -> list[int]:

@@ -23,7 +23,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec.arithmetic import Ratio, Root
-from aot_tune.support.errors import BuildError, ToolchainError
+from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
 from aot_tune.triton.triton_messages import FunctionRequest, Given, InspectRequest, ProblemFacts, TensorFacts
 
 __all__ = ["FAMILIES", "Inspections", "read_functions", "requests_of", "with_declarations"]
@@ -58,6 +58,7 @@ def read_functions(
     from aot_tune.triton.client import inspect
 
     found: Inspections = {}
+    mistakes = Mistakes()
     for target in (*_generic_targets(operators, targets, baselines), *targets):
         wanted = requests_of(operators, target)
         if not wanted or target.on_host:
@@ -71,12 +72,14 @@ def read_functions(
         for answer in answers:
             if imported is not None:
                 imported.update(answer.imported)
-            if answer.inspection is None:
-                fault = answer.fault
-                assert fault is not None
-                raise BuildError(fault.what, why=fault.why, fix=fault.fix)
-            _check_effects(operators, answer.name, answer.inspection)
-            found.setdefault(answer.name, {})[target.name] = answer.inspection
+            with mistakes.gather():
+                if answer.inspection is None:
+                    fault = answer.fault
+                    assert fault is not None
+                    raise BuildError(fault.what, why=fault.why, fix=fault.fix)
+                _check_effects(operators, answer.name, answer.inspection)
+                found.setdefault(answer.name, {})[target.name] = answer.inspection
+    mistakes.tell()
     return found, ""
 
 

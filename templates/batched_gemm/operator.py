@@ -57,6 +57,7 @@ operator = Operator(
         Tensor("out", (B, M, N), "T", output=True),
     ),
     dtypes={"T": ("f32", "bf16", "f16")},
+    intermediates="f32",
     attributes=(Attribute("math", ("ieee", "tf32")),),  # of f32 products: tf32 rounds the factors to 10 bits
     reference=reference,
     exact=IntegerSums(K, thinned="b"),

@@ -173,6 +173,7 @@ operator = Operator(
     scalars=(Scalar("scale", "f32", 0.0, other=0.2),),
     attributes=(Attribute("causal", ("none", "upper_left", "lower_right")),),
     dtypes={"T": ("f32", "bf16", "f16")},
+    intermediates="f32",
     reference=reference,
     flops=4 * B * H * D * PAIRS,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},

@@ -75,6 +75,7 @@ operator = Operator(
         Tensor("out", (M, N), "T", output=True),
     ),
     dtypes={"T": ("f32", "bf16", "f16")},
+    intermediates="f32",
     attributes=(
         Attribute("activation", ("none", "relu", "gelu", "gelu_tanh", "silu")),
         Attribute("math", ("ieee", "tf32")),  # of f32 products: ieee keeps all bits of the factors, tf32 ten of them

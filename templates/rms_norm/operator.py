@@ -184,6 +184,7 @@ operator = Operator(
     reference=reference,
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
+    intermediates="f32",
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
     checks=(problem(R=3, D=40008), problem(R=3, D=40008, present=["residual", "residual_out"])),

@@ -160,6 +160,7 @@ operator = Operator(
     reference=reference,
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
+    intermediates="f32",
     workload={
         "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
         "cuda": cuda_workload(),

@@ -68,7 +68,17 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def get(name: str) -> Path:
         path = folder / f"{name}.so"
         if not path.exists():
-            command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-shared", "-fPIC"]
+            command = [
+                "g++",
+                "-std=c++17",
+                "-O1",
+                "-fopenmp",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-function",
+                "-shared",
+                "-fPIC",
+            ]
             command += [f'-DOUTSIDE="{folder}/outside"', "-o", str(path), str(SOURCES / f"{name}.cpp")]
             subprocess.run(command, check=True, timeout=60)
         return path

@@ -83,7 +83,7 @@ def test_an_entry_after_whose_turns_workers_die_is_out_and_no_other(bed: Any) ->
 def test_a_candidate_that_lowers_the_limits_of_its_process_is_out_and_the_next_has_its_own(bed: Any) -> None:
     for measured in (bed.screen("lowers_limits"), bed.bench.race(bed.prepare(), [bed.entry("lowers_limits")])[0]):
         assert measured.status == "failed"
-        assert measured.reason.startswith("it lowers limits of its process: RLIMIT_AS, RLIMIT_DATA in ")
+        assert measured.reason.startswith("it changes its limits (RLIMIT_AS, RLIMIT_DATA are lower) in ")
         assert measured.lasting
     assert bed.screen("good").status == "ok"
 

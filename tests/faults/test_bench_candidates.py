@@ -59,12 +59,20 @@ def test_a_good_candidate_is_ok_and_has_times(bed: Any) -> None:
         ("reads_past", "crashed", r"SIGSEGV in a run of .*, whose tensors end where memory"),
         ("reads_before", "crashed", r"SIGSEGV in a run of .*, whose tensors begin where memory"),
         ("between_rows", "wrong-result", r"oob: 4 bytes between the rows of 'y'"),
-        ("one_wrong", "wrong-result", r"y\[\d+, \d+\]: got .*, want .*, tolerance .*; 1 of \d+ elements are wrong"),
+        (
+            "one_wrong",
+            "wrong-result",
+            r"y\[\d+, \d+\]: got .*, want .*, .* times the tolerance .*; 1 of \d+ elements are",
+        ),
         ("tail", "wrong-result", r"y\[\d+, \d+\]: got 0\.0, want "),
         ("half", "wrong-result", r"y\[\d+, \d+\]: got nan, want "),
         ("mutates", "wrong-result", r"input 'x' was changed, first at byte \d+"),
         ("makes_nan", "wrong-result", r"got nan, want "),
-        ("hides_nan", "wrong-result", r"got 0\.0, want nan.*NaN and infinities in its first input"),
+        (
+            "hides_nan",
+            "wrong-result",
+            r"got 0\.0, want nan.*NaN and infinities in 'x'; if no call has any there, declare 'x' with finite=True",
+        ),
         ("stale_workspace", "wrong-result", r"elements are wrong"),
         ("hog", "oom", r"SIGSEGV in .*MiB resident"),
         ("leak", "oom", r"grows by \d{7} bytes per call"),
@@ -99,7 +107,7 @@ def test_one_wrong_element_in_2_to_the_24_is_found(bed: Any) -> None:
 def test_a_candidate_that_works_only_while_it_is_looked_at_is_suspicious(bed: Any) -> None:
     measured = bed.screen("lazy", bed.prepare(R=256, D=1024))
     assert measured.status == "suspicious"
-    assert re.search(r"ns per call, less than the \d+\.\d ns that the device's peaks allow", measured.reason)
+    assert re.search(r"^takes \d+\.\d times as long where its outputs are not there yet", measured.reason)
 
 
 def test_a_call_that_takes_as_long_as_an_empty_one_is_not_suspicious_where_there_is_next_to_nothing_to_do(
@@ -326,7 +334,7 @@ def test_what_somebody_killed_twice_may_still_be_right_the_next_time(bed: Any) -
 def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(bed: Any) -> None:
     problems = [bed.prepare(R=r, D=64) for r in (4, 5, 6, 7)]
     for prepared in problems:
-        assert bed.screen("late_crash", prepared).status in ("ok", "crashed")  # it may crash in time to be caught
+        assert bed.screen("late_crash", prepared).status in ("leaves-threads", "crashed")  # in time to be caught
         worker = bed.bench.pool.candidates()
         deadline = time.monotonic() + 5
         state = "R"

@@ -16,7 +16,7 @@ from aot_tune.bench.devices.family import devices
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import write_frame
+from aot_tune.bench.protocol.channel import HELLO, new_id, write_frame
 from aot_tune.bench.protocol.measurement_records import Deadlines, Policy
 from aot_tune.support.errors import AotTuneError, WorkerError
 from aot_tune.support.kernel_features import set_subreaper
@@ -68,7 +68,8 @@ def test_a_worker_is_started_once_and_answers(pool: Any) -> None:
 )
 def test_a_message_that_is_not_understood_is_an_error_and_the_worker_lives(pool: Any, raw: bytes) -> None:
     worker = pool.candidates()
-    write_frame(worker._requests, raw)
+    worker._id = new_id()
+    write_frame(worker._requests, worker._id + raw)
     reply = worker._wait(5)
     assert isinstance(reply, messages.Failure)
     assert reply.kind == "protocol"
@@ -123,19 +124,19 @@ SLOW = """
 import os, sys, time
 import msgspec
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import read_frame, write_frame
+from aot_tune.bench.protocol.channel import HELLO, opened, read_frame, write_frame
 from aot_tune.bench.protocol.worker_setup import Setup
 
 setup = msgspec.json.decode(sys.argv[1], type=Setup)
 hello = messages.Hello(pid=os.getpid(), abi=messages.PROTOCOL, device=setup.device.identity, sandbox={})
-write_frame(setup.replies, messages.encode(hello))
+write_frame(setup.replies, HELLO + messages.encode(hello))
 for moves in (1, 0):
-    read_frame(setup.requests)
+    asked, _ = opened(read_frame(setup.requests))
     for number in range(5):
         place = messages.Place(place=f"place {moves * number}", resident_bytes=0)
-        write_frame(setup.replies, messages.encode(place))
+        write_frame(setup.replies, asked + messages.encode(place))
         time.sleep(0.4)
-    write_frame(setup.replies, messages.encode(messages.Pong()))
+    write_frame(setup.replies, asked + messages.encode(messages.Pong()))
 """
 
 
@@ -212,7 +213,8 @@ def test_a_hundred_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> N
         f"h = {{'type': 'hello', 'pid': os.getpid(), 'abi': {messages.PROTOCOL}, 'device': {{'a': 1}}}}\n"
         "h['sandbox'] = {}\n"
         "h = json.dumps(h)\n"
-        "os.write(s['replies'], struct.pack('<I', len(h)) + h.encode())\n"
+        f"h = {HELLO!r} + h.encode()\n"
+        "os.write(s['replies'], struct.pack('<I', len(h)) + h)\n"
         "os.read(s['requests'], 1000); os.abort()\n"
     )
     from aot_tune.bench.protocol.measurement_records import Device

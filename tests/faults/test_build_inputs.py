@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -335,3 +336,24 @@ def test_an_operator_with_nothing_to_tune_here_has_its_generic_variant_verified_
     project.change('"2 * " ~', '"3 * " ~', "generic.cpp.j2")
     said = project.build(status=1)
     assert "operator 'twice': its generic kernel fails on" in said
+
+
+def test_configure_tells_all_mistakes_of_all_declarations(project: Project) -> None:
+    """Also those of one operator that do not follow from each other, and those of templates."""
+    project.add("unfinished", ("flops=N,", "flops=N,,", "operator.py"))
+    project.add("of_nothing", ("{{ prelude() }}", "{{ prelude() }} {{ missing }}", "loop.cpp.j2"))
+    project.change("flops=N,", 'flops=N, tolerance={"z": 2.0}, exact="yes",')
+    project.change('requires=(stride("x", 0) == 1,', 'requires=(stride("q", 0) == 1,')
+    said = project.configure(status=1)
+    assert "aot-tune: 5 mistakes:" in said
+    told = re.findall(r"^ *\d\. (.*)$", said, re.MULTILINE)
+    assert len(told) == 5
+    for wanted in (
+        "operator 'twice': tolerance names 'z', which is no output",
+        "operator 'twice': exact is no IntegerSums",
+        "operator 'twice': kernel 'loop'",
+        "unfinished/operator.py fails: SyntaxError",
+        "of_nothing/loop.cpp.j2:",
+    ):
+        assert any(wanted in line for line in told), (wanted, said)
+    assert said.count("fix: ") >= 4

@@ -133,3 +133,74 @@ def test_a_fast_wrong_candidate_never_wins(project: Project) -> None:
     winners = [v["config"] for v in project.manifest()["operators"][0]["variants"] if not v["generic"]]
     assert winners
     assert all(config["TIMES"] != 1 for config in winners)
+
+
+BROKEN = {
+    "compiles_not": ('{{ store("y"', 'missing(); {{ store("y"', "generic.cpp.j2"),
+    "generic_wrong": ('"2 * " ~', '"3 * " ~', "generic.cpp.j2"),
+    "reference_fails": ("2 * call.x", "2 * call.z", "operator.py"),
+    "renders_not": ("{{ prelude() }}", "{{ prelude(1, 2, 3) }}", "generic.cpp.j2"),
+    "survives_not": ("return 0;", "return 7;", "loop.cpp.j2"),
+}
+"""FAULTS.md, row 66: an operator each that fails in a way of its own."""
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
+    """A project of one good operator and of all those that are broken, and what its build said."""
+    project = make(tmp_path_factory.mktemp("several"))
+    for name, change in BROKEN.items():
+        project.add(name, change)
+    project.configure()
+    return project, project.build(status=1)
+
+
+def test_all_operators_that_fail_are_told_at_once(several: tuple[Project, str]) -> None:
+    project, said = several
+    end = said[said.index("aot-tune: ") :]
+    assert "5 of 6 operators cannot be shipped: " + ", ".join(sorted(BROKEN)) in end
+    for name, reason in {
+        "compiles_not": "its generic kernel cannot be compiled",
+        "generic_wrong": r"its generic kernel fails on 'N=20000'",
+        "reference_fails": "'z'",
+        "renders_not": r"generic\.cpp\.j2:\d+",
+        "survives_not": "no candidate survived",
+    }.items():
+        told = re.search(rf"^ +{name}: .*\n(?: +  (?:why|fix): .*\n(?: {{9,}}.*\n)*)*", end, re.MULTILINE)
+        assert told, (name, end)
+        assert re.search(reason, told[0]), told[0]
+    assert "fix: mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out" in end
+    assert "Traceback" not in said
+    assert not (project.folder / "build" / "manifest.json").exists()
+
+
+def test_the_good_ones_are_measured_although_others_fail(several: tuple[Project, str]) -> None:
+    """What was measured is known to the next build, which has the others mended."""
+    project, _ = several
+    for name, (old, new, path) in BROKEN.items():
+        file = project.templates / name / path
+        file.write_text(file.read_text().replace(new, old))
+    project.configure(build="mended")
+    said = project.build("mended")
+    known = re.search(r"(\d+) measurements made, (\d+) known from before", said)
+    assert known, said
+    assert int(known[2]) >= 6
+    assert {o["name"] for o in project.manifest("mended")["operators"]} == {"twice", *BROKEN}
+
+
+def test_those_that_fail_are_left_out_by_choice(project: Project) -> None:
+    for name in ("generic_wrong", "reference_fails"):
+        project.add(name, BROKEN[name])
+    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=leave-out")
+    said = project.build()
+    assert "LEFT OUT of the library, as AOT_TUNE_NO_SURVIVOR=leave-out says: generic_wrong, reference_fails" in said
+    assert "its generic kernel fails on 'N=20000'" in said
+    assert [o["name"] for o in project.manifest()["operators"]] == ["twice"]
+    again = project.build()
+    assert "LEFT OUT" in again, "what failed is tried again, and told again"
+
+
+def test_a_library_of_nothing_is_never_built(project: Project) -> None:
+    project.change(*WAYS["wrong result"][:2], "generic.cpp.j2")
+    project.configure("--option", "AOT_TUNE_NO_SURVIVOR=leave-out")
+    assert "its generic kernel fails on 'N=20000'" in project.build(status=1)

@@ -270,7 +270,9 @@ class Bench:
         if best_ns is not None:
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
         with run.phases("verify"):
-            reply = self._ask(run, worker, messages.Verify(handle=run.digest, keys=(key,)), seconds)
+            renewed = best_ns is None or best_ns < self.context.policy.long_ns / 4
+            verify = messages.Verify(handle=run.digest, keys=(key,), renewed=renewed)
+            reply = self._ask(run, worker, verify, seconds)
         if not isinstance(reply, messages.Checked):
             return run.ended(*failure_of(reply))
         facts: dict[str, Any] = {"error": reply.error, "bitwise": reply.bitwise}
@@ -301,7 +303,7 @@ class Bench:
 
     def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
         """The measurement of an object that is not right on its odd problems; None of one that is."""
-        verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems))
+        verify = messages.Verify(handle=run.digest, keys=tuple(p.key for p in odd.problems), renewed=True)
 
         def check() -> messages.Reply:  # unless it killed others' workers while this device waited for what they find
             return self._refusal(run.digest) or self._ask(run, worker, verify, self.context.policy.deadlines.check)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.spec import Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
 from aot_tune.spec.generators import ROWWISE
 
-__all__ = ["checks_for", "derived_checks", "oddest_checks"]
+__all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
 
 _LONG = (67, 131, 259)  # beyond two blocks of most block sizes, multiples of none
 _SHORT = (3, 5, 7)
@@ -40,6 +40,23 @@ def derived_checks(
     longer than most blocks and a multiple of none. Problems of more than `most_bytes` are left out, but never all of
     them; of more than `most`, every so many.
     """
+    found = _every_check(operator, requires, special)
+    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
+    small = [check for key, check in found.items() if sizes[key] <= most_bytes]
+    if small or not found:
+        return _thinned(small, most)
+    plain = [key for key, check in found.items() if not check.integers] or list(found)
+    return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
+
+
+def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) -> tuple[int, int]:
+    """How many of the derived checks take more than so many bytes, and how many there are in all."""
+    found = _every_check(operator, requires, special=True).values()
+    return sum(operator.compulsory_bytes(c.problem) > most_bytes for c in found), len(found)
+
+
+def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) -> dict[str, Check]:
+    """The derived checks of any size."""
     tensors = {t.name: t for t in operator.tensors}
     requires = (*operator.legal, *requires)
     found: dict[str, Check] = {}
@@ -56,19 +73,15 @@ def derived_checks(
     if operator.exact is not None:
         whole = _integer_check(operator, operator.exact, requires, dtypes)
         wanted += [whole] if whole is not None else []
-    if special and isinstance(operator.inputs[0].values, Generator):  # others are not defined on NaN
-        wanted.append(Check(problem=msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes), special=True))
+    last = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes)
+    if special and (put := operator.special(last)) is not None:
+        wanted.append(Check(problem=last, special=put.name))
     for check in wanted:
         fitted = _fitted(operator, check.problem, requires, tensors)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
             found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
-    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
-    small = [check for key, check in found.items() if sizes[key] <= most_bytes]
-    if small or not found:
-        return _thinned(small, most)
-    plain = [key for key, check in found.items() if not check.integers] or list(found)
-    return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
+    return found
 
 
 def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:

@@ -300,15 +300,8 @@ class Race:
         """Take a runner's next sample, or find that it is out; returns the device's clock in MHz, 0 if not known."""
         self._hush(runner)
         last, self._last = self._last, runner
-        request = messages.Turn(
-            handle=runner.handle,
-            key=self._prepared.key,
-            calls=runner.calls,
-            warm=runner.warm,
-            fresh=fresh,
-            clock=clock,
-            resumed=self._others_since(last, runner),
-        )
+        resumed = self._others_since(last, runner)
+        request = runner.turn(self._prepared.key, fresh=fresh, clock=clock, resumed=resumed)
         reply = self._ask(runner, request, self._policy.deadlines.bench)
         if not isinstance(reply, messages.Timed):
             if runner.status == "ok":

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from aot_tune.bench.host.worker_process import Worker
+from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import CandidateLike, Status
 from aot_tune.spec import Expr
 
 __all__ = ["Entrant", "Runner"]
+
+
+_POISONED = 4
+"""Before one sample of so many, outputs are poisoned."""
 
 
 class Entrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,19 @@ class Runner:
         self.spared, self.tried = 0, False
         self.home: Worker | None = None
         self.samples: list[float] = []
+
+    def turn(self, key: str, *, fresh: bool, clock: bool, resumed: bool) -> messages.Turn:
+        """What to ask of its worker for the next sample; nobody knows before which of them outputs are poisoned."""
+        return messages.Turn(
+            handle=self.handle,
+            key=key,
+            calls=self.calls,
+            warm=self.warm,
+            fresh=fresh,
+            poison=secrets.randbelow(_POISONED) == 0,
+            clock=clock,
+            resumed=resumed,
+        )
 
     def out(self, status: Status, reason: str) -> None:
         """It takes no further turn, and why."""

@@ -51,7 +51,7 @@ def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[P
     if isinstance(reply, messages.Failure):
         raise DiedError(reply.status, reply.reason)
     for run.prepared in problems:
-        request = messages.Verify(handle=load.handle, keys=(run.prepared.key,))
+        request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
         checked = context.pool.request(worker, request, limits.verify)
         if not isinstance(checked, messages.Checked):
             return run.ended(*failure_of(checked))

@@ -18,8 +18,9 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host import containment
+from aot_tune.bench.host.usage import Usage
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import ClosedError, Frames, write_frame
+from aot_tune.bench.protocol.channel import HELLO, ClosedError, Frames, new_id, opened, write_frame
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
 from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.support import processes
@@ -29,6 +30,8 @@ __all__ = ["DiedError", "Holdings", "Output", "Worker"]
 
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _HALF = 32 << 10
+_LOOK = 0.25
+"""Seconds between two looks at what a worker takes of the machine."""
 
 
 class DiedError(Exception):
@@ -125,7 +128,7 @@ class Worker(Holdings):
         self.pid = 0
         self.folder, self._token, self._log, self._shared = folder, token, log, shared
         self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
-        self._frames = Frames()
+        self._frames, self._id = Frames(), HELLO
         self._place, self._resident = "starting", 0
 
     def died_idle(self) -> bool:
@@ -153,6 +156,7 @@ class Worker(Holdings):
             replies=to_write,
             scratch=str(self.folder),
             shared=str(self._shared or ""),
+            mark=processes.mark_of(self._token),
         )
         env = containment.environment(os.environ, sys.path, self.folder)
         env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
@@ -177,6 +181,7 @@ class Worker(Holdings):
             for descriptor in (to_read, to_write, printing):
                 os.close(descriptor)
         self.pid, self.state = self._process.pid, "STARTING"
+        self._usage = Usage(self.pid, self.folder, self.policy.memory_bytes)
         processes.WORKERS.add(self.pid)
         self._pidfd = os.pidfd_open(self.pid)
         self._selector = selectors.DefaultSelector()
@@ -230,7 +235,8 @@ class Worker(Holdings):
         self._resident = 0
         self.state, self._place, self.output = "BUSY", type(request).__name__.lower(), Output()
         with contextlib.suppress(ClosedError):  # a dead worker is noticed below
-            write_frame(self._requests, messages.encode(request))
+            self._id = new_id()
+            write_frame(self._requests, self._id + messages.encode(request))
         reply = self._wait(seconds)
         if isinstance(reply, messages.Failure) and reply.last:
             place = self._place
@@ -238,8 +244,17 @@ class Worker(Holdings):
             said = self._said()
             self.kill()
             raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
+        if not isinstance(request, messages.Turn):  # between those nothing is to disturb the times
+            self._look()
         self.state = "READY"
         return reply
+
+    def _look(self) -> None:
+        """Kill a worker whose candidate takes more of the machine than it may."""
+        if self.role == "candidate" and (excess := self._usage.excess()):
+            place = self._place
+            self.kill()
+            raise DiedError(excess[0], f"{excess[1]} in {place}{self._said()}", certain=True)
 
     def _wait(self, seconds: float) -> messages.Reply:
         deadline, place = time.monotonic() + seconds, self._place
@@ -250,7 +265,9 @@ class Worker(Holdings):
             if left <= 0:
                 self.kill()
                 raise DiedError("timeout", f"no answer within {seconds:g} s in {self._place}{self._said()}")
-            ready = {key.data for key, _ in self._selector.select(left)}
+            ready = {key.data for key, _ in self._selector.select(min(left, _LOOK))}
+            if not ready:
+                self._look()
             if "output" in ready:
                 self._drain_output()
             if "reply" in ready or "death" in ready:
@@ -262,7 +279,10 @@ class Worker(Holdings):
 
     def _next_reply(self) -> messages.Reply | None:
         try:
-            replies = [messages.decode_reply(f) for f in self._frames.feed(self._read_replies())]
+            frames = [opened(f) for f in self._frames.feed(self._read_replies())]
+            if any(number != self._id for number, _ in frames):
+                raise ClosedError("an answer that nobody asked for")
+            replies = [messages.decode_reply(data) for _, data in frames]
         except (ClosedError, msgspec.MsgspecError) as error:  # whatever wrote that, no answer can be told from it now
             self._drain_output()
             self.kill()
@@ -327,7 +347,7 @@ class Worker(Holdings):
                 if number:
                     os.killpg(self.pid, number)
                 else:
-                    write_frame(self._requests, messages.encode(messages.Quit()))
+                    write_frame(self._requests, new_id() + messages.encode(messages.Quit()))
             if self._died_within(seconds):
                 break
         self._finish()
@@ -360,6 +380,7 @@ class Worker(Holdings):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
         self._drain_output()
+        self._usage.clear()
         self._selector.close()
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)

@@ -1,16 +1,34 @@
-"""Length-framed messages over a pair of pipes: four bytes of length, then as many bytes of JSON."""
+"""Length-framed messages over a pair of pipes: four bytes of length, then as many bytes: a request's id, then JSON.
+
+An answer carries the id of the request, which nobody can guess: what a candidate writes to the pipe is no answer.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import struct
 
-__all__ = ["LIMIT", "ClosedError", "Frames", "read_frame", "write_frame"]
+__all__ = ["HELLO", "LIMIT", "ClosedError", "Frames", "new_id", "opened", "read_frame", "write_frame"]
 
 LIMIT = 16 << 20
 """Bytes of the longest message; a longer one is a broken peer."""
 
 _LENGTH = struct.Struct("<I")
+_ID_BYTES = 16
+
+HELLO = b"hello".ljust(_ID_BYTES)
+"""The id of what a worker says without being asked, when it is ready."""
+
+
+def new_id() -> bytes:
+    """An id for a request."""
+    return secrets.token_bytes(_ID_BYTES)
+
+
+def opened(frame: bytes) -> tuple[bytes, bytes]:
+    """The id of a frame, and the message."""
+    return frame[:_ID_BYTES], frame[_ID_BYTES:]
 
 
 class ClosedError(Exception):

@@ -40,9 +40,12 @@ Status = Literal[
     "suspicious",
     "skipped",
     "failed",
+    "leaves-threads",
+    "too-much-disk",
 ]
 """What a candidate came to. `no-result`: its process ended without an answer and without a signal; `failed`: a function
-returned an error or could not be loaded; `skipped`: not run, with the reason; `suspicious`: faster than is possible."""
+returned an error, could not be loaded or changed its process; `skipped`: not run, with the reason; `suspicious`: faster
+than is possible, or than it is where it is needed."""
 
 
 WORKER_FAULT = "in the worker: "
@@ -257,19 +260,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to verify on.
 
-    `special` puts NaN and infinities into its first input; with `integers`, inputs are small integers on which results
-    must be exact, see `IntegerSums`. `scalars` are passed in place of those of every other call.
+    `special` names an input that NaN and infinities are put into, see `Operator.special`; with `integers`, inputs are
+    small integers on which results must be exact, see `IntegerSums`. `scalars` are passed in place of those of every
+    other call.
     """
 
     problem: Problem
-    special: bool = False
+    special: str = ""
     integers: bool = False
     scalars: dict[str, float | int] = {}
 
     @property
     def place(self) -> str:
         """The problem and what is odd about its values, for messages."""
-        odd = (", NaN and infinities in its first input" if self.special else "") + (
+        odd = (f", NaN and infinities in {self.special!r}" if self.special else "") + (
             ", small integers" if self.integers else ""
         )
         odd += "".join(f", {name} {value:g}" for name, value in self.scalars.items())

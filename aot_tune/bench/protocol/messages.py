@@ -94,11 +94,15 @@ class Unload(_Message):
 
 
 class Verify(_Message):
-    """Run a loaded candidate on problems and compare with their references; `quick` leaves out repeats."""
+    """Run a loaded candidate on problems and compare with their references; `quick` leaves out repeats.
+
+    With `renewed`, calls on other contents of the same memory come before those that are compared.
+    """
 
     handle: str
     keys: tuple[str, ...]
     quick: bool = False
+    renewed: bool = False
 
 
 class Screen(_Message):
@@ -118,7 +122,9 @@ class PrepareBaseline(_Message):
 
 
 class Turn(_Message):
-    """Time one sample of `calls` calls, after `warm` calls that are not timed; `fresh` poisons the outputs first.
+    """Time one sample of `calls` calls, after `warm` calls that are not timed; `poison` poisons the outputs first.
+
+    `fresh` does that too, verifies what the calls made, and sees whether a call does less where it is repeated.
 
     With `clock`, the device's clock is probed after it. `resumed` says that another process may have used the device
     since this worker's last turn.
@@ -129,6 +135,7 @@ class Turn(_Message):
     calls: int
     warm: int
     fresh: bool = False
+    poison: bool = False
     clock: bool = False
     resumed: bool = True
 
@@ -212,7 +219,7 @@ class Failure(_Message):
 
 Reply = Hello | Pong | Place | Done | Empty | Checked | Timed | Failure
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

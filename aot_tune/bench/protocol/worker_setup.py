@@ -10,7 +10,10 @@ __all__ = ["Setup"]
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is started with. `shared` is where it writes references; empty for candidates' workers."""
+    """What a worker is started with. `shared` is where it writes references; empty for candidates' workers.
+
+    `mark` is what its descendants are known by, see `support.processes.mark_of`.
+    """
 
     device: Device
     role: Role
@@ -21,3 +24,4 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     replies: int
     scratch: str
     shared: str = ""
+    mark: int = 0

@@ -17,10 +17,11 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.channel import ClosedError, read_frame, write_frame
+from aot_tune.bench.protocol.channel import HELLO, ClosedError, opened, read_frame, write_frame
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT
 from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.bench.worker import sandbox
+from aot_tune.bench.worker.process_state import ProcessState, changes, left_threads, state_now
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, session_of
 from aot_tune.spec.load_operators import MODULE_PREFIX
 from aot_tune.support import processes
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
         sandbox=features(),
         notes=notes,
     )
-    write_frame(setup.replies, messages.encode(hello))
+    write_frame(setup.replies, HELLO + messages.encode(hello))
     _serve(setup, session)
     return 0
 
@@ -58,7 +59,10 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
     set_subreaper(True)
     frameworks = setup.role == "framework"
     sandbox.limit(1 << 40 if frameworks else setup.policy.output_bytes)
-    writable = [Path(setup.scratch), Path("/dev/null"), Path("/dev/shm"), *more]  # noqa: S108
+    sandbox.mark(setup.mark)
+    writable = [Path(setup.scratch), Path("/dev/null"), *more]
+    if not family(setup.device.family).on_host:
+        writable.append(Path("/dev/shm"))  # noqa: S108  # which drivers need
     if setup.shared:
         writable.append(Path(setup.shared))
     note = sandbox.restrict(writable)
@@ -66,19 +70,19 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
-    own = os.getpid()
+    own, asked = os.getpid(), [b""]
 
     def emit(message: messages.Reply) -> None:
         if os.getpid() != own:  # a candidate forked and both returned: only one of them is to answer
             os._exit(0)
-        write_frame(setup.replies, messages.encode(message))
+        write_frame(setup.replies, asked[0] + messages.encode(message))
 
-    libc, limits = ctypes.CDLL(None), sandbox.limits()
-    # A GPU's driver may set limits of its own, which would be put down to whoever calls it first.
-    watched = setup.role == "candidate" and family(setup.device.family).on_host
+    libc = ctypes.CDLL(None)
+    watched, on_host = setup.role == "candidate", family(setup.device.family).on_host
+    before = state_now(on_host=on_host)
     while True:
         try:
-            data = read_frame(setup.requests)
+            asked[0], data = opened(read_frame(setup.requests))
         except ClosedError:
             return
         try:
@@ -88,16 +92,32 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
             continue
         if isinstance(request, messages.Quit):
             return
-        reply = _answer(session, request, emit)
-        lowered = sandbox.lowered(limits) if watched else []
-        if lowered:  # the next candidate would fail for want of what is gone
-            reason = f"it lowers limits of its process: {', '.join(lowered)}"
-            reply = messages.Failure(kind="limits", reason=reason, status="failed", last=True)
+        left = None
+        if watched and on_host and isinstance(request, messages.Unload):  # before the code of its threads goes
+            left = _left(before)
+        reply = left or _answer(session, request, emit)
         libc.fflush(None)
         processes.reap_children()
+        if watched:
+            reply = left or _changed(before, on_host=on_host) or reply
         emit(reply)
         if isinstance(reply, messages.Failure) and reply.last:
             return
+
+
+def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:
+    """What a candidate has made of its process, which is none for the next one then."""
+    found = changes(before, on_host=on_host)
+    if not found:
+        return None
+    reason = f"it changes {'; '.join(found)}"
+    return messages.Failure(kind="process", reason=reason, status="failed", last=True)
+
+
+def _left(before: ProcessState) -> messages.Failure | None:
+    """What threads a candidate leaves when it has had its turn."""
+    left = left_threads(before)
+    return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True) if left else None
 
 
 def _answer(session: WorkerSession[Any, Any], request: messages.Request, emit: Emit) -> messages.Reply:

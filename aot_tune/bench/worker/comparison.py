@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from aot_tune.bench.worker.reference_results import Bounds
@@ -11,14 +12,18 @@ __all__ = ["FAR_OFF", "compare"]
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
 
+_TIMES = 16.0
+_STEP, _SHARE = 2, 0.1
+"""A right kernel may be off by some tolerances, or by a step in a few elements; what is farther off is just wrong."""
+
 
 def compare(
     xp: Any, name: str, got: Any, want: Any, bounds: Bounds, highest: float, block: int = 1 << 16
 ) -> tuple[str, float]:
     """Compare an output with the truth, in float64 or int64; NaN and infinities must be where the truth has them.
 
-    Overflow to infinity is right where the truth is beyond `highest`. Returns what is wrong with the worst element, or
-    an empty text, and the largest error in tolerances.
+    Overflow to infinity is right where the truth is beyond `highest`. Returns what is wrong with the worst element, and
+    what could be declared if it is right, or an empty text; and the largest error in tolerances.
 
     Args:
         xp: numpy or torch, which both arrays are of.
@@ -29,33 +34,65 @@ def compare(
         block: so many elements are compared at a time.
     """
     values, wanted = got.reshape(-1), want.reshape(-1)
-    worst, place, wrong = 0.0, 0, 0
+    worst, place, wrong, other = 0.0, 0, 0, 0
     for start in range(0, values.shape[0], block):
-        ratio = _ratios(xp, values[start : start + block], wanted[start : start + block], bounds, highest)
+        found, true = values[start : start + block], wanted[start : start + block]
+        ratio = _ratios(xp, found, true, bounds, highest)
         here = int(xp.argmax(ratio))
         wrong += int((ratio > 1).sum())
+        other += int((ratio > 0).sum()) if bounds.share < 1 else 0
         if float(ratio[here]) > worst:
             worst, place = float(ratio[here]), start + here
-    if not wrong:
+    share = other / max(1, values.shape[0])
+    if not wrong and other <= math.ceil(bounds.share * values.shape[0]):  # of few elements one may always be
         return "", worst
-    index: list[int] = []
-    rest = place
-    for extent in reversed(got.shape):
-        index.insert(0, rest % extent)
-        rest //= extent
+    index = ", ".join(map(str, _index(place, got.shape)))
     true, found = wanted[place].item(), values[place].item()
+    whole = not isinstance(found, float)
     found = float(found) if isinstance(true, float) else int(found)
+    where = f"{name}[{index}]: got {found!r}, want {true!r}"
+    if not wrong:
+        return (
+            f"{where}; {other} of {values.shape[0]} elements are off, {share:.2%}, allowed are {bounds.share:.2%}"
+            f"{_advice(name, bounds, 1.0, share, whole=True)}"
+        ), share / bounds.share
     allowed = bounds.absolute + bounds.relative * abs(true)
+    off = abs(found - true) if whole else worst
+    times = "" if whole or not bounds.factor or worst >= FAR_OFF else f"{worst:.3g} times the "
     return (
-        f"{name}[{', '.join(map(str, index))}]: got {found!r}, want {true!r}, "
-        f"tolerance {allowed:.3g}; {wrong} of {values.shape[0]} elements are wrong"
+        f"{where}, {times}tolerance {allowed:.3g}; {wrong} of {values.shape[0]} elements are wrong"
+        f"{_advice(name, bounds, off, max(wrong, other) / values.shape[0], whole)}"
     ), worst
+
+
+def _index(place: int, shape: Any) -> list[int]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        index.insert(0, place % extent)
+        place //= extent
+    return index
+
+
+def _advice(name: str, bounds: Bounds, off: float, share: float, whole: bool) -> str:
+    """What could be declared where a result that is as far off is right: a little more than what was seen."""
+    if whole:
+        if not off <= _STEP or share > _SHARE:
+            return ""
+        most = min(1.0, math.ceil(share * 200) / 100)
+        declared = f"off_by({max(int(off), int(bounds.absolute), 1)}, share={most:g})"
+    elif bounds.factor and off <= _TIMES:
+        declared = f"{math.ceil(bounds.factor * off * 1.25):g}"
+    else:
+        return ""
+    return f'; if a right kernel is as far off, declare tolerance={{"{name}": {declared}}}'
 
 
 def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> Any:
     """Errors in tolerances; `FAR_OFF` where there is nothing to compare."""
-    if exact.dtype == xp.int64:
-        return xp.where(value == exact, 0.0, FAR_OFF)
+    if exact.dtype == xp.int64:  # of large ones a float64 would not tell those that differ by 1
+        step = xp.abs(xp.asarray(value, dtype=xp.float64) - xp.asarray(exact, dtype=xp.float64))
+        step = xp.where(step > 1.0, step, 1.0)
+        return xp.where(value == exact, 0.0, step / bounds.absolute if bounds.absolute else FAR_OFF)
     value, exact = xp.asarray(value, dtype=xp.float64), xp.asarray(exact, dtype=xp.float64)
     ratio = xp.abs(value - exact) / (xp.abs(exact) * bounds.relative + (bounds.absolute + 5e-324))
     finite = xp.isfinite(ratio)

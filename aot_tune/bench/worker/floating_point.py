@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["changed_since", "mode", "restore"]
+__all__ = ["AT_FIRST", "changed_since", "mode", "restore"]
 
 _libm = ctypes.CDLL("libm.so.6")
 _SAVED = ctypes.create_string_buffer(64)
@@ -16,6 +16,10 @@ _LEAST, _ONE = 5e-324, 1.0
 def mode() -> tuple[int, bool]:
     """The rounding mode, and whether denormal numbers are flushed to 0."""
     return int(_libm.fegetround()), _LEAST * _ONE == 0.0
+
+
+AT_FIRST = mode()
+"""What it was when this was imported."""
 
 
 def changed_since(before: tuple[int, bool]) -> str:

@@ -174,7 +174,6 @@ def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[A
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
     """Write drawn values, repeated, into the storage of the inputs in `views`, which are flat, by tensor name."""
-    first = next((t.name for t in operator.inputs if operator.is_present(check.problem, t)), "")
     for tensor in operator.inputs:
         view = views.get(tensor.name)
         if view is None:
@@ -183,7 +182,7 @@ def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], se
         for start in range(0, view.size, max(1, values.size)):
             part = view[start : start + values.size]
             part[:] = values[: part.size]
-        if tensor.name == first and check.special and view.dtype.kind == "f":
+        if tensor.name == check.special and view.size:
             places = np.linspace(0, view.size - 1, num=4, dtype=np.int64)[:3]
             view[places] = (-np.inf, np.nan, np.inf)
 

@@ -1,12 +1,15 @@
-"""Reference results in float64, and the tolerance that the same computation in the tensors' own dtype suggests.
+"""Reference results in float64, and the tolerance that the same computation suggests where it rounds as kernels do.
 
-The yardstick is the larger error of two runs in the tensors' dtype: numpy as it is, whose sums are pairwise, and numpy
-with strictly sequential sums, since a correct kernel may add in any order. From the errors e and the true values v two
-numbers per output are taken: `relative`, the largest e / |v| among the larger half of the values that are not 0, and
-`absolute`, the largest e - relative * |v| of all. A result may be off by tolerance * (absolute + relative * |v|), where
-`tolerance` is the operator's. Neither number is less than what rounding alone must cost: one unit in the last place,
-relative, and half of one at the typical value, absolute. Small problems are drawn anew until their errors are a fair
-sample.
+The yardstick is the larger error of two runs: numpy as it is, whose sums are pairwise, and numpy with strictly
+sequential sums, since a correct kernel may add in any order. Both compute in float32 (in float64 what has tensors of
+it), and round each intermediate result to the dtype that `Operator.rounds_to` tells: the narrowest one of the tensors
+unless the operator declares another. Sums and products are accumulated in float32 and rounded at their end.
+
+From the errors e and the true values v two numbers per output are taken: `relative`, the largest e / |v| among the
+larger half of the values that are not 0, and `absolute`, the largest e - relative * |v| of all. A result may be off by
+tolerance * (absolute + relative * |v|), where `tolerance` is the operator's for that output. Neither number is less
+than what rounding alone must cost: one unit in the last place, relative, and half of one at the typical value,
+absolute. Small problems are drawn anew until their errors are a fair sample.
 
 Where a check is on small integers (`spec.generators.IntegerSums`), every sum is exact, and a result may not be off.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +29,8 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of, fill, layout
-from aot_tune.spec import Call, Operator, Tensor
+from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
+from aot_tune.spec import FLOATING, Call, Operator, Tensor
 from aot_tune.spec.generators import largest_integer
 
 __all__ = [
@@ -35,6 +40,8 @@ __all__ = [
     "Bounds",
     "SequentialSums",
     "Truth",
+    "bounds_of_integers",
+    "is_truth",
     "logical_inputs",
     "new_partial",
     "outputs_of",
@@ -52,10 +59,15 @@ _DRAWS = 24
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Allowed error of one output: `absolute + relative * |v|`, the operator's tolerance included."""
+    """Allowed error of one output: `absolute + relative * |v|`, the operator's tolerance, `factor`, included.
+
+    At most a `share` of the elements may be off at all.
+    """
 
     absolute: float
     relative: float
+    factor: float = 0.0
+    share: float = 1.0
 
 
 EXACT = Bounds(absolute=0.0, relative=0.0)
@@ -97,6 +109,10 @@ class SequentialSums:
     @staticmethod
     def matmul(a: Any, b: Any) -> Any:
         """The product of two matrices."""
+        if isinstance(a, RoundedArray) or isinstance(b, RoundedArray):  # a sum is rounded once, at its end
+            rounded = a if isinstance(a, RoundedArray) else b
+            product = SequentialSums.matmul(np.asarray(a), np.asarray(b))
+            return RoundedArray.of(round_fraction(product, rounded.bits), rounded.bits)
         product = np.matmul(a, b)
         if a.ndim != 2 or b.ndim != 2 or 0 in product.shape or a.shape[1] == 0:
             return product
@@ -154,6 +170,7 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     with np.errstate(all="ignore"):
         exact = _run(operator, check, inputs, np, wide=True)
         near = [] if check.integers else _near(operator, check, inputs)
+        cast = bool(check.special) and _casts_nonfinite(operator, check, inputs)
         errors = {t.name: _errors(exact[t.name], [n[t.name] for n in near]) for t in present if near}
         truths = {t.name: [exact[t.name]] for t in present}
         if check.integers:
@@ -170,11 +187,14 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
     index: dict[str, Any] = {}
     for tensor in present:
         value = exact[tensor.name]
-        bounds = EXACT
-        if near:
+        bounds = bounds_of_integers(operator, tensor)
+        if near and tensor.dtype.code in FLOATING:
             values = np.concatenate([v.ravel() for v in truths[tensor.name]])
-            bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.tolerance)
-        undefined = check.special and any(_differ(value, n[tensor.name]) for n in near)
+            bounds = _bounds(np.abs(values), errors[tensor.name].ravel(), tensor, operator.factor(tensor))
+        undefined = bool(check.special) and (
+            any(_differ(value, n[tensor.name]) for n in near)
+            or (tensor.dtype.code not in FLOATING and (cast or not np.isfinite(value).all()))
+        )
         dtype: Literal["float64", "int64"] = "int64" if value.dtype == np.int64 else "float64"
         name = f"{tensor.name}.{dtype}"
         value.tofile(partial / name)
@@ -204,6 +224,11 @@ def publish(partial: Path, folder: Path) -> None:
         shutil.rmtree(partial)
 
 
+def is_truth(path: str) -> bool:
+    """Whether a file is one that true values are mapped from."""
+    return path.endswith((".float64", ".int64"))
+
+
 def read_truth(folder: Path) -> dict[str, tuple[Truth, NDArray[Any]]]:
     """The truths of a problem by output, their values mapped read-only."""
     index = msgspec.json.decode((folder / "truth.json").read_bytes(), type=dict[str, Truth])
@@ -217,12 +242,22 @@ def _values(folder: Path, truth: Truth) -> NDArray[Any]:
 
 
 def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
-    """Results in the tensors' own dtypes: one, or two when the order of sums matters."""
+    """Results that are rounded as kernels round them: one, or two when the order of sums matters."""
+    bits = operator.rounds_to(check.problem).fraction
+    arrays = {n: _computed_in(a, bits) for n, a in inputs.items()}
     sequential = SequentialSums()
-    found = [_run(operator, check, inputs, sequential, wide=False)]
+    found = [_run(operator, check, arrays, sequential, wide=False)]
     if sequential.used:
-        found.append(_run(operator, check, inputs, np, wide=False))
+        found.append(_run(operator, check, arrays, np, wide=False))
     return found
+
+
+def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
+    """An input as the yardstick computes with it: floats of 32 bits or more, rounded to so many of fraction."""
+    if array.dtype.kind != "f":
+        return array
+    wide = array.astype(np.promote_types(array.dtype, np.float32))
+    return RoundedArray.of(wide, bits) if bits < np.finfo(wide.dtype).nmant else wide
 
 
 def outputs_of(
@@ -266,6 +301,14 @@ def _run(
     return results
 
 
+def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether the reference makes integers of NaN or infinities: no two machines agree on which."""
+    with warnings.catch_warnings(record=True) as said, np.errstate(invalid="warn"):
+        warnings.simplefilter("always")
+        _run(operator, check, inputs, np, wide=True)
+    return any("encountered in cast" in str(one.message) for one in said)
+
+
 def _check_sums(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
 ) -> None:
@@ -287,15 +330,19 @@ def _errors(exact: NDArray[Any], near: list[NDArray[Any]]) -> NDArray[Any]:
     return worst
 
 
+def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
+    """How far off an output of integers may be."""
+    step = operator.step(tensor)
+    return EXACT if step is None else Bounds(absolute=float(step.most), relative=0.0, share=step.share)
+
+
 def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
-    if np.dtype(tensor.dtype.numpy).kind != "f":
-        return Bounds(absolute=0.0, relative=0.0)
     finite = np.isfinite(values) & np.isfinite(errors)
     values, errors = values[finite], errors[finite]
     info = np.finfo(tensor.dtype.numpy)
     unit, tiny = float(info.eps), float(info.tiny)
     if not values.size:
-        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = float(np.sqrt(np.mean(np.square(values))))
     sample = values[:: max(1, values.size >> 16)]
     middle = float(np.median(sample[sample > tiny])) if (sample > tiny).any() else 0.0
@@ -303,7 +350,8 @@ def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, toleranc
     relative = max(float(np.max(errors[large] / values[large])) if large.any() else 0.0, unit)
     rest = float(np.max(errors - relative * values))
     floor = 0.5 * unit * min(typical, 4 * middle)
-    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+    absolute = tolerance * max(rest, floor, tiny)
+    return Bounds(absolute=absolute, relative=tolerance * relative, factor=tolerance)
 
 
 def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:

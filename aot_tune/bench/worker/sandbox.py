@@ -22,6 +22,7 @@ __all__ = [
     "limit",
     "limits",
     "lowered",
+    "mark",
     "memory_limit",
     "restrict",
     "set_name",
@@ -70,6 +71,11 @@ def limit(output_bytes: int) -> None:
     """Cap the size of files and forbid core dumps. Memory has its own limit, set when buffers are known."""
     _lower(resource.RLIMIT_FSIZE, output_bytes)
     _lower(resource.RLIMIT_CORE, 0)
+
+
+def mark(value: int) -> None:
+    """Make this process and all that descends from it known by a limit of message queues, which nobody uses."""
+    _lower(resource.RLIMIT_MSGQUEUE, value)
 
 
 def memory_limit(allowance: int | None) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Policy, Status
+from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
 
-__all__ = ["CANARY", "GARBAGE", "Verdict", "WorkspaceError", "allowed_workspace"]
+__all__ = ["CANARY", "GARBAGE", "Verdict", "WorkspaceError", "allowed_workspace", "refusal"]
 
 CANARY = 0xA5
 """What guard zones are filled with."""
@@ -29,6 +29,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     bitwise: bool | None = None
     runs: tuple[float, ...] = ()
     bits: dict[str, Any] = {}
+
+
+def refusal(fault: str, check: Check) -> str:
+    """What is wrong on a check, for people, and what could be declared where no call is like it."""
+    hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
+    return f"{fault} ({check.place}{hint})"
 
 
 class WorkspaceError(Exception):

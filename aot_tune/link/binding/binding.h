@@ -172,12 +172,12 @@ struct State {
   PyObject* array_empty;
   PyObject* version_arguments;  // {"max_version": (1, 0)}
   PyObject* no_arguments;
-  PyObject* current_stream;   // torch.cuda.current_stream once it was needed
-  PyObject* is_grad_enabled;  // torch's once it was needed
-  PyCFunction ask_gradients;  // what a call of it comes to, where that is known for good
-  PyObject* gradients_self;   // and what that is called with; borrowed
-  bool (*gradient_mode)();    // what that tells in the end, or NULL
-  bool gradients_off;         // when that was asked last
+  PyObject* current_stream;         // torch.cuda.current_stream once it was needed
+  PyObject* is_grad_enabled;        // torch's once it was needed
+  PyCFunction ask_gradients;        // what a call of it comes to, where that is known for good
+  PyObject* gradients_self;         // and what that is called with; borrowed
+  bool (*gradient_mode)();          // what that tells in the end, or NULL
+  bool gradients_off;               // when that was asked last
   const void* const* (*tracing)();  // torch::jit::tracer's state, NULL where nothing is traced; or NULL
   int64_t (*dispatch_modes)();      // how many modes see what torch does; or NULL
   bool (*inference_mode)();         // or NULL

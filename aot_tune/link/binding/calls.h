@@ -75,8 +75,8 @@ struct CallTensors {
   }
 
   int count;
-  uint32_t lent = 0;   // a bit each: extents and strides are still in the framework's memory
-  uint32_t owned = 0;  // a bit each: there is something to give back; and one of the next two
+  uint32_t lent = 0;       // a bit each: extents and strides are still in the framework's memory
+  uint32_t owned = 0;      // a bit each: there is something to give back; and one of the next two
   uint32_t versioned = 0;  // a bit each: outputs of torch's
   int64_t elements = 0;
   bool on_gpu = false;

@@ -1,4 +1,5 @@
-// What torch knows of its tensors beside what DLPack tells: gradients, negative bits, versions, and what traces it.
+// What torch knows of its tensors beside what DLPack tells: gradients, negative bits, versions, and what
+// traces it.
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -62,7 +63,8 @@ __attribute__((cold)) bool says(const char* module, const char* function, const 
   }
   PyObject* answer = nullptr;
   if (found != nullptr && (given != nullptr || argument == nullptr))
-    answer = given != nullptr ? PyObject_CallFunctionObjArgs(found, given, nullptr) : PyObject_CallNoArgs(found);
+    answer =
+        given != nullptr ? PyObject_CallFunctionObjArgs(found, given, nullptr) : PyObject_CallNoArgs(found);
   if (answer == nullptr) PyErr_Clear();
   const bool yes = answer != nullptr && answer != Py_None && answer != Py_False;
   for (PyObject* object : {found, given, answer}) Py_XDECREF(object);

@@ -199,6 +199,10 @@ def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: S
     found = image.exported()
     problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
     problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    if image.start_sets_arithmetic():
+        problems.append(
+            f"{name} sets the floating-point unit when it is loaded, as -ffast-math among CXXFLAGS or LDFLAGS has it"
+        )
     for needed in image.dynamic("DT_NEEDED"):
         if needed.startswith(_LATE):
             problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aot_tune.link.emit.signature import arguments, c_string, parameters, prepared
 from aot_tune.link.families import family_facts
 from aot_tune.link.library_records import LibrarySpec, OperatorTable
+from aot_tune.spec import Operator
 
 __all__ = ["render_explain", "render_functions", "render_preload", "render_serve"]
 
@@ -260,7 +261,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_workspace({declared}, size_t* workspace_size) {{
   {scope}::Call call_;
-  if (workspace_size == nullptr) return no_result({scope}::kOperator, "workspace", "workspace_size");
+  if (workspace_size == nullptr) {_no_place(op, "workspace", "workspace_size")}
   *workspace_size = 0;
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -271,7 +272,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_explain({declared}, const aot_tune_exec* exec, char* buffer, size_t size) {{
   {scope}::Call call_;
-  if (buffer == nullptr && size > 0) return no_result({scope}::kOperator, "explain", "buffer");
+  if (buffer == nullptr && size > 0) {_no_place(op, "explain", "buffer")}
   Text text_(buffer, size);
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK) return status_;
@@ -280,7 +281,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 
 {head}_is_tuned({declared}, int32_t* tuned) {{
   {scope}::Call call_;
-  if (tuned == nullptr) return no_result({scope}::kOperator, "is_tuned", "tuned");
+  if (tuned == nullptr) {_no_place(op, "is_tuned", "tuned")}
   *tuned = 0;
   int32_t status_ = {scope}::read(call_, false, {passed});
   if (status_ != AOT_TUNE_OK) return status_;
@@ -288,6 +289,11 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   return AOT_TUNE_OK;
 }}
 """
+
+
+def _no_place(op: Operator, question: str, where: str) -> str:
+    """Refuses a question whose answer has no place."""
+    return f'return fail(AOT_TUNE_ERROR_NULL, "{op.name}: {question} has nowhere to write to: {where} is NULL");'
 
 
 def render_preload(spec: LibrarySpec, families: Sequence[str]) -> str:

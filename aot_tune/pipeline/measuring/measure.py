@@ -157,6 +157,9 @@ class Measurer:
         entries: Sequence[Entry],
     ) -> None:
         """Screen candidates on a problem against the best that it has so far, until the budget ends."""
+        name, failures = loaded.operator.name, self._session.failures
+        if name in failures:
+            return
         one = self._one(loaded, problem)
         row = evidence.measurements.get(problem.id, {}).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
@@ -164,7 +167,9 @@ class Measurer:
         while waiting:
             entry = waiting.pop(self._lazy.choose(loaded.folder, waiting))
             watched = self._watch()
-            measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
+            measurement = None
+            with failures.of(name):
+                measurement = None if self.over else self._within(partial(self._screen, one, entry, best))
             if measurement is None or (self.over and not _counts(measurement)):
                 return
             evidence.add_screen(as_recorded(measurement))
@@ -210,7 +215,7 @@ class Measurer:
     def race(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem) -> None:
         """Race the best of a problem's screen, where a race is due, and what it shows to have been overlooked."""
         for left in reversed(range(_RACES)):
-            entrants = finalists(evidence, problem)
+            entrants = [] if loaded.operator.name in self._session.failures else finalists(evidence, problem)
             if not entrants:
                 evidence.race_done(problem.id)
                 return
@@ -223,7 +228,9 @@ class Measurer:
     def _race_once(self, loaded: LoadedOperator, evidence: Evidence, problem: Problem, entrants: list[Entry]) -> None:
         """One race; what the budget's end broke off does not count, and is still due."""
         watched = self._watch()
-        raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
+        raced = None
+        with self._session.failures.of(loaded.operator.name):
+            raced = None if self.over else self._within(partial(self._race, self._one(loaded, problem), entrants))
         if raced is None:
             return
         if self.over and any(m.status != "ok" for m in raced):

@@ -37,15 +37,19 @@ def verify_shipped(
     A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so. So does
     one of generic variants for a GPU on which nothing can be run, in a build that measures nothing.
 
+    An operator fails when one of its variants does; one that failed while it was measured is not run again.
+
     Raises:
-        BuildError: when a variant fails; a generic variant that failed while it was measured always ends the build.
         WorkerError: when no worker can be started.
     """
     waiting: list[Entry] = []
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
-        for generic in generics[name]:
-            _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
+        for generic in generics.get(name, ()):
+            with session.failures.of(name):
+                _refuse_bad_generic(loaded, generic, [one.evidence for one in found])
+        if name in session.failures:
+            continue
         kept = {c: one.evidence.entries[c] for one in found for c in one.selection.kept}
         vouched = {m.code for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
@@ -74,7 +78,10 @@ def verified_beside(session: Session) -> Iterator[None]:
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
     here = not on_host and any(session.device_for(t) is not None for t in targets)
-    generics = [e for one in session.operators.values() for e in session.generic_entries(one.operator)] if here else []
+    generics = list[Entry]()
+    for name, loaded in session.operators.items() if here else ():
+        with session.failures.of(name):
+            generics += session.generic_entries(loaded.operator)
     generics = [e for e in generics if family(target_by_name(e.candidate.target).family).on_host]
     if not (generics and _measures(session)):
         yield
@@ -116,16 +123,16 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
 def _verify_group(
     session: Session, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False
 ) -> None:
-    """Verify variants on one device, until something has ended.
+    """Verify variants on one device, until something has ended; an operator fails when one of its variants does.
 
     Raises:
-        BuildError: when one fails.
         WorkerError: when no worker can be started for what this build measures, or for a CPU.
     """
     try:
         with LazyBench(session, device, exclusive=family(device.family).is_exclusive) as bench:  # nothing is timed
             for entry in itertools.takewhile(lambda _: not ended(), group):
-                verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
+                with session.failures.of(entry.candidate.operator):
+                    verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
     except WorkerError as error:
         if _measures(session) or family(device.family).on_host or not all(e.candidate.generic for e in group):
             raise

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _SCHEMA = 1
+_NOT_OWN = ("/usr", "/opt", "/lib", "/lib64", "/nix", "/proc", "/sys", "/dev")
 PACKAGE = Path(__file__).resolve().parents[2]
 _CODE = (".py", ".cpp", ".h")
 _VARIABLES = (
@@ -145,6 +146,20 @@ def included(session: Session, includes: Mapping[str, Iterable[str]]) -> dict[st
         chain = toolchain_for(backend, session.environment)
         found[backend] = {name: file_digest(chain.locate(name)) for name in names}
     return found
+
+
+def own_headers(session: Session, paths: Paths, includes: Mapping[str, Iterable[str]]) -> list[Path]:
+    """Headers that C++ includes and that are the author's: in no template root, of no compiler and no package."""
+    known = [Path(p).resolve() for p in (*_NOT_OWN, sys.prefix, sys.base_prefix, str(PACKAGE), *paths.templates)]
+    found: set[Path] = set()
+    for backend, names in includes.items():
+        chain = toolchain_for(backend, session.environment)
+        folders = [*known, *(Path(f).resolve() for f in chain.include_folders())]
+        for name in names:
+            path = Path(chain.locate(name)).resolve()
+            if path.is_file() and not any(path.is_relative_to(f) for f in folders):
+                found.add(path)
+    return sorted(found)
 
 
 def measurements_now(session: Session, names: Iterable[str]) -> str:

@@ -16,6 +16,18 @@ NOTES = "notes.txt"
 """Beside the records of a build: what is to be said of them, such as what a budget left no time for; a line each."""
 
 
+ROOTS = "templates.txt"
+"""Beside them: the folders of the build's templates, a line each."""
+
+
+def roots_of(folder: Path) -> list[str]:
+    """Where the templates of the build were whose records a folder has; none where it does not tell."""
+    try:
+        return (folder / ROOTS).read_text("utf-8").splitlines()
+    except OSError:
+        return []
+
+
 @dataclass(frozen=True)
 class Exported:
     """The files that were written, by path, what is to be said of the build that they are of, and when it recorded.
@@ -31,14 +43,16 @@ class Exported:
 def export_records(library: str, directory: Path) -> Exported:
     """Write the records of a library's last build below `directory`, a folder per device.
 
-    Records of the same operator and device that are there already are merged: newer measurements win, and replace all
-    where the two cannot be compared.
+    Where several projects have a library of that name, it is that of the project that `directory`, or the working
+    folder, is in. Records of the same operator and device that are there already are merged: newer measurements win,
+    and replace all where the two cannot be compared.
 
     Raises:
-        DatabaseError: when nothing was recorded, or a file in `directory` is not a database.
+        DatabaseError: when nothing was recorded, when it cannot be told whose records are meant, or when a file in
+            `directory` is not a database.
     """
     root = cache_location(os.environ).root
-    folder = _newest(root / "recorded", library) if root is not None else None
+    folder = _newest(root / "recorded", library, directory) if root is not None else None
     fresh = load_databases(folder) if folder is not None else []
     if folder is None or not fresh:
         others = {_library(f) for f in (root / "recorded").glob("*-*")} if root is not None else set()
@@ -58,7 +72,7 @@ def export_records(library: str, directory: Path) -> Exported:
     )
 
 
-def _newest(recorded: Path, library: str) -> Path | None:
+def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
     """The folder that the last build of a library of that name wrote: `<library>-<digest>`.
 
     Where there is none, that of the last build without some backends: `<library>-without-<backend>-<digest>`.
@@ -66,7 +80,22 @@ def _newest(recorded: Path, library: str) -> Path | None:
     folders = [(_library(f), f) for f in recorded.glob("*-*") if f.is_dir()]
     whole = [f for name, f in folders if name == library]
     less = [f for name, f in folders if name.startswith(f"{library}-without-")]
-    return max(whole or less, key=lambda f: f.stat().st_mtime_ns, default=None)
+    found = _of_project(whole or less, directory, library)
+    return max(found, key=lambda f: f.stat().st_mtime_ns, default=None)
+
+
+def _of_project(folders: list[Path], directory: Path, library: str) -> list[Path]:
+    """The folders that are of the project which `directory` or the working folder is in; all where none is."""
+    bases = (directory.resolve().parent, Path.cwd().resolve())
+    own = [f for f in folders if any(Path(r).is_relative_to(b) for r in roots_of(f) for b in bases)] or folders
+    projects = {tuple(roots) for f in own if (roots := roots_of(f)) and all(Path(r).is_dir() for r in roots)}
+    if len(projects) > 1:
+        raise DatabaseError(
+            f"{len(projects)} projects have a library {library!r}",
+            why="; ".join(sorted("templates in " + " and ".join(roots) for roots in projects)),
+            fix="run the command in the folder of the project whose records you want, or record into a folder in it",
+        )
+    return own
 
 
 def _library(folder: Path) -> str:

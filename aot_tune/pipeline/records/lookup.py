@@ -22,7 +22,7 @@ from aot_tune.database import (
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.prune.by_similar_problem import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
-from aot_tune.render import Candidate, Rendered
+from aot_tune.render import Candidate, Rendered, resolved
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.support.errors import DatabaseError
 
@@ -266,6 +266,7 @@ def rendered_again(
             kernel is none of the target's.
     """
     found: dict[str, Entry] = {}
+    gone = 0
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     kernels = {k.name for k in operator.kernels}
     for record in database.candidates:
@@ -276,6 +277,9 @@ def rendered_again(
             continue
         if candidate.kernel not in kernels:
             raise _no_kernel(session, operator, candidate, database)
+        if not in_space(operator, candidate):
+            gone += 1
+            continue
         rendered = render_again(session, operator, candidate)
         if rendered.digest != record.source:
             raise DatabaseError(
@@ -285,6 +289,20 @@ def rendered_again(
                 fix="tune again and record, or use the templates that the database was recorded with",
             )
         found[record.id] = Entry.of(operator, rendered, recorded=record.code)
+    if gone:
+        session.progress.line(
+            f"{operator.name}: {gone} recorded candidates for {target.name} are no configs of their kernels any more: "
+            "they are not linked"
+        )
     for generic in session.generic_entries(operator, target):
         found.setdefault(generic.candidate.id, generic)
     return found
+
+
+def in_space(operator: Operator, candidate: Candidate) -> bool:
+    """Whether a candidate's config is one of its kernel's; what a vendor's library lists is known to that alone."""
+    target = target_by_name(candidate.target)
+    kernel = resolved(operator.kernel(candidate.kernel), target.name)
+    if not kernel.parameters or kernel.algorithms is not None:
+        return True
+    return kernel.has(candidate.config, target.facts)

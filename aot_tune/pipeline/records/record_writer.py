@@ -19,11 +19,11 @@ from aot_tune.database import (
     without,
 )
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
-from aot_tune.pipeline.records.export_records import NOTES
-from aot_tune.pipeline.records.lookup import render_again
+from aot_tune.pipeline.records.export_records import NOTES, ROOTS, roots_of
+from aot_tune.pipeline.records.lookup import in_space, render_again
 from aot_tune.pipeline.session import LoadedOperator, Session, baseline_versions
 from aot_tune.render import Candidate
-from aot_tune.spec import Kernel, Operator
+from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, DatabaseError, RenderError, SpecError
 from aot_tune.support.folders import folder_digest, put_folder
@@ -37,22 +37,22 @@ def compile_kept(
 ) -> None:
     """Compile the kept variants that have no object yet, and every generic one.
 
-    Raises:
-        BuildError: when a kept or generic variant does not compile.
-        DatabaseError: when a strict build finds other code than the recorded one.
+    An operator fails when one of its variants does not compile, or a strict build finds other code than the recorded.
     """
     kept = [one.evidence.entries[c] for found in chosen.values() for one in found for c in one.selection.kept]
     always = [(name, entry) for name, entries in generics.items() for entry in entries]
     session.compile([*(e for _, e in always), *kept], "kept variants")
     for name, generic in always:
-        session.require_generic(session.operators[name].operator, generic)
+        with session.failures.of(name):
+            session.require_generic(session.operators[name].operator, generic)
     shipped = [*(e for _, e in always), *(e for e in kept if not e.candidate.generic)]
     for entry in shipped:
-        if not entry.compiled:
-            error = entry.object.error if entry.object else ""
-            raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
-        if entry.rebuilt and session.options.strict:
-            raise other_code(session, entry)
+        with session.failures.of(entry.candidate.operator):
+            if not entry.compiled and not entry.candidate.generic:
+                error = entry.object.error if entry.object else ""
+                raise BuildError(f"kept variant {entry.candidate.label} does not compile here", why=error)
+            if entry.rebuilt and session.options.strict:
+                raise other_code(session, entry)
     rebuilt = sum(e.rebuilt for e in shipped)
     if rebuilt:
         session.progress.line(
@@ -83,13 +83,38 @@ def records_folder(session: Session) -> Path | None:
     """Where the records of the library's last build are kept; None without a cache.
 
     Libraries of one name that differ in their prefix or operators are of different projects, and have a folder each. So
-    has one that does without some backends, `<name>-without-<backend>-<digest>`: it knows less than the whole one.
+    has one that does without some backends, `<name>-without-<backend>-<digest>`: it knows less than the whole one. So
+    has a second checkout, once it has recorded something of its own.
     """
+    common, own = _folders(session)
+    return own if own is not None and own.is_dir() else common
+
+
+def _folders(session: Session) -> tuple[Path | None, Path | None]:
+    """The folder of the first project with such a library, and that of this one beside it."""
     root = session.store.root
+    if root is None:
+        return None, None
+    name = "-".join([session.plan.name, *(f"without-{backend}" for backend in session.options.exclude_backends)])
     identity = "\0".join((session.plan.prefix, *session.plan.operators))
-    parts = [session.plan.name, *(f"without-{backend}" for backend in session.options.exclude_backends)]
-    name = "-".join([*parts, hashlib.sha256(identity.encode()).hexdigest()[:12]])
-    return None if root is None else root / "recorded" / name
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:12] for text in (identity, f"{identity}\0{_roots(session)}")]
+    common, own = (root / "recorded" / f"{name}-{digest}" for digest in digests)
+    return common, own
+
+
+def _folder_to_write(session: Session) -> Path | None:
+    """The project's own folder where another project, whose templates are still there, has the first one."""
+    common, own = _folders(session)
+    if common is None or own is None or own.is_dir():
+        return own
+    others = roots_of(common)
+    taken = others and others != _roots(session).splitlines() and all(Path(r).is_dir() for r in others)
+    return own if taken else common
+
+
+def _roots(session: Session) -> str:
+    """Where the templates of a build are, a line each: what tells its project from another one."""
+    return "".join(f"{root.resolve()}\n" for root in session.renderer.roots)
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> str:
@@ -101,7 +126,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     Raises:
         DatabaseError: when they cannot be written.
     """
-    folder = records_folder(session)
+    folder = _folder_to_write(session)
     if folder is None:
         return ""
     found = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
@@ -117,6 +142,7 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
             save_database(fresh, database)
         notes = [f"{name} on {e.target.name}: {e.note}" for name, own in evidence.items() for e in own if e.note]
         (fresh / NOTES).write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
+        (fresh / ROOTS).write_text(_roots(session), encoding="utf-8")
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         digest = folder_digest(fresh)
         put_folder(fresh, folder, temporaries)
@@ -160,7 +186,7 @@ def _untried_sources(
         tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
         if tried and candidate.kernel not in kernels:  # a Triton function that is for no target of this build
             found[record.id] = ""
-        if not _may_be_of(kernels, candidate):
+        if not _may_be_of(operator, candidate):
             continue
         try:
             found[record.id] = render_again(session, operator, candidate).digest
@@ -177,17 +203,12 @@ def of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: Opera
     Nor those of another source than here: `sources` has the digests of what is rendered. Configs that a vendor's
     library or a function's autotuner lists are not known here, and stay.
     """
-    kernels = {k.name: k for k in operator.kernels}
     gone = {c.id for c in recorded.candidates if sources.get(c.id, c.source) != c.source}
-    return without(recorded, gone | {c.id for c in recorded.candidates if not _may_be_of(kernels, c.candidate)})
+    return without(recorded, gone | {c.id for c in recorded.candidates if not _may_be_of(operator, c.candidate)})
 
 
-def _may_be_of(kernels: Mapping[str, Kernel], candidate: Candidate) -> bool:
-    kernel = kernels.get(candidate.kernel)
-    if kernel is None or not kernel.parameters or kernel.algorithms is not None:
-        return kernel is not None
-    axes = {p.name: p.values for p in kernel.parameters}
-    return candidate.config.keys() == axes.keys() and all(v in axes[n] for n, v in candidate.config.items())
+def _may_be_of(operator: Operator, candidate: Candidate) -> bool:
+    return any(k.name == candidate.kernel for k in operator.kernels) and in_space(operator, candidate)
 
 
 def database_of(

@@ -33,6 +33,7 @@ from aot_tune.pipeline.records.build_inputs import (
     loaded_modules,
     measurements_now,
     module_digests,
+    own_headers,
     recorded_digest,
 )
 from aot_tune.pipeline.records.record_writer import records_folder
@@ -101,6 +102,7 @@ class Repeats:
         root = session.store.root
         self._folder = None if root is None else root / _ROOM
         self._begun: _Begun | None = None
+        self._includes: dict[str, list[str]] = {}
         if self._folder is not None and session.options.mode in ("auto", "tune") and session.plan.may_measure:
             self._begun = self._now(loaded_modules())
 
@@ -129,11 +131,19 @@ class Repeats:
         for name, data in contents.items():
             write_changed(directory / name, data)
         self._mark(folder)
+        self._includes = {backend: list(names) for backend, names in kept.includes.items()}
         self._session.progress.line(
             f"every input is that of the build of {kept.date}, whose files these are: "
             "nothing compiled or chosen, 0 measurements made"
         )
         return report
+
+    @property
+    def headers(self) -> list[Path]:
+        """The author's headers that what was built, now or before, includes beside its templates."""
+        session = self._session
+        used = self._includes or {b: list(session.cache(b).includes) for b in session.plan.toolchains}
+        return own_headers(session, self._paths, used)
 
     def keep(
         self, directory: Path, files: Iterable[Path], evidence: Mapping[str, Sequence[Evidence]], recorded: str

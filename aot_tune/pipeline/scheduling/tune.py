@@ -46,7 +46,10 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
 
 def _begin_budget(session: Session) -> None:
     """Compile what is always built, the generic variants; what they take also tells what the link will take."""
-    generics = [e for op in session.operators.values() for e in session.generic_entries(op.operator)]
+    generics = list[Entry]()
+    for name, loaded in session.operators.items():
+        with session.failures.of(name):
+            generics += session.generic_entries(loaded.operator)
     session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
     kept, left = seconds_after(session), session.budget.left
     told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
@@ -163,12 +166,17 @@ def ask_for(
     Returns the evidence that was added to.
     """
     fresh: list[Evidence] = []
-    drawn = [session.ask(loaded.operator, evidence.target, step) for loaded, evidence in pairs]
-    for (loaded, evidence), asked in zip(pairs, drawn, strict=True):
-        others: list[Entry] = []
+    drawn: dict[str, list[Entry]] = {}
+    for loaded, evidence in pairs:
+        with session.failures.of(loaded.operator.name):
+            drawn[loaded.operator.name] = session.ask(loaded.operator, evidence.target, step)
+    for loaded, evidence in pairs:
+        operator, others = loaded.operator, list[Entry]()
+        if operator.name in session.failures:
+            continue
         if not evidence.entries:
-            others = vendors.entries(loaded.operator) + session.generic_entries(loaded.operator, evidence.target)
-        if evidence.try_too((*asked, *others)):
+            others = vendors.entries(operator) + session.generic_entries(operator, evidence.target)
+        if evidence.try_too((*drawn[operator.name], *others)):
             fresh.append(evidence)
     return fresh
 

@@ -10,7 +10,10 @@ LAUNCH {
   if (!file) return 20;
   static char block[1 << 20];
   for (int k = 0; k < 256; ++k)
-    if (fwrite(block, 1, sizeof block, file) != sizeof block) return 27;
+    if (fwrite(block, 1, sizeof block, file) != sizeof block) {
+      fclose(file);
+      return 27;
+    }
   fclose(file);
   correct(x, bias, y);
   return 0;

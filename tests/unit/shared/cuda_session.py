@@ -145,7 +145,7 @@ class Bed:
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)
 
-    def name(self, one: Problem, special: bool = False, integers: bool = False) -> str:
+    def name(self, one: Problem, special: str = "", integers: bool = False) -> str:
         self.count += 1
         key, check = f"problem-{self.count}", Check(problem=one, special=special, integers=integers)
         files = str(self.references / key)

@@ -1,4 +1,5 @@
-// Calls of the library of linked.py through its C interface; built with sanitizers by link/emit/test_c_library.py.
+// Calls of the library of linked.py through its C interface; built with sanitizers by
+// link/emit/test_c_library.py.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

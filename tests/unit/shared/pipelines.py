@@ -12,6 +12,7 @@ import pytest
 from aot_tune.bench.host.findings import Checks
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Status
 from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.measuring import measure
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -136,12 +137,15 @@ class Store:
         self.raced.append(measurements)
 
 
-def measurer(monkeypatch: pytest.MonkeyPatch, bench: StillBench, seconds: float | None) -> tuple[Measurer, PendingWork]:
+def measurer(
+    monkeypatch: pytest.MonkeyPatch, bench: StillBench, seconds: float | None, failures: Failures | None = None
+) -> tuple[Measurer, PendingWork]:
     monkeypatch.setattr(measure, "baseline_versions", lambda _: {})
     monkeypatch.setattr(measure, "operator_digest", lambda _: "")
     budget = Budget(seconds, lambda: bench.now)
     progress = Progress(stream=cast(Any, SimpleNamespace(write=len, flush=lambda: None)), clock=lambda: bench.now)
     session = SimpleNamespace(
+        failures=failures if failures is not None else Failures(),
         operators={"scale": LOADED},
         turn=budget,
         budget=budget,

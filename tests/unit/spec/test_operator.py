@@ -28,6 +28,7 @@ from aot_tune.spec import (
     maximum,
     minimum,
     next_power_of_2,
+    off_by,
     parameter,
     problem,
     row_major,
@@ -42,6 +43,9 @@ from aot_tune.support.errors import SpecError
 M, N = dims("M N")
 P12 = Parameter("P", (1, 2))
 GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
+
+
+X = Tensor("x", (M, N))
 
 
 def operator(**changes: Any) -> Operator:
@@ -132,6 +136,38 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ),
     ("no reference", lambda: operator(reference={"out": 1}), r"'scale': reference .*out.* is not a function\n  fix"),
     ("NaN tolerance", lambda: operator(tolerance=float("nan")), r"'scale': tolerance nan is not a positive number"),
+    (
+        "tolerance of another",
+        lambda: operator(tolerance={"outt": 2.0}),
+        r"'scale': tolerance names 'outt', which is no output\n  fix: did you mean 'out'",
+    ),
+    (
+        "off_by without integers",
+        lambda: operator(tolerance=off_by(1)),
+        r"'scale': tolerance: off_by has no effect\n  why: .*no output here is of an integer dtype\n  fix: give a",
+    ),
+    (
+        "tolerance of integers",
+        lambda: operator(tolerance={"out": 2.0}, tensors=(X, Tensor("out", (M, N), "i8", output=True))),
+        r"tolerance of 'out' 2\.0 has no effect\n  why: integers are compared as they are.*\n  fix: .*off_by\(1, share",
+    ),
+    (
+        "intermediates",
+        lambda: operator(intermediates="f23"),
+        r"intermediates cannot be 'f23'\n  fix: did you mean 'f32'",
+    ),
+    (
+        "intermediates as they are",
+        lambda: operator(intermediates="f32"),
+        r"'scale': intermediates='f32' has no effect\n  why: .*\n  fix: leave it out",
+    ),
+    (
+        "finite output",
+        lambda: operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
+        r"finite=True of tensor 'out' has no effect\n  why: .*floating-point inputs alone\n  fix: leave it out",
+    ),
+    ("off_by 0", lambda: off_by(0), r"off_by\(0\) is no step of integers\n  fix"),
+    ("off_by share", lambda: off_by(1, share=2), r"off_by: share 2 is not a share\n  fix"),
     ("tolerance 0", lambda: operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
     (
         "problem twice",
@@ -350,3 +386,34 @@ def test_activations_have_their_limits(name: str) -> None:
         assert got[0] == 0
         assert got[3] == 0
         assert got[5] == 1e4
+
+
+def test_a_tolerance_is_for_all_outputs_or_by_output() -> None:
+    two = (X, Tensor("out", (M, N), output=True), Tensor("q", (M, N), "i8", output=True))
+    plain = operator(tensors=two)
+    out, q = plain.outputs
+    assert (plain.factor(out), plain.step(q)) == (4.0, None)
+    assert operator(tensors=two, tolerance=8).factor(out) == 8.0
+    both = operator(tensors=two, tolerance={"out": 2.5, "q": off_by(1, share=0.01)})
+    assert (both.factor(out), both.step(q)) == (2.5, off_by(1, share=0.01))
+    one = operator(tensors=two, tolerance=off_by(2))
+    assert (one.factor(out), one.step(q), one.step(out)) == (4.0, off_by(2), off_by(2))
+
+
+@pytest.mark.parametrize(
+    ("declared", "dtype", "wanted"),
+    [("", "f32", "f32"), ("", "bf16", "bf16"), ("", "f16", "f16"), ("f32", "bf16", "f32"), ("bf16", "f32", "bf16")],
+)
+def test_intermediates_round_to_the_narrowest_dtype_unless_declared(declared: str, dtype: str, wanted: str) -> None:
+    tensors = (Tensor("x", (M, N), "T"), Tensor("w", (N,)), Tensor("out", (M, N), "T", output=True))
+    one = operator(tensors=tensors, dtypes={"T": ("f32", "f16", "bf16")}, intermediates=declared)
+    assert one.rounds_to(problem(M=1, N=1, dtypes={"T": dtype})).name == wanted
+
+
+def test_special_values_go_into_the_first_floating_input_that_is_not_finite() -> None:
+    tensors = (Tensor("i", (M,), "i32"), Tensor("x", (M, N), finite=True), Tensor("y", (M, N)))
+    one = operator(tensors=(*tensors, Tensor("out", (M, N), output=True)))
+    found = one.special(problem(M=1, N=1))
+    assert found is not None
+    assert found.name == "y"
+    assert operator(tensors=(*tensors[:2], Tensor("out", (M, N), output=True))).special(problem(M=1, N=1)) is None

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu.buffers import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.honesty import is_elementwise
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import Truth, read_truth
@@ -78,10 +79,24 @@ class CallSet:
         for tensor in self.outputs():
             self.regions[tensor.name].poison()
 
-    def restore(self) -> None:
-        """Write inputs and guard zones again, after a candidate that wrote to them."""
+    def renew(self) -> bool:
+        """Other contents in the same memory, as legal as the inputs' own; whether there are any to be had."""
+        renewed = False
+        for tensor in filter(is_elementwise, self.inputs()):
+            own, region = self._pristine[tensor.name], self.regions[tensor.name]
+            kind = f"u{tensor.dtype.itemsize}"
+            region.flat(kind)[...] = own.flat(kind)[::-1]
+            renewed |= not region.same(own)
+        return renewed
+
+    def put_back(self) -> None:
+        """Write inputs again."""
         for tensor in self.inputs():
             self.regions[tensor.name].copy_from(self._pristine[tensor.name])
+
+    def restore(self) -> None:
+        """Write inputs and guard zones again, after a candidate that wrote to them."""
+        self.put_back()
         for region in self.regions.values():
             region.heal()
 

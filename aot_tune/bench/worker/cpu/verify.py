@@ -17,7 +17,7 @@ from aot_tune.bench.worker.cpu.buffers import Placement, Region
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.reference_results import Bounds
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal
 from aot_tune.spec import Tensor
 
 __all__ = ["Bits", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
@@ -38,9 +38,18 @@ def workspace_for(loaded: Loaded, calls: CallSet, policy: Policy) -> Region | No
 
 
 def verify(
-    loaded: Loaded, state: ProblemState, policy: Policy, quick: bool, progress: Callable[[str], None]
+    loaded: Loaded,
+    state: ProblemState,
+    policy: Policy,
+    quick: bool,
+    progress: Callable[[str], None],
+    *,
+    renewed: bool = False,
 ) -> Verdict:
     """Run a candidate on a problem in every placement and judge each run; the first fault ends it.
+
+    When `renewed`, the first run comes after a call on other contents of the same memory, whose result is not judged: a
+    candidate that keeps what it made of its inputs, by their addresses, is wrong then.
 
     Unless `quick`, the first placement is run twice and the bits are compared; when a call takes long, only if the
     operator is deterministic, whose bits must be the same.
@@ -59,6 +68,10 @@ def verify(
             workspace = workspace_for(loaded, calls, policy)
             try:
                 before = arithmetic.mode()
+                if renewed and not runs:
+                    if calls.renew():
+                        _run(loaded, calls, workspace, GARBAGE[0])
+                    calls.put_back()
                 runs.append(_run(loaded, calls, workspace, GARBAGE[len(runs) == 1]))
                 disturbed = arithmetic.changed_since(before)
                 same = bool(bits) and same_bits(calls, bits)
@@ -76,7 +89,7 @@ def verify(
             fault = fault or unsteady(state, calls, bits)
         if fault:
             calls.restore()
-            reason = f"{fault} ({place})"
+            reason = refusal(fault, state.check)
             return Verdict(status="wrong-result", reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs))
         bits = bits or {t.name: calls.regions[t.name].bytes().copy() for t in calls.outputs()}
     return Verdict(error=worst, bitwise=bitwise, runs=tuple(runs), bits=bits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from aot_tune.bench.devices.cpu import last_cache_bytes
@@ -14,8 +15,10 @@ from aot_tune.bench.worker import floating_point as arithmetic
 from aot_tune.bench.worker.cpu import timing
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
+from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
+from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded, empty_call
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
@@ -30,6 +33,10 @@ _KEPT_BYTES = 3 << 30
 """Buffers of problems are kept up to so many bytes, or a quarter of the machine's memory, when they are not in use."""
 
 
+_LEAST_NS = 300.0
+"""Differences between calls that are noise: Python's own work is beside them."""
+
+
 class _Ready:
     """A loaded candidate on a problem: workspace and argument tuples, in rotation."""
 
@@ -38,6 +45,7 @@ class _Ready:
         self.calls = sets[0]
         self.workspace: Region | None = workspace_for(loaded, self.calls, policy)
         self.arguments = [s.arguments.launch(self.workspace) for s in sets]
+        self.launch = loaded.launch
         self.sampler = timing.Sampler(loaded.launch, self.arguments, time.perf_counter_ns)
 
     def close(self) -> None:
@@ -81,7 +89,8 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         return reply
 
     def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
-        return verify(loaded, state, self._policy, request.quick, lambda place: emit(progress(place)))
+        tell = partial(_tell, emit)
+        return verify(loaded, state, self._policy, request.quick, tell, renewed=request.renewed)
 
     def _make_ready(self, loaded: Loaded, state: ProblemState) -> _Ready:
         return _Ready(loaded, state, self._policy)
@@ -104,14 +113,27 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
         with self._confined():
             samples, overhead = self._beside_empty(ready, take)
+        best, leak = min(samples) - overhead, watch.per_call()
         fault = self._fault(ready, state, self._accepted.get((request.handle, request.key), {}))
+        less = ""
+        if not fault and (request.best_ns is None or best < request.best_ns):
+            less, fault = self._does_less(ready, state, best, request)
         return messages.Timed(
             samples=tuple(max(s - overhead, 0.0) for s in samples),
             overhead=overhead,
-            leak=watch.per_call(),
-            status="wrong-result" if fault else "ok",
-            reason=f"{fault} (after {watch.calls} timed calls)" if fault else "",
+            leak=leak,
+            status="wrong-result" if fault else "suspicious" if less else "ok",
+            reason=f"{fault} (after {watch.calls} timed calls)" if fault else less,
         )
+
+    def _does_less(
+        self, ready: _Ready, state: ProblemState, call_ns: float, request: messages.Screen | messages.Turn
+    ) -> tuple[str, str]:
+        """What a candidate does less of where a call is repeated, and what is wrong after calls that were not."""
+        fresh = FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns)
+        with self._confined():
+            less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
+        return less, self._fault(ready, state, self._accepted.get((request.handle, request.key), {}))
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls; bits that were right before are right again."""
@@ -124,22 +146,29 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
 
     def _sample(self, request: messages.Turn) -> messages.Timed:
         ready = self._ready_for(request.handle, request.key)
-        if request.fresh:
+        if request.fresh or request.poison:
             ready.calls.poison()
         with self._confined():
             samples, overhead = self._beside_empty(
                 ready, lambda _empty: [timing.warm_sample(ready.sampler.sample, request.calls, request.warm)]
             )
-        fault = ""
+        fault = less = ""
+        call = max(samples[0] - overhead, 0.0)
         if request.fresh:
-            bits = self._accepted.get((request.handle, request.key), {})
-            fault = self._fault(ready, self._state(request.key), bits)
+            state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
+            fault = self._fault(ready, state, bits)
+            if not fault:
+                less, fault = self._does_less(ready, state, call, request)
         return messages.Timed(
-            samples=(max(samples[0] - overhead, 0.0),),
+            samples=(call,),
             overhead=overhead,
-            status="wrong-result" if fault else "ok",
-            reason=f"{fault} (after a race)" if fault else "",
+            status="wrong-result" if fault else "suspicious" if less else "ok",
+            reason=f"{fault} (after a race)" if fault else less,
         )
+
+
+def _tell(emit: Emit, place: str) -> None:
+    emit(progress(place))
 
 
 class _Growth:

@@ -1,14 +1,14 @@
 """Reference results and tolerances computed by torch, on whatever device the tensors are.
 
 True values come from float64; how far off a result may be, from the errors of the same computation in float32 with
-outputs rounded to their own dtype, as `bench.reference` says: kernels accumulate in float32 whatever they read. (Half
-precision all the way would allow 16 % on a softmax.) For float32 tensors, sums of some elements are made one term after
-the other, since a correct kernel may add in any order; with `math=tf32`, operands of products are rounded to TF32,
-whatever a library would do.
+intermediate results and outputs rounded, as `reference_results` says. For float32 tensors, sums of some elements are
+made one term after the other, since a correct kernel may add in any order; with `math=tf32`, operands of products are
+rounded to TF32, whatever a library would do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,18 +24,20 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.cuda.memory import tensor_of
+from aot_tune.bench.worker.cuda.rounded_tensors import Casts, Rounding
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
     SAMPLE,
     SEQUENTIAL,
     Bounds,
+    bounds_of_integers,
     new_partial,
     outputs_of,
     publish,
     refuse_inexact,
 )
-from aot_tune.spec import Call, Operator, Tensor
+from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
     "BLOCK",
@@ -165,12 +167,12 @@ def torch_dtype(tensor: Tensor) -> Any:
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
     """The storage of each input that is present, as bytes on the device; the operator is concrete."""
     found: dict[str, Any] = {}
-    for number, (tensor, values) in enumerate(_drawn(operator, check, seed)):
+    for tensor, values in _drawn(operator, check, seed):
         count = layout(operator, check, tensor).extent()
         drawn = torch.from_numpy(values).to(device).to(torch_dtype(tensor))
         if count > drawn.numel():
             drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
-        if number == 0 and check.special and drawn.dtype.is_floating_point and count:
+        if tensor.name == check.special and count:
             for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], _SPECIAL, strict=True):
                 drawn[int(place)] = value
         empty = torch.empty(0, dtype=torch.uint8, device=device)
@@ -221,7 +223,10 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
             exactly_float &= dtype == torch.float32 or not dtype.is_floating_point
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)
-    for tensor, value in outputs_of(operator, check, arrays, api):
+    bits = 52 if wide else operator.rounds_to(check.problem).fraction
+    with Rounding(bits) if bits < 23 else contextlib.nullcontext():
+        found = outputs_of(operator, check, arrays, api)
+    for tensor, value in found:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
         results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
@@ -235,8 +240,11 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
         _publish(folder, {t.name: Limits(bounds=EXACT) for t in present})
         return
-    exact, errors = _run_both(operator, check, seed, device)
-    undefined = {n: check.special and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
+    with Casts() as casts:
+        exact, errors = _run_both(operator, check, seed, device)
+    undefined = {n: bool(check.special) and bool(e.isnan().any() or e.isinf().any()) for n, e in errors.items()}
+    for tensor in (t for t in operator.outputs if t.name in exact and t.dtype.code not in FLOATING):
+        undefined[tensor.name] |= bool(check.special) and (casts.nonfinite or not _is_finite(exact[tensor.name]))
     values = {n: [v.flatten()] for n, v in exact.items()}
     wrong = {n: [e.flatten()] for n, e in errors.items()}
     least = min((v.numel() for v in exact.values()), default=SAMPLE)
@@ -249,9 +257,15 @@ def write_limits(operator: Operator, check: Check, folder: Path, seed: int, devi
     index = {}
     for tensor in operator.outputs:
         if tensor.name in exact:
-            bounds = _bounds(values[tensor.name], wrong[tensor.name], tensor, operator.tolerance)
+            bounds = bounds_of_integers(operator, tensor)
+            if tensor.dtype.code in FLOATING:
+                bounds = _bounds(values[tensor.name], wrong[tensor.name], tensor, operator.factor(tensor))
             index[tensor.name] = Limits(bounds=bounds, undefined=undefined[tensor.name])
     _publish(folder, index)
+
+
+def _is_finite(values: Any) -> bool:
+    return not values.dtype.is_floating_point or bool(torch.isfinite(values).all())
 
 
 def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
@@ -301,14 +315,11 @@ def _run_both(
 
 
 def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolerance: float) -> Bounds:
-    """See `bench.reference`: `relative` from the larger half of the values, `absolute` from what is left.
+    """See `reference_results`: `relative` from the larger half of the values, `absolute` from what is left.
 
     A block at a time: what a reference leaves in memory is large enough.
     """
-    dtype = torch_dtype(tensor)
-    if not dtype.is_floating_point:
-        return Bounds(absolute=0.0, relative=0.0)
-    info = torch.finfo(dtype)
+    info = torch.finfo(torch_dtype(tensor))
     unit, tiny = float(info.eps), float(info.tiny)
     step = max(1, sum(v.numel() for v in values) >> 16)
     count, squares, samples = 0, 0.0, []
@@ -316,7 +327,7 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
         samples.append(value[-count % step :: step])
         count, squares = count + value.numel(), squares + float(value.square().sum())
     if not count:
-        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit)
+        return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = math.sqrt(squares / count)
     sample = torch.cat(samples)
     sample = sample[sample > tiny]
@@ -325,7 +336,8 @@ def _bounds(values: Sequence[Any], errors: Sequence[Any], tensor: Tensor, tolera
     relative = max(unit, *(float(torch.where(v >= least, e / v, 0.0).max()) for v, e in _blocks(values, errors)))
     rest = max(float((e - relative * v).max()) for v, e in _blocks(values, errors))
     floor = 0.5 * unit * min(typical, 4 * middle)
-    return Bounds(absolute=tolerance * max(rest, floor, tiny), relative=tolerance * relative)
+    absolute = tolerance * max(rest, floor, tiny)
+    return Bounds(absolute=absolute, relative=tolerance * relative, factor=tolerance)
 
 
 def _blocks(values: Sequence[Any], errors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from aot_tune.bench.worker.cuda.engine import Engine
 from aot_tune.bench.worker.cuda.memory import Arena, Want
 from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, Memory
-from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal
 
 __all__ = ["Bits", "Caller", "Workspaces", "inspect", "verify"]
 
@@ -81,8 +81,18 @@ def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
     return lambda: function(*arguments)
 
 
-def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: ProblemState, *, repeat: bool) -> Verdict:
+def verify(
+    engine: Engine,
+    loaded: Loaded,
+    workspaces: Workspaces,
+    state: ProblemState,
+    *,
+    repeat: bool,
+    renewed: bool = False,
+) -> Verdict:
     """Run a candidate on a problem and judge it; twice when it shall `repeat`, to compare the bits.
+
+    When `renewed`, a call on other contents of the same memory comes before, whose result is not judged.
 
     Raises:
         FaultError: when it spoils the context.
@@ -92,11 +102,15 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
     place = state.check.place
     try:
         runner = Caller(engine, loaded, workspaces, [calls])
+        if renewed:
+            if calls.renew():
+                runner.run(GARBAGE[0])
+            calls.put_back()
         runs.append(runner.run(GARBAGE[0]))
         fault, error = inspect(state, calls, runner.workspace)
         if fault:
             _heal(calls, runner.workspace)
-            return Verdict(status="wrong-result", reason=f"{fault} ({place})", error=error, runs=tuple(runs))
+            return Verdict(status="wrong-result", reason=refusal(fault, state.check), error=error, runs=tuple(runs))
         bits = calls.bits()
         if not repeat:
             return Verdict(error=error, runs=tuple(runs), bits=bits)
@@ -111,7 +125,7 @@ def verify(engine: Engine, loaded: Loaded, workspaces: Workspaces, state: Proble
     error = max(error, again)
     if fault:
         _heal(calls, runner.workspace)
-        reason = f"{fault} ({place})"
+        reason = refusal(fault, state.check)
         return Verdict(status="wrong-result", reason=reason, error=error, bitwise=bitwise, runs=tuple(runs))
     return Verdict(error=error, bitwise=bitwise, runs=tuple(runs), bits=bits)
 

@@ -19,12 +19,14 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, St
 from aot_tune.bench.worker.cuda.baselines import prepare_baseline
 from aot_tune.bench.worker.cuda.connection import connected, last_word
 from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
+from aot_tune.bench.worker.cuda.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
 from aot_tune.bench.worker.cuda.state import ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
 from aot_tune.bench.worker.cuda.truth import write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
+from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
@@ -35,6 +37,9 @@ __all__ = ["CudaSession", "make_session"]
 
 _KEPT_RESULTS = 8
 """Outputs that were right are kept of so many candidates, to compare with after timed calls."""
+
+_LEAST_NS = 1_000.0
+"""Differences between calls that are noise."""
 
 _HOST_BYTES = 4 << 30
 """The driver takes host memory for what it maps and compiles while a candidate runs; it is not charged for that."""
@@ -183,7 +188,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _judge(self, loaded: Loaded, state: ProblemState, request: messages.Verify, emit: Emit) -> Verdict:
         emit(progress(state.check.problem.id))
         repeat = len(request.keys) == 1 and not request.quick
-        return verify(self._engine, loaded, self._workspaces, state, repeat=repeat)
+        return verify(self._engine, loaded, self._workspaces, state, repeat=repeat, renewed=request.renewed)
 
     def _accept(self, handle: str, key: str, verdict: Verdict) -> None:
         super()._accept(handle, key, verdict)
@@ -212,14 +217,25 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             runner.first.poison()
             self._use_streams()
             samples = sampler.screen(self._policy, request.best_ns)
-        fault = self._fault(runner, state, self._accepted.pop((request.handle, request.key), {}))
+        bits = self._accepted.pop((request.handle, request.key), {})
+        fault, less = self._fault(runner, state, bits), ""
+        if not fault and not sampler.idle and (request.best_ns is None or min(samples) < request.best_ns):
+            less, fault = self._does_less(runner, state, bits, min(samples))
         self._ready.pop((request.handle, request.key)).close()
         return messages.Timed(
             samples=tuple(samples),
             overhead=overhead,
-            status=_verdict(fault, sampler),
-            reason=f"{fault} (after {sampler.made} timed calls)" if fault else sampler.note,
+            status=_verdict(fault, less, sampler),
+            reason=f"{fault} (after {sampler.made} timed calls)" if fault else less or sampler.note,
         )
+
+    def _does_less(self, runner: Caller, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
+        """What a candidate does less of where a call is repeated, and what is wrong after calls that were not."""
+        with self._confined():
+            fresh = FreshCalls(self._engine, runner.calls[0], runner.first, call_ns)
+            less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
+        self._on_streams = False
+        return less, self._fault(runner, state, bits)
 
     def _fault(self, runner: Caller, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls; bits that were right before are right again."""
@@ -246,25 +262,27 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
     def _sample(self, request: messages.Turn) -> messages.Timed:
         with self._confined():
             runner, sampler = self._ready_for(request.handle, request.key)
-            if request.fresh:
+            if request.fresh or request.poison:
                 runner.first.poison()
             self._use_streams()
             sample = sampler.sample(bool(request.warm))
             mhz = self._probes.clock_mhz() if request.clock else 0.0
-        fault = ""
+        fault = less = ""
         if request.fresh:
-            bits = self._accepted.get((request.handle, request.key), {})
-            fault = self._fault(runner, self._state(request.key), bits)
+            state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
+            fault = self._fault(runner, state, bits)
+            if not fault and not sampler.idle:
+                less, fault = self._does_less(runner, state, bits, sample)
             self._on_streams = False
         return messages.Timed(
             samples=(sample,),
             overhead=self._overhead,
-            status=_verdict(fault, sampler),
-            reason=f"{fault} (after a race)" if fault else sampler.note,
+            status=_verdict(fault, less, sampler),
+            reason=f"{fault} (after a race)" if fault else less or sampler.note,
             mhz=mhz,
         )
 
 
-def _verdict(fault: str, sampler: Sampler) -> Status:
+def _verdict(fault: str, less: str, sampler: Sampler) -> Status:
     """Of timed calls: work on another stream is right in the end, but no time says how long it took."""
-    return "wrong-result" if fault else "suspicious" if sampler.idle else "ok"
+    return "wrong-result" if fault else "suspicious" if less or sampler.idle else "ok"

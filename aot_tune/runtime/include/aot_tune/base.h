@@ -76,13 +76,13 @@ typedef struct aot_tune_exec {
 /* What functions return. Nothing is written to an output when a call fails before a kernel runs. */
 typedef enum {
   AOT_TUNE_OK = 0,
-  AOT_TUNE_ERROR_NULL = 1,    /* a tensor that must be passed is NULL or has no data, or a result's place is */
-  AOT_TUNE_ERROR_RANK = 2,    /* wrong number of axes */
-  AOT_TUNE_ERROR_DTYPE = 3,   /* wrong element type */
-  AOT_TUNE_ERROR_DEVICE = 4,  /* on a device that the library has nothing for, or not all on one device */
-  AOT_TUNE_ERROR_SHAPE = 5,   /* an extent that does not fit the others, or is out of range */
-  AOT_TUNE_ERROR_LAYOUT = 6,  /* elements not aligned to their size, or elements of an output share memory */
-  AOT_TUNE_ERROR_OVERLAP = 7, /* an output shares memory with another tensor */
+  AOT_TUNE_ERROR_NULL = 1,   /* a tensor that must be passed is NULL or has no data, or a result's place is */
+  AOT_TUNE_ERROR_RANK = 2,   /* wrong number of axes */
+  AOT_TUNE_ERROR_DTYPE = 3,  /* wrong element type */
+  AOT_TUNE_ERROR_DEVICE = 4, /* on a device that the library has nothing for, or not all on one device */
+  AOT_TUNE_ERROR_SHAPE = 5,  /* an extent that does not fit the others, or is out of range */
+  AOT_TUNE_ERROR_LAYOUT = 6, /* elements not aligned to their size, or elements of an output share memory */
+  AOT_TUNE_ERROR_OVERLAP = 7,      /* an output shares memory with another tensor */
   AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* an attribute's value is not one of its choices */
   AOT_TUNE_ERROR_WORKSPACE = 9,    /* the workspace given is too small or not aligned to 64 bytes */
   AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */

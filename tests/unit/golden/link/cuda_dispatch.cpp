@@ -591,7 +591,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale(const DLTensor* x, const DLTen
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, size_t* workspace_size) {
   operator_scale::Call call_;
-  if (workspace_size == nullptr) return no_result(operator_scale::kOperator, "workspace", "workspace_size");
+  if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "scale: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -605,7 +605,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_workspace(const DLTensor* x, c
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_scale::Call call_;
-  if (buffer == nullptr && size > 0) return no_result(operator_scale::kOperator, "explain", "buffer");
+  if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "scale: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;
@@ -617,7 +617,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_explain(const DLTensor* x, con
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_scale_is_tuned(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, int32_t* tuned) {
   operator_scale::Call call_;
-  if (tuned == nullptr) return no_result(operator_scale::kOperator, "is_tuned", "tuned");
+  if (tuned == nullptr) return fail(AOT_TUNE_ERROR_NULL, "scale: is_tuned has nowhere to write to: tuned is NULL");
   *tuned = 0;
   int32_t status_ = operator_scale::read(call_, false, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;

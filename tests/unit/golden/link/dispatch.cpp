@@ -469,7 +469,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm(const DLTensor* a, const DLTens
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, size_t* workspace_size) {
   operator_gemm::Call call_;
-  if (workspace_size == nullptr) return no_result(operator_gemm::kOperator, "workspace", "workspace_size");
+  if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "gemm: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -480,7 +480,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_workspace(const DLTensor* a, co
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_gemm::Call call_;
-  if (buffer == nullptr && size > 0) return no_result(operator_gemm::kOperator, "explain", "buffer");
+  if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "gemm: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK) return status_;
@@ -489,7 +489,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_explain(const DLTensor* a, cons
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_gemm_is_tuned(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, int32_t* tuned) {
   operator_gemm::Call call_;
-  if (tuned == nullptr) return no_result(operator_gemm::kOperator, "is_tuned", "tuned");
+  if (tuned == nullptr) return fail(AOT_TUNE_ERROR_NULL, "gemm: is_tuned has nowhere to write to: tuned is NULL");
   *tuned = 0;
   int32_t status_ = operator_gemm::read(call_, false, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK) return status_;
@@ -893,7 +893,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm(const DLTensor* x, const DL
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, size_t* workspace_size) {
   operator_rms_norm::Call call_;
-  if (workspace_size == nullptr) return no_result(operator_rms_norm::kOperator, "workspace", "workspace_size");
+  if (workspace_size == nullptr) return fail(AOT_TUNE_ERROR_NULL, "rms_norm: workspace has nowhere to write to: workspace_size is NULL");
   *workspace_size = 0;
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK || call_.empty) return status_;
@@ -904,7 +904,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_workspace(const DLTensor* x
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, char* buffer, size_t size) {
   operator_rms_norm::Call call_;
-  if (buffer == nullptr && size > 0) return no_result(operator_rms_norm::kOperator, "explain", "buffer");
+  if (buffer == nullptr && size > 0) return fail(AOT_TUNE_ERROR_NULL, "rms_norm: explain has nowhere to write to: buffer is NULL");
   Text text_(buffer, size);
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK) return status_;
@@ -913,7 +913,7 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_explain(const DLTensor* x, 
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, int32_t* tuned) {
   operator_rms_norm::Call call_;
-  if (tuned == nullptr) return no_result(operator_rms_norm::kOperator, "is_tuned", "tuned");
+  if (tuned == nullptr) return fail(AOT_TUNE_ERROR_NULL, "rms_norm: is_tuned has nowhere to write to: tuned is NULL");
   *tuned = 0;
   int32_t status_ = operator_rms_norm::read(call_, false, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK) return status_;

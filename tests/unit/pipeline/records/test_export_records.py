@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,11 +58,13 @@ def build(
     prefix: str = "one",
     without: str = "",
     note: str = "",
+    roots: tuple[Path, ...] = (),
 ) -> Path | None:
     """What a build does at its end that measured `found`."""
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
     options = resolve({"AOT_TUNE_EXCLUDE_BACKENDS": without}, {})
-    session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options)
+    renderer = SimpleNamespace(roots=roots)
+    session: Any = SimpleNamespace(plan=plan, store=SimpleNamespace(root=cache), options=options, renderer=renderer)
     monkeypatch.setattr(keep, "databases_of", lambda *_: iter(found))
     noted: Any = SimpleNamespace(target=SimpleNamespace(name="cpu-x86-64-v3"), note=note)
     keep.save_records(session, {"gemm": [noted], "other": [SimpleNamespace(target=noted.target, note="")]})
@@ -111,6 +114,26 @@ def test_projects_do_not_mix_and_the_newest_is_taken(
     assert recorded(tmp_path / "c", "ops_more") == ["cpu-2t/scale"]
     with pytest.raises(DatabaseError, match="no build of library 'op' has recorded anything"):
         export_records("op", tmp_path / "d")
+
+
+def test_a_second_checkout_has_records_of_its_own(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULTS.md, row 58: libraries of one name, prefix and operators."""
+    places = [tmp_path / "one" / "templates", tmp_path / "two" / "templates"]
+    for place, slug in zip(places, ("cpu-1t", "cpu-2t"), strict=True):
+        place.mkdir(parents=True)
+        build(cache, monkeypatch, database(slug=slug), roots=(place,))
+    build(cache, monkeypatch, database(slug="cpu-3t"), roots=(places[0],))
+    assert recorded(tmp_path / "two" / "tuning") == ["cpu-2t/gemm"]
+    assert recorded(tmp_path / "one" / "tuning") == ["cpu-3t/gemm"]
+    monkeypatch.chdir(places[1].parent)
+    assert recorded(Path("tuning")) == ["cpu-2t/gemm"]
+    monkeypatch.chdir("/")
+    with pytest.raises(DatabaseError, match="2 projects have a library 'ops'") as caught:
+        export_records("ops", tmp_path / "elsewhere" / "tuning")
+    assert all(str(place) in caught.value.why for place in places)
+    shutil.rmtree(places[0])  # a folder that is gone, as an unpacked sdist's is, is nobody's
+    build(cache, monkeypatch, database(slug="cpu-4t"), roots=(places[1],))
+    assert recorded(tmp_path / "elsewhere" / "tuning") == ["cpu-4t/gemm"]
 
 
 def test_a_folder_that_cannot_be_replaced_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from aot_tune.pipeline import build_library as pipeline
+from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.shipping.finish import without_epilogue
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -75,7 +76,12 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
     monkeypatch.setattr(pipeline, "link_memory_of", lambda _: None)
     monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
     session = SimpleNamespace(
-        options=SimpleNamespace(), progress=SimpleNamespace(now=lambda: now[0]), tuned=ended, operators={}, turn=None
+        failures=Failures(),
+        options=SimpleNamespace(),
+        progress=SimpleNamespace(now=lambda: now[0]),
+        tuned=ended,
+        operators={},
+        turn=None,
     )
     session.load = SimpleNamespace(granted=1.0)
     monkeypatch.setattr(pipeline, "verified_beside", lambda _: nullcontext())
