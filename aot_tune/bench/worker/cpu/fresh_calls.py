@@ -1,0 +1,89 @@
+"""Calls on a CPU of which none is like the one before it, beside calls that are repeated; see `honesty`."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aot_tune.bench.worker.cpu.buffers import Region
+from aot_tune.bench.worker.cpu.state import CallSet
+from aot_tune.bench.worker.honesty import is_elementwise, two_elements
+from aot_tune.bench.worker.loaded_objects import LaunchError
+
+__all__ = ["FreshCalls"]
+
+_SAMPLE_NS = 100_000
+_MOST = 256
+
+
+class FreshCalls:
+    """A candidate on one call set, whose outputs hold what is right for its inputs.
+
+    Args:
+        launch: the candidate's function.
+        arguments: of a call on the set.
+        calls: the set.
+        pristine: the inputs' contents, by name.
+        call_ns: what a call takes, roughly.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        calls: CallSet,
+        pristine: dict[str, Region],
+        call_ns: float,
+    ) -> None:
+        self._launch, self._arguments, self._calls, self._pristine = launch, arguments, calls, pristine
+        self._outputs = [calls.regions[t.name] for t in calls.outputs()]
+        self._inputs = [t for t in calls.inputs() if is_elementwise(t) and pristine[t.name].size]
+        self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
+        self._unknown = [np.empty(max(r.size, 1), np.uint8) for r in self._outputs]
+        self._places = np.random.default_rng()
+
+    def play(self, fresh: bool) -> float:
+        """ns of a call and of what is done before it; inputs are as they were afterwards.
+
+        Raises:
+            LaunchError: when a call fails.
+        """
+        memory = [(r.address, r.size) for r in self._outputs]
+        if not fresh:
+            memory = [(u.ctypes.data, r.size) for u, r in zip(self._unknown, self._outputs, strict=True)]
+        changes = self._changes(fresh)
+        memset, memmove, launch, arguments = ctypes.memset, ctypes.memmove, self._launch, self._arguments
+        codes = []
+        begin = time.perf_counter_ns()
+        for number in range(self._count):
+            for address, size in memory:
+                memset(address, 0xFF, size)
+            for address, contents, width in changes:
+                memmove(address, contents[number & 1], width)
+            codes.append(launch(*arguments))
+        end = time.perf_counter_ns()
+        for code in codes:
+            if code:
+                raise LaunchError(f"launch returned {code}")
+        return (end - begin) / self._count
+
+    def _changes(self, fresh: bool) -> list[tuple[int, tuple[int, int], int]]:
+        """For an element of each input where it is, and its contents in turn: another's, then its own."""
+        found = []
+        for tensor in self._inputs:
+            own, width = self._pristine[tensor.name], tensor.dtype.itemsize
+            places = two_elements(own.bytes(), width, self._places)
+            if places is not None:
+                one, other = places
+                base = self._calls.regions[tensor.name].address if fresh else self._scratch(width)
+                contents = (own.address + other, own.address + one)
+                found.append((base + one if fresh else base, contents, width))
+        return found
+
+    def _scratch(self, width: int) -> int:
+        self._line = np.empty(max(width, 64), np.uint8)
+        return int(self._line.ctypes.data)

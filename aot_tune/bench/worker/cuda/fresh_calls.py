@@ -1,0 +1,90 @@
+"""Calls on a GPU of which none is like the one before it, beside calls that are repeated; see `honesty`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
+from aot_tune.bench.worker.cuda.memory import words
+from aot_tune.bench.worker.cuda.state import CallSet
+from aot_tune.bench.worker.honesty import is_elementwise
+
+__all__ = ["FreshCalls"]
+
+_SAMPLE_NS = 200_000
+_MOST = 16
+
+
+class FreshCalls:
+    """A candidate on one call set, whose outputs hold what is right for its inputs.
+
+    Args:
+        engine: of the device.
+        call: the candidate's call on the set.
+        calls: the set.
+        call_ns: what a call takes, roughly.
+    """
+
+    def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
+        self._engine, self._call, self._calls = engine, call, calls
+        self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
+        self._outputs = [calls.storages[t.name] for t in calls.outputs() if calls.storages[t.name].numel()]
+        self._unknown = [torch.empty_like(s) for s in self._outputs]
+        self._inputs = [t for t in calls.inputs() if is_elementwise(t) and calls.storages[t.name].numel()]
+        self._places = np.random.default_rng()
+
+    def play(self, fresh: bool) -> float:
+        """ns of a call and of what is done before it; inputs are as they were afterwards.
+
+        Raises:
+            FaultError: when a call spoils the context.
+            LaunchError: when one returns an error.
+        """
+        recorded = self._record(fresh)
+        try:
+            return min(self._engine.time(recorded.play, 2)) / self._count
+        finally:
+            recorded.close()
+
+    def _record(self, fresh: bool) -> Recorded:
+        outputs = [words(s) for s in (self._outputs if fresh else self._unknown)]
+        changes = self._changes(fresh)
+        batch: list[Call] = []
+        for number in range(self._count):
+            batch += [_filling(outputs), _changing(changes, number & 1), self._call]
+        try:
+            return self._engine.record(batch)
+        except CaptureError:
+            return self._engine.plain(batch)
+
+    def _changes(self, fresh: bool) -> list[tuple[Any, tuple[Any, Any]]]:
+        """For an element of each input its bytes, and its contents in turn: another's, then its own."""
+        found = []
+        for tensor in self._inputs:
+            storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize
+            one, other = self._places.integers(0, storage.numel() // width, 2).tolist()
+            element = storage[one * width : (one + 1) * width]
+            contents = storage[other * width : (other + 1) * width].clone(), element.clone()
+            found.append((element if fresh else torch.empty_like(element), contents))
+        return found
+
+
+def _filling(outputs: list[Any]) -> Call:
+    def fill() -> int:
+        for storage in outputs:
+            storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
+        return 0
+
+    return fill
+
+
+def _changing(changes: list[tuple[Any, tuple[Any, Any]]], turn: int) -> Call:
+    def change() -> int:
+        for element, contents in changes:
+            element.copy_(contents[turn])
+        return 0
+
+    return change

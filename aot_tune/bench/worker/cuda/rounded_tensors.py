@@ -1,0 +1,77 @@
+"""torch's functions with results that are rounded, as kernels do that keep them in a narrow dtype.
+
+As in `rounded_arrays`, values stay in float32 and lose bits of their fraction alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS
+
+__all__ = ["Casts", "Rounding", "round_tensor"]
+
+_BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+
+
+def round_tensor(values: Any, bits: int) -> Any:
+    """The nearest values with so many bits of fraction, ties to even; NaN and infinities as they are."""
+    whole, held = _BITS[values.dtype]
+    drop = held - bits
+    if drop <= 0:
+        return values
+    raw = values.contiguous().view(whole)
+    rounded = ((raw + ((1 << (drop - 1)) - 1) + ((raw >> drop) & 1)) & ~((1 << drop) - 1)).view(values.dtype)
+    return torch.where(torch.isfinite(values), rounded, values)
+
+
+class Rounding(TorchFunctionMode):
+    """A context in which results are rounded to `bits` of fraction; what moves or chooses values is as it is."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self._bits = bits
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in EXACT_FUNCTIONS or name.startswith("__get") or name == "__set__":
+            return found
+        if isinstance(found, tuple) and not hasattr(found, "_fields"):
+            return tuple(self._rounded(one, args) for one in found)
+        return self._rounded(found, args)
+
+    def _rounded(self, found: Any, args: tuple[Any, ...]) -> Any:
+        if not isinstance(found, torch.Tensor) or found.dtype not in _BITS:
+            return found
+        if any(found is one for one in args):  # it was changed in place
+            return found.copy_(round_tensor(found, self._bits))
+        return round_tensor(found, self._bits)
+
+
+class Casts(TorchFunctionMode):
+    """A context that notices when NaN or infinities become integers: `nonfinite` says so then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nonfinite = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and not found.dtype.is_floating_point and found.dtype != torch.bool:
+            given = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            name = getattr(func, "__name__", "")
+            if given is not None and given.dtype.is_floating_point and name in _CASTS:
+                self.nonfinite |= not bool(torch.isfinite(given).all())
+        return found
+
+
+_CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))

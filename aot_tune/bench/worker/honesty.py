@@ -1,0 +1,61 @@
+"""Whether a candidate does less where a call is repeated, as it is while it is timed, than where it is needed.
+
+Calls are timed twice: with what they made before them poisoned and an element of each input changed, and beside the
+same work on memory that they do not know. A candidate that is honest takes as long both times; one that sees that its
+output is there already, or that its inputs are those of the last call, does not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.spec import Generator, Integers, Sparse, Tensor
+
+__all__ = ["does_less", "is_elementwise", "two_elements"]
+
+_SHARE = 0.25
+"""Of a call's time; less than that is taken for noise."""
+_AGAIN = 3
+
+
+def does_less(play: Callable[[bool], float], call_ns: float, least_ns: float) -> str:
+    """What is wrong with a candidate that does less where a call is repeated; empty for others.
+
+    The last play is a fresh one: what it leaves is to be verified.
+
+    Args:
+        play: ns of a call and of what is done before it: with True of a fresh call, else of a repeated one.
+        call_ns: ns of a call as it was timed.
+        least_ns: differences below that are noise.
+    """
+    limit = max(_SHARE * call_ns, least_ns)
+    repeated, fresh = [play(False)], [play(True)]
+    while fresh[-1] - repeated[-1] > limit:
+        if len(fresh) > _AGAIN:
+            more = statistics.median(fresh) - statistics.median(repeated)
+            return (
+                f"takes {(call_ns + more) / call_ns:.1f} times as long where its outputs are not there yet and its "
+                "inputs have changed: it does less in a call that is repeated"
+            )
+        repeated.append(play(False))
+        fresh.append(play(True))
+    return ""
+
+
+def is_elementwise(tensor: Tensor) -> bool:
+    """Whether the elements of an input can change places: they do not depend on each other."""
+    return isinstance(tensor.values, (Generator, Integers, Sparse))
+
+
+def two_elements(values: NDArray[np.uint8], width: int, places: np.random.Generator) -> tuple[int, int] | None:
+    """Byte offsets of two elements of a storage that differ; None where there are none, as far as some tries tell."""
+    count = values.size // width
+    for one, other in places.integers(0, max(count, 1), (16, 2)).tolist() if count > 1 else ():
+        a, b = one * width, other * width
+        if not np.array_equal(values[a : a + width], values[b : b + width]):
+            return a, b
+    return None

@@ -1,0 +1,87 @@
+"""Arrays of numpy whose operations round their results, as kernels do that keep them in a narrow dtype.
+
+Values stay in float32 or float64 and lose bits of their fraction alone: a sum of squares that is beyond what float16
+holds is no infinity, since kernels keep sums in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EXACT_FUNCTIONS", "RoundedArray", "round_fraction"]
+
+EXACT_FUNCTIONS = frozenset(
+    """abs absolute amax amin argmax argmin argsort atleast_1d atleast_2d broadcast_arrays broadcast_to cat ceil clamp
+    clip clone concat concatenate contiguous copy copysign cummax cummin detach diagonal expand expand_as expand_dims
+    fabs flatten flip floor fmax fmin full_like gather index_select isfinite isinf isnan masked_fill matrix_transpose
+    max maximum min minimum movedim moveaxis narrow neg negative nonzero ones_like pad permute permute_dims positive
+    ravel repeat repeat_interleave reshape rint roll round scatter select sign sort split squeeze stack swapaxes
+    swapdims t take take_along_axis take_along_dim tile to topk transpose trapz tril triu trunc unbind unfold
+    unsqueeze view where zeros_like""".split()  # noqa: SIM905
+)
+"""Functions of numpy and torch that move, choose or negate values: what comes out is as exact as what went in."""
+
+_BITS = {4: (np.dtype(np.int32), 23), 8: (np.dtype(np.int64), 52)}
+
+
+def round_fraction(values: NDArray[Any], bits: int) -> NDArray[Any]:
+    """The nearest values with so many bits of fraction, ties to even; NaN and infinities as they are."""
+    whole, held = _BITS[values.dtype.itemsize]
+    drop = held - bits
+    if drop <= 0:
+        return values
+    raw: Any = np.ascontiguousarray(values).view(whole)
+    rounded = (raw + ((1 << (drop - 1)) - 1) + ((raw >> drop) & 1)) & ~((1 << drop) - 1)
+    found: NDArray[Any] = np.where(np.isfinite(values), rounded.view(values.dtype), values)
+    return found
+
+
+class RoundedArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array whose operations round what they compute to `bits` of fraction; made by `of`."""
+
+    bits = 23
+
+    @classmethod
+    def of(cls, values: NDArray[Any], bits: int) -> NDArray[Any]:
+        """These values, not rounded themselves."""
+        found: RoundedArray = values.view(cls)
+        found.bits = bits
+        return found
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.bits = getattr(source, "bits", self.bits)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
+        bits = min(i.bits for i in (*inputs, self) if isinstance(i, RoundedArray))
+        out = given.pop("out", None)
+        if out is not None:
+            given["out"] = tuple(_plain(o) for o in out)
+        found = getattr(ufunc, method)(*map(_plain, inputs), **given)
+        if out is not None:
+            if ufunc.__name__ not in EXACT_FUNCTIONS and found.dtype.kind == "f":
+                _plain(out[0])[...] = round_fraction(np.asarray(found), bits)
+            return out[0]
+        exact = ufunc.__name__ in EXACT_FUNCTIONS
+        several = found if isinstance(found, tuple) else (found,)
+        done = tuple(_rounded(one, bits, exact) for one in several)
+        return done if isinstance(found, tuple) else done[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        found = super().__array_function__(func, types, args, kwargs)
+        if isinstance(found, (np.ndarray, np.floating)):
+            return _rounded(_plain(found), self.bits, func.__name__ in EXACT_FUNCTIONS)
+        return found
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, RoundedArray) else value
+
+
+def _rounded(value: Any, bits: int, exact: bool) -> Any:
+    if getattr(value, "dtype", None) is None or value.dtype.kind != "f" or value.dtype.itemsize not in _BITS:
+        return value
+    array = np.asarray(value)
+    return RoundedArray.of(array if exact else round_fraction(array, bits), bits)

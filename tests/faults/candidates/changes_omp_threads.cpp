@@ -1,0 +1,9 @@
+// Right, but changes its process.
+#include <omp.h>
+
+#include "contract.h"
+LAUNCH {
+  correct(x, bias, y);
+  omp_set_num_threads(1);
+  return 0;
+}

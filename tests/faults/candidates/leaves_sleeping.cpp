@@ -1,0 +1,12 @@
+// Right, but a thread sleeps on after it.
+#include <chrono>
+#include <thread>
+
+#include "contract.h"
+LAUNCH {
+  static bool begun = false;
+  correct(x, bias, y);
+  if (!begun) std::thread([] { std::this_thread::sleep_for(std::chrono::hours(1)); }).detach();
+  begun = true;
+  return 0;
+}

@@ -1,0 +1,210 @@
+"""Right kernels as people write them pass with at most one declared word, and a refusal names that word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled import CompiledBed
+
+pytestmark = pytest.mark.slow
+
+HEAD = r"""
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+struct DLTensor {
+    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
+    int64_t *shape, *strides; uint64_t byte_offset;
+};
+#define EXPORT extern "C" __attribute__((visibility("default")))
+typedef _Float16 half;
+template <typename T>
+static T& at(const DLTensor* t, int64_t i, int64_t j = 0) {
+    return static_cast<T*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
+}
+EXPORT int candidate_workspace(TENSORS, size_t* size) { *size = 0; return 0; }
+EXPORT int candidate_launch(NAMED, void*, size_t, void*) {
+    BODY
+    return 0;
+}
+"""
+
+OPERATOR = """
+from aot_tune.spec import Kernel, Operator, Tensor, dims, off_by, problem, uniform
+
+{reference}
+
+operator = Operator(
+    name="{name}",
+    dims={dims!r},
+    tensors={tensors},
+    reference=reference,
+    flops=R,
+    workload=(problem({problem}),),
+    kernels=(Kernel("generic", "{name}/generic.cpp.j2", generic=True),),
+    {declared}
+)
+"""
+
+QUANTISE = {
+    "name": "quantise",
+    "dims": ("R", "D"),
+    "tensors": '(Tensor("x", (R, D), "f16"), Tensor("scale", (R,), values=uniform(0.01, 0.02)), '
+    'Tensor("q", (R, D), "i8", output=True))',
+    "problem": "R=18, D=536",
+    "reference": """
+R, D = dims("R D")
+def reference(xp, call):
+    return {"q": xp.clip(xp.round(call.x / call.scale[:, None]), -127, 127)}
+""",
+}
+QUANTISE_BODY = """
+    for (int64_t r = 0; r < q->shape[0]; ++r) {
+        float inverse = 1.00002f / at<float>(scale, r);
+        for (int64_t d = 0; d < q->shape[1]; ++d)
+            at<int8_t>(q, r, d) = std::fmin(std::fmax(ROUND(at<half>(x, r, d) * inverse), -127.f), 127.f);
+    }"""
+
+INSIDE = {
+    "name": "inside",
+    "dims": ("R",),
+    "tensors": '(Tensor("p", (R,)FINITE), Tensor("low", (R,)FINITE), Tensor("hit", (R,), "bool", output=True))',
+    "problem": "R=500",
+    "reference": """
+R, = dims("R")
+def reference(xp, call):
+    return {"hit": (call.p > call.low) & (call.p < call.low + 1.0)}
+""",
+}
+INSIDE_BODY = """
+    for (int64_t r = 0; r < hit->shape[0]; ++r)
+        at<bool>(hit, r) = !(at<float>(p, r) <= at<float>(low, r) || at<float>(p, r) >= at<float>(low, r) + 1.0f);
+    """
+
+NORM = {
+    "name": "add_norm",
+    "dims": ("R", "D"),
+    "tensors": '(Tensor("x", (R, D), "f16"), Tensor("residual", (R, D), "f16"), '
+    'Tensor("total", (R, D), "f16", output=True), Tensor("rstd", (R,), output=True))',
+    "problem": "R=16, D=384",
+    "reference": """
+R, D = dims("R D")
+def reference(xp, call):
+    total = call.x + call.residual
+    return {"total": total, "rstd": 1 / xp.sqrt(xp.mean(total * total, axis=-1) + 1e-5)}
+""",
+}
+NORM_BODY = """
+    for (int64_t r = 0; r < total->shape[0]; ++r) {
+        float sum = 0;
+        for (int64_t d = 0; d < total->shape[1]; ++d) {
+            half kept = half(float(at<half>(x, r, d)) + float(at<half>(residual, r, d)));
+            at<half>(total, r, d) = kept;
+            sum += float(kept) * float(kept);
+        }
+        at<float>(rstd, r) = 1.0f / std::sqrt(sum / total->shape[1] + 1e-5f);
+    }"""
+
+DECODE = {
+    "name": "decode",
+    "dims": ("R", "K", "D"),
+    "tensors": '(Tensor("s", (R, K), "f16"), Tensor("v", (K, D), "f16"), Tensor("out", (R, D), output=True))',
+    "problem": "R=8, K=300, D=24",
+    "reference": """
+R, K, D = dims("R K D")
+def reference(xp, call):
+    e = xp.exp(call.s - xp.max(call.s, axis=-1, keepdims=True))
+    return {"out": xp.matmul(e / xp.sum(e, axis=-1, keepdims=True), call.v)}
+""",
+}
+DECODE_BODY = """
+    for (int64_t r = 0; r < out->shape[0]; ++r) {
+        int64_t keys = s->shape[1];
+        std::vector<half> p(keys);
+        float most = -INFINITY, sum = 0;
+        for (int64_t k = 0; k < keys; ++k) most = std::fmax(most, float(at<half>(s, r, k)));
+        bool odd = false;
+        for (int64_t k = 0; k < keys; ++k) odd |= std::isnan(float(at<half>(s, r, k)));
+        for (int64_t k = 0; k < keys; ++k) {
+            float e = std::exp(float(at<half>(s, r, k)) - (odd ? NAN : most));
+            p[k] = half(e);
+            sum += e;
+        }
+        for (int64_t d = 0; d < out->shape[1]; ++d) {
+            float total = 0;
+            for (int64_t k = 0; k < keys; ++k) total += float(p[k]) * float(at<half>(v, k, d));
+            at<float>(out, r, d) = total / sum;
+        }
+    }"""
+
+Make = Callable[..., tuple[CompiledBed, Any]]
+
+
+@pytest.fixture
+def make(compiled_bed: Any, tmp_path: Path) -> Make:
+    def make(kind: dict[str, Any], body: str, declared: str = "", finite: str = "") -> tuple[CompiledBed, Any]:
+        folder = tmp_path / "templates" / str(kind["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = str(kind["tensors"]).replace("FINITE", finite)
+        (folder / "operator.py").write_text(OPERATOR.format(**{**kind, "tensors": tensors}, declared=declared))
+        bed = compiled_bed(folder)
+        names = [t.name for t in bed.operator.tensors]
+        source = HEAD.replace("TENSORS", ", ".join("const DLTensor*" for _ in names))
+        source = source.replace("NAMED", ", ".join(f"const DLTensor* {n}" for n in names)).replace("BODY", body)
+        return bed, bed.build(source)
+
+    return make
+
+
+def test_a_quantiser_may_be_off_by_one_in_a_few_elements(make: Make) -> None:
+    body = QUANTISE_BODY.replace("ROUND", "std::nearbyint")
+    bed, one = make(QUANTISE, body)
+    refused = bed.wholly(one)
+    assert refused.status == "wrong-result"
+    advice = re.search(
+        r"; if a right kernel is as far off, declare tolerance=\{\"q\": (off_by\(1, share=.*?\))\}", refused.reason
+    )
+    assert advice, refused.reason
+    bed, one = make(QUANTISE, body, "tolerance=off_by(1, share=0.01),")
+    assert bed.wholly(one).status == "ok", bed.wholly(one).reason
+
+
+def test_a_quantiser_that_truncates_is_off_in_too_many(make: Make) -> None:
+    bed, one = make(QUANTISE, QUANTISE_BODY.replace("ROUND", "std::trunc"), "tolerance=off_by(1, share=0.01),")
+    refused = bed.wholly(one)
+    assert refused.status == "wrong-result"
+    assert re.search(r"elements are off, \d\d\.\d+%, allowed are 1\.00%", refused.reason), refused.reason
+
+
+def test_coordinates_are_finite_where_they_are_declared_so(make: Make) -> None:
+    bed, one = make(INSIDE, INSIDE_BODY)
+    refused = bed.wholly(one)
+    assert refused.status == "wrong-result"
+    assert "NaN and infinities in 'p'; if no call has any there, declare 'p' with finite=True" in refused.reason
+    bed, one = make(INSIDE, INSIDE_BODY, finite=", finite=True")
+    assert bed.wholly(one).status == "ok", bed.wholly(one).reason
+
+
+@pytest.mark.parametrize("kind", ["norm", "decode"])
+def test_what_rounds_to_its_tensors_dtype_is_right_without_a_word(make: Make, kind: str) -> None:
+    spec, body = {"norm": (NORM, NORM_BODY), "decode": (DECODE, DECODE_BODY)}[kind]
+    bed, one = make(spec, body)
+    assert bed.wholly(one).status == "ok", bed.wholly(one).reason
+    bed, one = make(spec, body, 'intermediates="f32",')  # which says that a kernel keeps more
+    refused = bed.wholly(one)
+    assert refused.status == "wrong-result"
+    assert re.search(r"[\d.e+]+ times the tolerance .* elements are wrong", refused.reason), refused.reason
+
+
+def test_a_statistic_of_the_wrong_tensor_is_refused(make: Make) -> None:
+    bed, one = make(
+        NORM, NORM_BODY.replace("float(kept) * float(kept)", "float(at<half>(x, r, d)) * float(at<half>(x, r, d))")
+    )
+    refused = bed.wholly(one)
+    assert refused.status == "wrong-result"
+    assert "rstd[" in refused.reason

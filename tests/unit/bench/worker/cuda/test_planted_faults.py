@@ -1,0 +1,367 @@
+"""Under the tolerance what rounds as kernels do is right, and forty planted faults are refused, in every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.reference_results import Bounds
+from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+
+from aot_tune.bench.worker.cuda.compare import Expected  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import tensor_of  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
+    Limits,
+    draw_inputs,
+    exact_values,
+    read_limits,
+    torch_dtype,
+    write_limits,
+)
+from aot_tune.bench.worker.inputs import layout  # noqa: E402
+
+HOST = torch.device("cpu")
+DTYPES = ("f32", "f16", "bf16")
+M, N, K = dims("M N K")
+GENERIC = (Kernel("generic", "x/generic.cpp.j2", generic=True),)
+Arrays = Mapping[str, Any]
+Outputs = dict[str, Any]
+
+
+def multiplied(xp: Any, call: Any) -> Outputs:
+    return {"out": xp.matmul(call.a, call.b) + call.bias}
+
+
+def normalized(xp: Any, call: Any) -> Outputs:
+    total = call.x + call.residual
+    rstd = 1 / xp.sqrt(xp.mean(total * total, axis=-1, keepdims=True) + 1e-5)
+    return {"total": total, "rstd": rstd[..., 0], "out": total * rstd * call.weight}
+
+
+def weighted(xp: Any, call: Any) -> Outputs:
+    """Softmax, then a sum of rows by it: one step of decoding."""
+    e = xp.exp(call.s - xp.max(call.s, axis=-1, keepdims=True))
+    return {"out": xp.matmul(e / xp.sum(e, axis=-1, keepdims=True), call.v)}
+
+
+PRODUCT = Operator(
+    name="product",
+    dims=("M", "N", "K"),
+    tensors=(
+        Tensor("a", (M, K), "T"),
+        Tensor("b", (K, N), "T"),
+        Tensor("bias", (N,), "T"),
+        Tensor("out", (M, N), "T", output=True),
+    ),
+    dtypes={"T": DTYPES},
+    reference=multiplied,
+    flops=M,
+    workload=(problem(M=1, N=1, K=1),),
+    kernels=GENERIC,
+)
+NORM = Operator(
+    name="norm",
+    dims=("M", "N"),
+    tensors=(
+        Tensor("x", (M, N), "T"),
+        Tensor("residual", (M, N), "T"),
+        Tensor("weight", (N,), "T"),
+        Tensor("total", (M, N), "T", output=True),
+        Tensor("rstd", (M,), "f32", output=True),
+        Tensor("out", (M, N), "T", output=True),
+    ),
+    dtypes={"T": DTYPES},
+    reference=normalized,
+    flops=M,
+    workload=(problem(M=1, N=1),),
+    kernels=GENERIC,
+)
+DECODE = Operator(
+    name="decode",
+    dims=("M", "N", "K"),
+    tensors=(Tensor("s", (M, K), "T"), Tensor("v", (K, N), "T"), Tensor("out", (M, N), "f32", output=True)),
+    dtypes={"T": DTYPES},
+    reference=weighted,
+    flops=M,
+    workload=(problem(M=1, N=1, K=1),),
+    kernels=GENERIC,
+)
+SIZES = {"product": {"M": 48, "N": 40, "K": 1027}, "norm": {"M": 40, "N": 515}, "decode": {"M": 24, "N": 40, "K": 131}}
+
+
+class Bench:
+    """An operator in one dtype: its inputs, and what a result is compared with."""
+
+    def __init__(self, operator: Operator, dtype: str, folder: Path) -> None:
+        one: Problem = problem(**SIZES[operator.name], dtypes={"T": dtype})
+        self.operator, self.check = operator.concrete(one.dtypes), Check(problem=one)
+        self.dtype = getattr(torch, {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[dtype])
+        write_limits(self.operator, self.check, folder / "limits", 5, HOST)
+        storages = draw_inputs(self.operator, self.check, 5, HOST)
+        exact = exact_values(self.operator, self.check, storages)
+        limits = read_limits(folder / "limits")
+        self.expected = {n: Expected(self.operator.tensor(n), v, limits[n]) for n, v in exact.items()}
+        self.arrays = {
+            t.name: tensor_of(layout(self.operator, self.check, t), storages[t.name], torch_dtype(t)).float()
+            for t in self.operator.inputs
+        }
+
+    def fault(self, found: Outputs) -> str:
+        """What is wrong with results, which are rounded to the outputs' dtypes."""
+        told = []
+        for name, value in found.items():
+            tensor = self.operator.tensor(name)
+            told.append(self.expected[name].judge(value.to(torch_dtype(tensor)))[0])
+        return "; ".join(filter(None, told))
+
+    def narrow(self, value: Any) -> Any:
+        """Rounded to the operator's dtype."""
+        return value.to(self.dtype).float()
+
+
+Computes = Callable[[Bench], Outputs]
+
+
+def product(bench: Bench, depth: int = 1027) -> Outputs:
+    a, b = bench.arrays["a"][:, :depth], bench.arrays["b"][:depth]
+    return {"out": a @ b + bench.arrays["bias"]}
+
+
+def product_rounds_before_bias(bench: Bench) -> Outputs:
+    return {"out": bench.narrow(bench.arrays["a"] @ bench.arrays["b"]) + bench.arrays["bias"]}
+
+
+def product_backwards(bench: Bench) -> Outputs:
+    a, b = bench.arrays["a"].flip(1), bench.arrays["b"].flip(0)
+    total = torch.zeros(48, 40)
+    for k in range(a.shape[1]):
+        total += a[:, k, None] * b[k]
+    return {"out": total + bench.arrays["bias"]}
+
+
+def norm(bench: Bench, width: int = 515, rounded: bool = True) -> Outputs:
+    """As production kernels do it: the statistic is of the sum as it was stored."""
+    total = bench.arrays["x"] + bench.arrays["residual"]
+    kept = bench.narrow(total) if rounded else total
+    rstd = 1 / torch.sqrt((kept[:, :width] ** 2).sum(1) / 515 + 1e-5)
+    return {"total": total, "rstd": rstd, "out": kept * rstd[:, None] * bench.arrays["weight"]}
+
+
+def decode(bench: Bench, keys: int = 131, rounded: bool = True) -> Outputs:
+    """As production kernels do it: weights are rounded before they meet the matrix unit."""
+    s, v = bench.arrays["s"][:, :keys], bench.arrays["v"][:keys]
+    e = torch.exp(s - s.amax(1, keepdim=True))
+    p = e / e.sum(1, keepdim=True)
+    return {"out": (bench.narrow(p) if rounded else p) @ v}
+
+
+RIGHT: list[tuple[Operator, Computes]] = [
+    (PRODUCT, product),
+    (PRODUCT, product_rounds_before_bias),
+    (PRODUCT, product_backwards),
+    (NORM, norm),
+    (NORM, lambda b: norm(b, rounded=False)),
+    (DECODE, decode),
+    (DECODE, lambda b: decode(b, rounded=False)),
+]
+
+
+def changed(right: Computes, change: Callable[[Outputs, Bench], object]) -> Computes:
+    def run(bench: Bench) -> Outputs:
+        found = {n: v.clone() for n, v in right(bench).items()}
+        change(found, bench)
+        return found
+
+    return run
+
+
+def swap_rows(found: Outputs, _bench: Bench) -> None:
+    found["out"][[3, 4]] = found["out"][[4, 3]]
+
+
+def transpose_tile(found: Outputs, _bench: Bench) -> None:
+    found["out"][:16, :16] = found["out"][:16, :16].T.clone()
+
+
+def wrong_tile(found: Outputs, _bench: Bench) -> None:
+    found["out"][:8, 8:16] = found["out"][:8, 16:24]
+
+
+def one_wrong(found: Outputs, _bench: Bench) -> None:
+    found["out"][7, 5] *= -1
+
+
+def last_column(found: Outputs, _bench: Bench) -> None:
+    found["out"][:, -1] = found["out"][:, -2]
+
+
+def stale_row(found: Outputs, _bench: Bench) -> None:
+    found["out"][-1] = 0
+
+
+def scaled(found: Outputs, _bench: Bench) -> None:
+    """As by a mean over the padded width, 640 in place of 515."""
+    found["out"] *= (640 / 515) ** 0.5
+
+
+def not_written(found: Outputs, _bench: Bench) -> None:
+    found["out"][0, 0] = torch.nan
+
+
+def infinite(found: Outputs, _bench: Bench) -> None:
+    found["out"][1, 1] = torch.inf
+
+
+EVERYWHERE = [
+    swap_rows,
+    transpose_tile,
+    wrong_tile,
+    one_wrong,
+    last_column,
+    stale_row,
+    scaled,
+    not_written,
+    infinite,
+]
+
+
+def no_bias(bench: Bench) -> Outputs:
+    return {"out": bench.arrays["a"] @ bench.arrays["b"]}
+
+
+def races(bench: Bench) -> Outputs:
+    """Half of the sum of a few elements is lost."""
+    found = product(bench)
+    found["out"][::7, ::9] = product(bench, 512)["out"][::7, ::9]
+    return found
+
+
+def term_twice(bench: Bench) -> Outputs:
+    found = product(bench)
+    found["out"] += torch.outer(bench.arrays["a"][:, 512], bench.arrays["b"][512])
+    return found
+
+
+def accumulates_narrowly(bench: Bench) -> Outputs:
+    """In bf16, or in f16 where the operator's dtype is that; in bf16 in place of f32."""
+    kind = torch.float16 if bench.dtype == torch.float16 else torch.bfloat16
+    a, b = bench.arrays["a"], bench.arrays["b"]
+    total = torch.zeros(48, 40, dtype=kind)
+    for k in range(a.shape[1]):
+        total += (a[:, k, None] * b[k]).to(kind)
+    return {"out": total.float() + bench.arrays["bias"]}
+
+
+def no_epsilon_of_residual(bench: Bench) -> Outputs:
+    """The statistic is of the input before the residual was added."""
+    found, x = norm(bench), bench.arrays["x"]
+    found["rstd"] = 1 / torch.sqrt((x**2).mean(1) + 1e-5)
+    return found
+
+
+def mean_for_square(bench: Bench) -> Outputs:
+    found, kept = norm(bench), bench.narrow(bench.arrays["x"] + bench.arrays["residual"])
+    found["rstd"] = 1 / torch.sqrt(kept.abs().mean(1) + 1e-5)
+    return found
+
+
+def stale_rstd(bench: Bench) -> Outputs:
+    found = norm(bench)
+    found["rstd"] = found["rstd"].roll(1)
+    return found
+
+
+def weight_of_neighbour(bench: Bench) -> Outputs:
+    found = norm(bench)
+    found["out"] = found["out"] / bench.arrays["weight"] * bench.arrays["weight"].roll(1)
+    return found
+
+
+def total_is_the_input(bench: Bench) -> Outputs:
+    return {**norm(bench), "total": bench.arrays["x"]}
+
+
+def without_sum(bench: Bench) -> Outputs:
+    s, v = bench.arrays["s"], bench.arrays["v"]
+    return {"out": torch.exp(s - s.amax(1, keepdim=True)) @ v}
+
+
+def sum_of_rounded_scores(bench: Bench) -> Outputs:
+    """The scores lose all but two bits of fraction."""
+    s, v = bench.arrays["s"], bench.arrays["v"]
+    return {"out": torch.softmax(torch.round(s * 2) / 2, 1) @ v}
+
+
+FAULTS: list[tuple[Operator, Computes, str]] = [
+    *((PRODUCT, changed(product, c), c.__name__) for c in EVERYWHERE),
+    *((NORM, changed(norm, c), c.__name__) for c in EVERYWHERE),
+    *((DECODE, changed(decode, c), c.__name__) for c in EVERYWHERE),
+    (PRODUCT, lambda b: product(b, 1024), "drops the tail"),
+    (PRODUCT, lambda b: product(b, 1026), "K off by one"),
+    (PRODUCT, term_twice, "a term twice"),
+    (PRODUCT, no_bias, "no bias"),
+    (PRODUCT, races, "a race"),
+    (PRODUCT, accumulates_narrowly, "accumulates narrowly"),
+    (NORM, lambda b: norm(b, 448), "drops the tail"),
+    (NORM, no_epsilon_of_residual, "statistic of another tensor"),
+    (NORM, mean_for_square, "another mean"),
+    (NORM, stale_rstd, "statistic of another row"),
+    (NORM, weight_of_neighbour, "weight of a neighbour"),
+    (NORM, total_is_the_input, "output left out"),
+    (DECODE, lambda b: decode(b, 112), "drops the tail"),
+    (DECODE, without_sum, "not normalized"),
+    (DECODE, sum_of_rounded_scores, "scores in fp4"),
+]
+
+
+@pytest.fixture(scope="module")
+def benches(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Bench]:
+    return {
+        (o.name, d): Bench(o, d, tmp_path_factory.mktemp(f"{o.name}-{d}"))
+        for o in (PRODUCT, NORM, DECODE)
+        for d in DTYPES
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", range(len(RIGHT)))
+def test_what_rounds_as_kernels_do_is_right(benches: dict[tuple[str, str], Bench], number: int, dtype: str) -> None:
+    operator, kernel = RIGHT[number]
+    bench = benches[operator.name, dtype]
+    assert bench.fault(kernel(bench)) == ""
+
+
+def test_there_are_forty_faults() -> None:
+    assert len(FAULTS) >= 40
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=[f"{o.name} {n}" for o, _, n in FAULTS])
+def test_what_is_wrong_is_refused(benches: dict[tuple[str, str], Bench], number: int, dtype: str) -> None:
+    operator, kernel, _ = FAULTS[number]
+    bench = benches[operator.name, dtype]
+    assert bench.fault(kernel(bench)) != ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_one_wrong_element_of_many_is_seen(dtype: Any) -> None:
+    """Of 2^24, at any place."""
+    name = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    want = torch.rand(1 << 24, dtype=torch.float64) + 1.0
+    unit = float(torch.finfo(dtype).eps)
+    bounds = Bounds(absolute=unit, relative=4 * unit, factor=4.0)
+    expected = Expected(Tensor("y", (1 << 24,), name, output=True), want, Limits(bounds=bounds))
+    got = want.to(dtype)
+    assert float(expected.worst(got)) <= 1
+    for place in (0, 5_592_405, (1 << 24) - 1):
+        wrong = got.clone()
+        wrong[place] = float(want[place]) + 12 * unit * 2
+        assert float(expected.worst(wrong)) > 1
+        assert f"y[{place}]" in expected.judge(wrong)[0]
