@@ -67,7 +67,7 @@ class Failures:
         for name in self.operators:
             errors = self._found[name]
             for error in errors[:_MOST]:
-                lines.append(f"{name}: {error.what}")
+                lines.append(f"{name}: {error.what.removeprefix(f'operator {name!r}: ')}")
                 lines += [f"  why: {error.why}"] if error.why else []
                 lines += [f"  fix: {error.fix}"] if error.fix else []
             if len(errors) > _MOST:

@@ -135,7 +135,8 @@ def _environment() -> frozenset[bytes]:
     for number in range(1 << 16):
         if not pointer or (text := pointer[number]) is None:
             break
-        found.append(text)
+        if not text.startswith(b"AOT_TUNE_"):  # by which this process itself tells a library what to call
+            found.append(text)
     return frozenset(found)
 
 
