@@ -51,8 +51,8 @@ class OnGpu:
     def __dlpack_device__(self):
         return 2, self.device
     def __dlpack__(self, **_):
-        capsule = self.array.__dlpack__()
-        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        capsule = self.array.__dlpack__(max_version=(1, 0))
+        place = pointer(capsule, b"dltensor_versioned") + 40  # behind version, context, deleter, flags and data
         ctypes.c_int32.from_address(place).value = 2
         ctypes.c_int32.from_address(place + 4).value = self.device
         return capsule

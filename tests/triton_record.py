@@ -100,4 +100,4 @@ def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Re
 def _time(rendered: Rendered) -> float:
     candidate = rendered.candidate
     special = any(name.endswith("%16") for name in candidate.pins)
-    return (1000.0 if special else 2000.0) + 100 * int(candidate.config.get("ROWS", 2) != 2)
+    return (1e6 if special else 2e6) + 1e5 * int(candidate.config.get("ROWS", 2) != 2)

@@ -34,12 +34,15 @@ _TRANSIENT = (
     "memory allocation failure",
     "died due to signal",
 )
+_LD = re.compile(r"^(?:\S*/)?(?:\S*-)?(?:ld|lld|mold|gold)(?:\.\w+)?: (?!warning)(?P<text>.*)$")
 _LINKER = ("undefined reference", "cannot find", "multiple definition", "signal")
 _HINTS = (
     ("unsupported GNU version", "set CUDAHOSTCXX to an older g++, or use a newer nvcc"),
     ("died due to signal", "memory may have run out: set AOT_TUNE_JOBS to compile fewer candidates at a time"),
     ("no CUTLASS headers", "`pip install nvidia-cutlass`, or set CUTLASS_PATH to a checkout"),
     ("omp.h: No such file", "install the compiler's OpenMP headers (libgomp, part of g++)"),
+    ("can not be used when making a shared object", "a static library was found, not the shared one: install that"),
+    ("recompile with -fPIC", "an object or a static library is not for shared libraries: compile it with -fPIC"),
     ("cannot find -lgomp", "install the compiler's OpenMP library (libgomp, part of g++)"),
     ("cannot execute", "the compiler is not installed completely; install g++"),
     ("bad value", "this compiler does not know the target; install g++ 11 or later"),
@@ -73,7 +76,10 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
         else:
             message = f"{match['file']}:{line}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
-    worst = next((row for row in rows if any(words in row for words in _LINKER)), rows[-1])
+    own = ("in function", "error:")
+    said = [row for row in rows if (found := _LD.match(row)) and not found["text"].startswith(own)]
+    last = said[0] if said else rows[-1]
+    worst = next((row for row in (*said, *rows) if any(words in row for words in _LINKER)), last)
     place = _PLACE.search(worst)
     if place is not None:
         worst = worst.replace(place.group(0), _template(place[1], int(place[2] or place[3]), lines))

@@ -207,6 +207,11 @@ def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
     for value in (*m.screen, *(m.final or ()), m.overhead):
         if not (math.isfinite(value) and value >= 0):
             raise DatabaseError(f"{where}: {value} is not a time")
+    if m.status == "ok" and not is_baseline(m.candidate) and m.error is not None and not m.error <= 1:
+        raise DatabaseError(
+            f"{where}: its error is {m.error:g} tolerances, and it is said to be right",
+            fix="restore the file, or measure again",
+        )
     if m.ns == 0:
         raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
     error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None

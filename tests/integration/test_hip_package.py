@@ -128,7 +128,7 @@ class OnRocm(OnGpu):
         return 10, self.device
     def __dlpack__(self, **_):
         capsule = super().__dlpack__()
-        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        place = pointer(capsule, b"dltensor_versioned") + 40  # behind version, context, deleter, flags and data
         ctypes.c_int32.from_address(place).value = 10
         if self.code is not None:
             ctypes.c_uint8.from_address(place + 12).value = self.code

@@ -152,14 +152,17 @@ def test_with_nothing_changed_nothing_is_compiled_or_measured(
 def test_a_build_folder_that_is_kept_is_not_tuned_again(
     example: Built, author: Path, workshop: Builder, compiler: Compiler, tmp_path: Path
 ) -> None:
-    """With `build-dir`, an unchanged plan does not even start the tuner, although isolation moved everything."""
+    """With `build-dir`, an unchanged plan compiles and measures nothing, although isolation moved everything.
+
+    The front end removes `CMakeFiles` when it finds another environment, and the list of headers with it: the tuner
+    starts, and finds that every input is as it was.
+    """
     options = ("-C", f"build-dir={tmp_path / 'kept'}")
     env = {**workshop.env, "AOT_TUNE_TARGETS": "native"}
     again = replace(workshop, out=tmp_path, options=options, env=env)
     assert "measurements made" in again.build(author, "first").log
     compiler.clear()
-    log = again.build(author, "second").log
-    assert "measurements made" not in log
+    assert "every input is that of the build of" in again.build(author, "second").log
     assert compiler.candidates() == 0
     template = author / "templates" / "affine" / "affine.cpp.j2"
     template.write_text(template.read_text().replace("return 0;", "volatile int none = 0; return none;"))

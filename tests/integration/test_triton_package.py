@@ -84,7 +84,7 @@ def bf16(rows, columns, pitch=None, offset=0):
 class AsBf16(OnGpu):
     def __dlpack__(self, **_):
         capsule = super().__dlpack__()
-        place = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        place = pointer(capsule, b"dltensor_versioned") + 40  # behind version, context, deleter, flags and data
         ctypes.c_uint8.from_address(place + 12).value = 4
         return capsule
 

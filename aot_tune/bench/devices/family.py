@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
+from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "make_device", "policy_for", "runs_on"]
+__all__ = ["Family", "Monitor", "caution_of", "devices", "family", "floor_of", "make_device", "policy_for", "runs_on"]
 
 
 class Monitor(Protocol):
@@ -114,6 +115,14 @@ def devices(name: str, threads: int) -> list[Device]:
 def policy_for(name: str, base: Policy) -> Policy:
     """The policy to measure with on the devices of a family; that of a CPU is `base` itself."""
     return family(name).policy(base)
+
+
+def floor_of(device: Device, operator: Operator, problem: Problem) -> float:
+    """A time in ns per call of an operator on a problem below which a measurement on a device cannot be true."""
+    flops = operator.flops.evaluate(operator.facts(problem))
+    math = operator.dtype(problem, operator.inputs[0]).name if operator.inputs else "f32"
+    math = problem.attributes.get("math", math) if math == "f32" else math
+    return family(device.family).floor_ns(device, flops, operator.compulsory_bytes(problem), math)
 
 
 def runs_on(name: str, module: str) -> bool:

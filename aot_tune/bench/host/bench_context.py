@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aot_tune.bench.devices.family import Monitor, family
+from aot_tune.bench.devices.family import Monitor, family, floor_of
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.remarks import Remarks
@@ -59,11 +59,7 @@ class BenchContext:
     def floor_ns(self, prepared: Prepared) -> float:
         """A time per call below which a measurement cannot be true."""
         operator = self.operators[prepared.operator]
-        flops = operator.flops.evaluate(operator.facts(prepared.problem))
-        nbytes = operator.compulsory_bytes(prepared.problem)
-        math = operator.dtype(prepared.problem, operator.inputs[0]).name if operator.inputs else "f32"
-        math = prepared.problem.attributes.get("math", math) if math == "f32" else math
-        return self.family.floor_ns(self.device, flops, nbytes, math)
+        return floor_of(self.device, operator, prepared.problem)
 
     def conditions(self, age: float = 0.0) -> DeviceState | None:
         """What the device is like now, or was at most `age` seconds ago: to ask takes milliseconds."""

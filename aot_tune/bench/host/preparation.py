@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Prepared, digest_of
 from aot_tune.bench.protocol.messages import failure_of
-from aot_tune.spec import Operator
+from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, WorkerError
 
 __all__ = ["Preparation"]
@@ -77,6 +80,12 @@ class Preparation:
             reply = messages.Failure(kind=death.status, reason=death.reason)
         if not isinstance(reply, messages.Done):
             status, why = failure_of(reply)
+            if os.strerror(errno.ENOSPC) in why:
+                raise WorkerError(
+                    f"{files.parent} is full: the reference for problem '{check.problem.id}' of operator "
+                    f"{operator.name!r} takes {_size(operator, check.problem)} bytes there",
+                    fix="free disk space, or set TMPDIR to a folder on another disk",
+                )
             rest = ", or leave such calls out by `legal`"
             less = "; have it compute some rows at a time, or leave the problem out of the workload"
             raise AotTuneError(
@@ -91,3 +100,9 @@ class Preparation:
             check=check,
             folder=str(files),
         )
+
+
+def _size(operator: Operator, problem: Problem) -> int:
+    """Bytes of an operator's true values."""
+    outputs = [t for t in operator.outputs if operator.is_present(problem, t)]
+    return sum(8 * math.prod(operator.shape(problem, t)) for t in outputs)

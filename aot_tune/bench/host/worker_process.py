@@ -26,7 +26,7 @@ from aot_tune.bench.protocol.worker_setup import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["DiedError", "Holdings", "Output", "Worker"]
+__all__ = ["DiedError", "Holdings", "Output", "Worker", "shown"]
 
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _HALF = 32 << 10
@@ -43,6 +43,11 @@ class DiedError(Exception):
     def __init__(self, status: Status, reason: str, certain: bool = False) -> None:
         super().__init__(reason)
         self.status, self.reason, self.certain = status, reason, certain
+
+
+def shown(text: str) -> str:
+    """A text of anybody's as a terminal may get it: escapes and other controls by their codes."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 class Output:
@@ -64,7 +69,7 @@ class Output:
         """Everything kept, with a line that says what is left out."""
         missing = self.total - len(self._head) - len(self._tail)
         middle = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
-        return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
+        return shown((bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace"))
 
     def last_lines(self) -> str:
         """The last three lines in one line, for a reason."""

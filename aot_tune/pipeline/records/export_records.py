@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_tune.database import OperatorDatabase, load_databases, save_database, update
+from aot_tune.database import OperatorDatabase, load_databases, save_database, update, without
+from aot_tune.pipeline.records.lookup import in_space
+from aot_tune.spec import Operator
+from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import DatabaseError
 from aot_tune.support.storage import cache_location
 
@@ -63,6 +67,8 @@ def export_records(library: str, directory: Path) -> Exported:
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
+    operators = _operators(folder, {d.operator for d in fresh})
+    there = {k: _of_space(d, operators.get(d.operator)) for k, d in there.items()}
     merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
     notes = folder / NOTES
     return Exported(
@@ -70,6 +76,27 @@ def export_records(library: str, directory: Path) -> Exported:
         notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
         time=folder.stat().st_mtime,
     )
+
+
+def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:
+    """The operators of the build whose records a folder has, as they are now; none of templates that are gone."""
+    found = {}
+    for name in names:
+        for root in map(Path, roots_of(folder)):
+            if name not in found and (root / name / "operator.py").is_file():
+                found[name] = load_operator(root / name)
+    return found
+
+
+def _of_space(database: OperatorDatabase, operator: Operator | None) -> OperatorDatabase:
+    """A record less the candidates of kernels and configs that its operator has no more."""
+    if operator is None:
+        return database
+    kernels = {k.name for k in operator.kernels}
+    gone = [
+        c.id for c in database.candidates if c.candidate.kernel not in kernels or not in_space(operator, c.candidate)
+    ]
+    return without(database, gone)
 
 
 def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
@@ -85,9 +112,10 @@ def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
 
 
 def _of_project(folders: list[Path], directory: Path, library: str) -> list[Path]:
-    """The folders that are of the project which `directory` or the working folder is in; all where none is."""
+    """The folders that are of the project which `directory`, or else the working folder, is in; all where none is."""
     bases = (directory.resolve().parent, Path.cwd().resolve())
-    own = [f for f in folders if any(Path(r).is_relative_to(b) for r in roots_of(f) for b in bases)] or folders
+    inside = ([f for f in folders if any(Path(r).is_relative_to(b) for r in roots_of(f))] for b in bases)
+    own = next(filter(None, inside), folders)
     projects = {tuple(roots) for f in own if (roots := roots_of(f)) and all(Path(r).is_dir() for r in roots)}
     if len(projects) > 1:
         raise DatabaseError(

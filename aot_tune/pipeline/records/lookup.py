@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from aot_tune.bench.devices.family import family
+from aot_tune.bench.devices.family import family, floor_of
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
@@ -183,8 +183,27 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             entry is not None and evidence.meant_for(entry, measurement.problem)
         )
         if subject and problem_key(measurement.problem) in workload:
+            _refuse_implausible(operator, database, measurement)
             evidence.add(measurement)
     return evidence, database
+
+
+def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:
+    """Hold a record to what measurements are held to: a time that its device cannot reach is none.
+
+    Raises:
+        DatabaseError: naming the measurement.
+    """
+    if measured.status != "ok" or measured.ns is None or is_baseline(measured.candidate):
+        return
+    least = floor_of(database.device, operator, measured.problem)
+    if measured.ns < least:
+        raise DatabaseError(
+            f"operator {operator.name!r}: {measured.candidate} on '{measured.problem.id}' takes {measured.ns:g} ns, "
+            f"less than the {least:.1f} ns that the device's peaks allow",
+            why=f"so says the record of {database.device.slug}",
+            fix="restore the file, or measure again and record",
+        )
 
 
 def others_fix(session: Session, operator: Operator, target: Target) -> str:

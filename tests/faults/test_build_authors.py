@@ -1,0 +1,356 @@
+"""Code and files of authors that never end, lie, or are gone: FAULTS.md, rows 54 to 58 and 61 to 65."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import run
+from project import Project
+
+pytestmark = pytest.mark.slow
+
+SOON = "import aot_tune.support.limited_code as limited; limited.SECONDS = 1.0; "
+"""Deadlines of a test, for a build that is run by `python -c`."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project.make(tmp_path / "project")
+    made.change("problem(N=20000), problem(N=60000)", "problem(N=20000),")
+    return made
+
+
+def configure(project: Project) -> str:
+    """`aot-tune configure` whose deadlines are short; what it says."""
+    argv = project.command("configure", "--name", "tiny", "--prefix", "tiny", "--header", "tiny.h")
+    argv += ["--directory", str(project.folder / "build"), "--templates", str(project.templates)]
+    code = f"{SOON}import sys; from aot_tune.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    at = argv.index("aot_tune.cli.main")
+    return run([sys.executable, "-B", "-c", code, *argv[at + 1 :]], env=project.environment(), status=1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "file", "words"),
+    [
+        (
+            "operator = Operator(",
+            "while True: pass\noperator = Operator(",
+            "operator.py",
+            r"operator\.py does not end within",
+        ),
+        (
+            "operator = Operator(",
+            "while 1:\n    try:\n        sum(range(10**6))\n    except Exception:\n        pass\noperator = Operator(",
+            "operator.py",
+            r"operator\.py does not end within",
+        ),
+        (
+            "operator = Operator(",
+            "lost = b'x' * (6 << 30)\noperator = Operator(",
+            "operator.py",
+            r"wants more than 4 GiB",
+        ),
+        (
+            "{{ prelude() }}",
+            "{{ prelude() }}{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}",
+            "loop.cpp.j2",
+            r"loop\.cpp\.j2:\d+: it is not rendered within 1 s",
+        ),
+        ("{{ prelude() }}", '{{ prelude() }}{{ "x" * 10 ** 10 }}', "loop.cpp.j2", r"loop\.cpp\.j2:\d+: .*4 GiB"),
+    ],
+)
+def test_row_55_what_never_ends_is_told_with_its_file(
+    project: Project, old: str, new: str, file: str, words: str
+) -> None:
+    project.change(old, new, file)
+    begun = time.monotonic()
+    said = configure(project)
+    assert time.monotonic() - begun < 30
+    assert re.search(words, said), said
+    assert "fix: " in said
+
+
+def test_row_55_an_exit_without_a_plan_is_told(project: Project) -> None:
+    project.change("operator = Operator(", "import os; os._exit(0)\noperator = Operator(")
+    said = " ".join(project.cmake(status=1).split())
+    assert "the configure step ended without a plan" in said
+    assert "os._exit in an operator.py" in said
+
+
+def test_row_54_a_build_tool_that_is_killed_while_the_tuner_starts_takes_it_along(project: Project) -> None:
+    """At each of these moments, before the tuner can have looked at anything."""
+    project.configure()
+    build = project.command("build", "--directory", project.folder / "build")
+    tool = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    for moment in (0.0, 0.03, 0.1, 0.2, 0.4, 0.6):
+        process = subprocess.Popen(  # a leader of a group, as a build front end is, over a build tool
+            [sys.executable, "-S", "-c", tool, sys.executable, "-S", "-c", tool, *build],
+            env=project.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        while not (tools := _below(process.pid)) or not (tuners := _below(tools[0])):
+            time.sleep(0.001)
+        time.sleep(moment)
+        os.kill(tools[0], signal.SIGKILL)
+        deadline = time.monotonic() + 2
+        while Path(f"/proc/{tuners[0]}").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        gone = not Path(f"/proc/{tuners[0]}").exists() or _is_zombie(tuners[0])
+        process.kill()
+        process.wait()
+        assert gone, f"it lives on 2 s after its build tool, which was killed after {moment} s"
+
+
+def _below(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def recorded(project: Project, into: str = "tuning") -> Path:
+    """Tune the project and record it; the database's file."""
+    project.configure(AOT_TUNE_MODE="auto")
+    project.build()
+    run(project.command("record", "--library", "tiny", project.folder / into), env=project.environment())
+    (path,) = (project.folder / into).rglob("twice.jsonl")
+    return path
+
+
+def replay(project: Project, status: int | None = 0) -> str:
+    shutil.rmtree(project.folder / "replayed", ignore_errors=True)
+    said = project.configure(
+        "--database", project.folder / "tuning", build="replayed", AOT_TUNE_MODE="replay", status=None
+    )
+    if "aot-tune: " in said:
+        assert status != 0, said
+        return said
+    return said + project.build("replayed", status=status)
+
+
+def scaled(measured: dict[str, Any]) -> None:
+    """Times of a device that is a hundred thousand times as fast, in all that says them."""
+    for name in {"screen", "final"} & measured.keys():
+        measured[name] = [float(f"{ns * 1e-5:.5g}") for ns in measured[name]]
+    for name in {"spread", "overhead"} & measured.keys():
+        measured[name] = float(f"{measured[name] * 1e-5:.5g}")
+    if "ns" in measured:
+        measured["ns"] = float(f"{statistics.median(measured.get('final') or measured['screen']):.5g}")
+
+
+def wrong(measured: dict[str, Any]) -> None:
+    if "error" in measured:
+        measured["error"] = 7.5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (scaled, r"takes [\d.e-]+ ns, less than the [\d.]+ ns that the device's peaks allow"),
+        (wrong, r"its error is 7\.5 tolerances, and it is said to be right"),
+    ],
+)
+def test_row_56_a_record_is_held_to_what_measurements_are_held_to(
+    project: Project, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    path = recorded(project)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        for kind, fields in line.items():
+            if kind == "measurement":
+                change(fields)
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    said = replay(project, status=1)
+    assert re.search(words, " ".join(said.split())), said
+
+
+def test_row_57_a_config_that_is_gone_is_neither_recorded_nor_linked(project: Project) -> None:
+    path = recorded(project)
+    assert "TIMES" in path.read_text()
+    winner = next(v for v in project.manifest()["operators"][0]["variants"] if not v["generic"])
+    times = winner["config"]["TIMES"]
+    left = ", ".join(str(n) for n in (1, 4, 16, 64, 256) if n != times)
+    project.change('Parameter("TIMES", (1, 4, 16, 64, 256))', f'Parameter("TIMES", ({left}))')
+    said = replay(project)
+    assert re.search(r"twice: 1 recorded candidates for \S+ are no configs of their kernels any more", said)
+    configs = [v["config"] for v in project.manifest("replayed")["operators"][0]["variants"] if not v["generic"]]
+    assert configs
+    assert times not in [c["TIMES"] for c in configs]
+    path = recorded(project)
+    candidates = [json.loads(line) for line in path.read_text().splitlines() if '"TIMES"' in line]
+    assert candidates
+    assert not re.search(rf'"TIMES":{times}\b', path.read_text())
+
+
+def test_row_57_a_kernel_that_was_renamed_is_recorded_under_its_new_name_alone(project: Project) -> None:
+    recorded(project)
+    project.change('"loop",\n', '"turns",\n')
+    path = recorded(project)
+    assert '"turns"' in path.read_text()
+    assert '"loop"' not in path.read_text()
+    replay(project)
+    kernels = {v["kernel"] for v in project.manifest("replayed")["operators"][0]["variants"]}
+    assert kernels == {"generic", "turns"}
+
+
+def test_row_58_two_projects_with_a_library_of_one_name(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path / "second", project.compiler, dict(project.env))
+    shutil.copytree(project.folder, other.folder, ignore=shutil.ignore_patterns("build", "cache"))
+    other.change('Parameter("TIMES", (1, 4, 16, 64, 256))', 'Parameter("TIMES", (4, 16))')
+    recorded(project)
+    path = recorded(other)
+    assert not re.search(r'"TIMES":1\b', path.read_text())
+    again = project.folder / "again"
+    run(project.command("record", "--library", "tiny", again), env=project.environment())
+    (path,) = again.rglob("twice.jsonl")
+    assert re.search(r'"TIMES":1\b', path.read_text())
+    said = run(
+        project.command("record", "--library", "tiny", "/tmp/elsewhere/tuning"),
+        env=project.environment(),
+        cwd=Path("/"),
+        status=1,
+    )
+    assert str(project.templates) in said
+    assert str(other.templates) in said
+
+
+def test_row_61_a_header_that_only_cpp_includes_is_a_dependency(project: Project) -> None:
+    header = project.folder / "include" / "factor.h"
+    header.parent.mkdir()
+    header.write_text("#define FACTOR 2\n")
+    for file in ("generic.cpp.j2", "loop.cpp.j2"):
+        project.change("{{ prelude() }}", f'#include "{header}"\n{{{{ prelude() }}}}', file)
+        project.change('"2 * " ~', '"FACTOR * " ~', file)
+    project.cmake()
+    project.make_all()
+    assert "no work to do" in project.make_all()
+    time.sleep(0.01)
+    header.write_text("#define FACTOR 3\n")
+    said = project.make_all(status=1)
+    assert f"{header} changed since the build of" in said
+    assert "wrong-result" in said
+    header.write_text("#define FACTOR (1 + 1)\n")
+    project.make_all()
+
+
+FAST = ("-ffast-math", "-funsafe-math-optimizations", "-Ofast")
+
+
+@pytest.mark.parametrize("flag", FAST)
+@pytest.mark.parametrize("variable", ["CXXFLAGS", "LDFLAGS", "CXX"])
+def test_row_62_no_flag_has_the_library_set_the_floating_point_unit(project: Project, variable: str, flag: str) -> None:
+    if (variable, flag) != ("CXX", "-Ofast") and flag == "-Ofast":
+        pytest.skip("as -ffast-math, which is tried in this variable")
+    given = {variable: f"{project.env['CXX']} {flag}" if variable == "CXX" else flag}
+    project.cmake("-DAOT_TUNE_MODE=generic", **given)
+    project.make_all(**given)
+    (library,) = (project.folder / "cmake").glob("libtiny.so")
+    code = (
+        "import ctypes, sys; least = 5e-324; before = least * 1.0 != 0; ctypes.CDLL(sys.argv[1]);"
+        "print(before, least * 1.0 != 0)"
+    )
+    assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
+
+
+def test_row_62_a_library_that_sets_it_is_refused(tmp_path: Path) -> None:
+    from aot_tune.link.elf import SharedLibrary
+
+    source = tmp_path / "empty.cpp"
+    source.write_text("int nothing() { return 0; }\n")
+    for flags, sets in ((["-ffast-math"], True), ([], False)):
+        run(["g++", "-shared", "-fPIC", "-O2", *flags, "-o", tmp_path / "it.so", source])
+        assert SharedLibrary((tmp_path / "it.so").read_bytes()).start_sets_arithmetic() is sets
+
+
+def test_row_63_destdir_is_refused_where_a_wheel_would_be_empty(project: Project) -> None:
+    said = " ".join(project.cmake("-DSKBUILD_STATE=wheel", DESTDIR="/somewhere", status=1).split())
+    assert "DESTDIR is '/somewhere'" in said
+    assert "fix: unset DESTDIR" in said
+    project.cmake(DESTDIR="/somewhere", build="other")  # without a wheel it is the user's own
+
+
+def test_row_64_the_linkers_own_line_is_shown(tmp_path: Path) -> None:
+    from aot_tune.compile.diagnostics import first_error
+
+    source, member = tmp_path / "tls.c", tmp_path / "tls.o"
+    source.write_text("__thread int mine; int get(void) { return mine; }\n")
+    run(["gcc", "-c", "-fno-pic", "-ftls-model=local-exec", "-o", member, source])
+    said = run(["gcc", "-shared", "-o", tmp_path / "it.so", member], status=1)
+    told = first_error(said)
+    assert re.search(r"ld: .*tls\.o.*(can not be used when making a shared object|recompile with -fPIC)", told), said
+    assert re.search(r"\[.*(shared one|compile it with -fPIC).*\]", told)
+
+
+def test_row_65_a_full_tmpdir_is_told_by_its_name(project: Project, tmp_path: Path) -> None:
+    """The reference takes 160 kB, of which there is no room."""
+    full = tmp_path / "full"
+    full.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", full], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        project.configure()
+        said = project.build(status=1, TMPDIR=str(full))
+    finally:
+        subprocess.run(["umount", full], check=True)
+    assert str(full) in said
+    assert re.search(r"is full|No space left on device", said), said
+    assert "mend `reference`" not in said
+    assert "TMPDIR" in said or "free disk space" in said
+
+
+def test_row_72_what_a_build_behind_another_one_has_left_of_its_budget_is_used(project: Project) -> None:
+    from filelock import FileLock
+
+    from aot_tune.bench.devices.family import devices
+
+    (device,) = devices("cpu", 2)
+    lock = FileLock(Path("/tmp") / f"aot_tune-{os.getuid()}" / f"cpu-{device.digest[:16]}.lock")
+    Path(lock.lock_file).parent.mkdir(mode=0o700, exist_ok=True)
+    project.configure("--option", "AOT_TUNE_BUDGET=60", "--option", "AOT_TUNE_THREADS=2")
+    with lock:
+        process = project.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "another build measures" in line:
+                break
+        time.sleep(5)
+    rest = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, rest
+    assert int(re.findall(r"(\d+) measurements made", rest)[0]) >= 5
+    assert "the budget ended before" not in rest
+
+
+def test_row_74_escapes_are_shown() -> None:
+    from aot_tune.bench.host.worker_process import Output
+
+    output = Output()
+    output.feed(b"\x1b[2J\x1b]0;title\x07right\x00\r\n" + b"x" * (1 << 20) + b"\n")
+    text = output.text()
+    assert "\x1b" not in text
+    assert r"\x1b[2J\x1b]0;title\x07right\x00\r" in text
+    assert len(text) < 80_000
+    assert len(output.last_lines()) <= 300

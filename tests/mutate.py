@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Switches off one guard after the other, and tells which of them no test misses.
+
+    tests/mutate.py [--seconds 5400] [--workers 2] [--seed 0] [FOLDER ...]
+
+A guard is an `if` whose body is no more than a `raise`, `return`, `continue` or `break`. It is switched off by a
+condition that is never true, in a copy of the tree, and the tests that import its module are run there: those of
+`tests/unit` and `tests/faults`, the module's own first, until one fails. Tests that fail without the change too tell
+nothing, and end the run. What survives is printed at the end, with its place. By default the guards are those of the
+bench, the database, the choice and the checks of what was linked; they come in an order of the seed until the time is
+up. The exit status is 1 where one survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import local
+
+sys.path.insert(0, str(Path(__file__).parent))
+from environments import ROOT, front_end
+
+FOLDERS = ("aot_tune/bench", "aot_tune/database", "aot_tune/select", "aot_tune/link/check")
+ENOUGH = 60.0
+"""Seconds for the tests of one mutant; one that takes longer was noticed: something waits for what never comes."""
+MOST_FILES = 8
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A guard: its file below the tree, its line, and the place of its condition in the source."""
+
+    path: str
+    line: int
+    begin: int
+    end: int
+    text: str
+
+
+def guards_of(path: Path, source: str) -> Iterator[Guard]:
+    """The guards of a module."""
+    starts = [0]
+    for row in source.encode().split(b"\n"):
+        starts.append(starts[-1] + len(row) + 1)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.If) or not all(
+            isinstance(s, (ast.Raise, ast.Return, ast.Continue, ast.Break)) for s in node.body
+        ):
+            continue
+        test = node.test
+        assert test.end_lineno is not None
+        assert test.end_col_offset is not None
+        begin, end = starts[test.lineno - 1] + test.col_offset, starts[test.end_lineno - 1] + test.end_col_offset
+        yield Guard(str(path), node.lineno, begin, end, ast.unparse(test)[:90])
+
+
+def without(guard: Guard, source: bytes) -> bytes:
+    """The module with a guard whose condition is evaluated and never true."""
+    condition = source[guard.begin : guard.end]
+    return source[: guard.begin] + b"((" + condition + b") and False)" + source[guard.end :]
+
+
+def tests_of(tree: Path, path: str) -> list[str]:
+    """The test files that import a module, those of its own name first, then the small ones."""
+    module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    package, _, name = module.rpartition(".")
+    wanted = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+    found = []
+    for file in sorted((tree / "tests").glob("[uf]*/**/test_*.py")):
+        own = file.stem == f"test_{name}" or file.stem.startswith(f"test_{name}_")
+        if own or wanted.search(file.read_text(encoding="utf-8")):
+            found.append((not own, file.stat().st_size, str(file.relative_to(tree))))
+    if path.startswith("aot_tune/bench/worker"):  # which tests reach through processes
+        found += [
+            (True, 1 << 30, f"tests/faults/{n}.py") for n in ("test_bench_candidates", "test_bench_process_state")
+        ]
+    return [file for _, _, file in sorted(found)][:MOST_FILES]
+
+
+def is_noticed(tree: Path, tests: Sequence[str]) -> bool:
+    """Whether a test of some files fails."""
+    argv = [str(front_end()), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
+    try:
+        done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, timeout=ENOUGH, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode not in (0, 5)
+
+
+def run(guards: Sequence[Guard], workers: int, seconds: float, scratch: Path) -> tuple[list[Guard], int]:
+    """The guards that nobody missed, and how many were tried in the time."""
+    until, trees, own = time.monotonic() + seconds, iter(range(workers)), local()
+    sound: set[str] = set()
+
+    def one(guard: Guard) -> bool | None:
+        if time.monotonic() > until:
+            return None
+        if not hasattr(own, "tree"):
+            own.tree = scratch / f"tree{next(trees)}"
+            skipped = shutil.ignore_patterns(".git", "__pycache__", "build*", "wheelhouse", ".*_cache")
+            shutil.copytree(ROOT, own.tree, ignore=skipped)
+        tree: Path = own.tree
+        tests = tests_of(tree, guard.path)
+        if guard.path not in sound:
+            if tests and is_noticed(tree, tests):
+                raise SystemExit(f"the tests of {guard.path} fail as it is: {' '.join(tests)}")
+            sound.add(guard.path)
+        file = tree / guard.path
+        before = file.read_bytes()
+        file.write_bytes(without(guard, before))
+        try:
+            noticed = bool(tests) and is_noticed(tree, tests)
+        finally:
+            file.write_bytes(before)
+        print(f"{'seen    ' if noticed else 'SURVIVES'} {guard.path}:{guard.line}: {guard.text}", flush=True)
+        return noticed
+
+    with ThreadPoolExecutor(workers) as threads:
+        answers = list(threads.map(one, guards))
+    tried = sum(a is not None for a in answers)
+    return [g for g, a in zip(guards, answers, strict=True) if a is False], tried
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folders", nargs="*", default=FOLDERS, metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=5400.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    guards: list[Guard] = []
+    for folder in given.folders:
+        place = ROOT / folder
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            guards += guards_of(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
+    random.Random(given.seed).shuffle(guards)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+        survivors, tried = run(guards, given.workers, given.seconds, Path(scratch))
+    print(f"\n{tried} of {len(guards)} guards tried, {len(survivors)} survive")
+    for guard in sorted(survivors, key=lambda g: (g.path, g.line)):
+        print(f"{guard.path}:{guard.line}: {guard.text}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
