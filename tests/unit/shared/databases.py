@@ -62,6 +62,7 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
     for one in chosen:
         for name, digest in subjects:
             if draw(st.booleans()):
+                status = draw(st.sampled_from(get_args(Status)))
                 measurements.append(
                     Measurement(
                         candidate=name,
@@ -69,12 +70,12 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
                         problem=one,
                         device=DEVICE.digest,
                         policy=POLICY.digest,
-                        status=draw(st.sampled_from(get_args(Status))),
+                        status=status,
                         reason=draw(texts),
                         screen=tuple(draw(st.lists(times, max_size=4))),
                         final=draw(st.none() | st.lists(times, min_size=1, max_size=5).map(tuple)),
                         race=draw(st.none() | digests),
-                        error=draw(st.none() | st.floats(0, 1e9)),
+                        error=draw(st.none() | st.floats(0, 1.0 if status == "ok" else 1e9)),
                         bitwise=draw(st.none() | st.booleans()),
                         overhead=draw(times),
                         leak=draw(st.integers(0, 1 << 40)),
