@@ -5,8 +5,8 @@
 
 A guard is an `if` whose body is no more than a `raise`, `return`, `continue` or `break`. It is switched off by a
 condition that is never true, in a copy of the tree, and the tests that import its module are run there: those of
-`tests/unit` and `tests/faults`, the module's own first, until one fails. Tests that fail without the change too tell
-nothing, and end the run. What survives is printed at the end, with its place. By default the guards are those of the
+`tests/unit` and `tests/faults`, the module's own first, until one fails. A module whose tests fail without the change
+too is said and left out. What survives is printed at the end, with its place. By default the guards are those of the
 bench, the database, the choice and the checks of what was linked; they come in an order of the seed until the time is
 up. The exit status is 1 where one survived.
 """
@@ -117,7 +117,8 @@ def run(guards: Sequence[Guard], workers: int, seconds: float, scratch: Path) ->
         if guard.path not in taken:
             began = time.monotonic()
             if tests and is_noticed(tree, tests, 600):
-                raise SystemExit(f"the tests of {guard.path} fail as it is: {' '.join(tests)}")
+                print(f"FAILS    {guard.path}: its tests fail without a change too: {' '.join(tests)}", flush=True)
+                return None
             taken[guard.path] = time.monotonic() - began
         file = tree / guard.path
         before = file.read_bytes()

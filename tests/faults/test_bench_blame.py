@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import WorkerError
 
@@ -147,3 +148,28 @@ def test_a_workspace_that_grows_between_the_calls_of_a_race_is_told(bed: Any) ->
     found = {m.candidate: m for m in bed.bench.race(bed.prepare(), [bed.entry("good"), bed.entry("forgets_size")])}
     assert (found["good"].status, found["forgets_size"].status) == ("ok", "skipped")
     assert found["forgets_size"].reason.startswith("asks for 18446744073709551615 bytes of workspace")
+
+
+@pytest.mark.parametrize(
+    ("death", "asked"),
+    [
+        (DiedError("oom", "killed"), 2),
+        (DiedError("timeout", "after 5 s"), 1),
+        (DiedError("crashed", "SIGSEGV", certain=True), 1),
+    ],
+    ids=["killed", "timeout", "certain"],
+)
+def test_a_baseline_is_asked_again_only_after_a_death_that_need_not_come_again(
+    bed: Any, monkeypatch: pytest.MonkeyPatch, death: DiedError, asked: int
+) -> None:
+    pool = bed.bench.pool
+    calls: list[object] = []
+
+    def dies(*given: object) -> None:
+        calls.append(given)
+        raise death
+
+    monkeypatch.setattr(pool, "request", dies)
+    with pytest.raises(DiedError):
+        pool.refer(messages.Ping(), 5)
+    assert len(calls) == asked

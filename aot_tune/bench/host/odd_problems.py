@@ -305,8 +305,6 @@ def _pitched(operator: Operator, problem: Problem, require: Expr, tensors: Mappi
         *slow, fast = sorted(range(len(shape)), key=lambda axis: (-abs(now[axis]), axis))
         pad = -shape[fast] % _PITCH
         strides[name] = _padded(operator, problem, tensors[name], pad, 1, (*slow, fast))
-    if strides == problem.strides:
-        return None
     near = msgspec.structs.replace(problem, strides=strides)
     return near if require.evaluate(operator.facts(near)) else None
 

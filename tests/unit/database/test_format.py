@@ -275,6 +275,23 @@ def test_a_call_that_takes_no_time_is_none(small: OperatorDatabase) -> None:
         encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
 
 
+def test_an_error_over_the_tolerance_is_not_right(small: OperatorDatabase) -> None:
+    first = msgspec.structs.replace(small.measurements[0], error=1.5)
+    with pytest.raises(DatabaseError, match=r"its error is 1\.5 tolerances, and it is said to be right"):
+        encode(msgspec.structs.replace(small, measurements=(first,)))
+
+
+def test_measurements_of_candidates_that_are_not_listed(small: OperatorDatabase) -> None:
+    with pytest.raises(DatabaseError, match="there is no such candidate"):
+        encode(msgspec.structs.replace(small, candidates=small.candidates[1:]))
+
+
+def test_measurements_of_other_code_than_the_candidates(small: OperatorDatabase) -> None:
+    first = msgspec.structs.replace(small.measurements[0], code="other")
+    with pytest.raises(DatabaseError, match="it was measured as code other, the candidate's is "):
+        encode(msgspec.structs.replace(small, measurements=(first,)))
+
+
 def test_spread() -> None:
     assert half_width([]) == half_width([5.0]) == 0.0
     assert half_width([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0

@@ -56,6 +56,10 @@ def with_default(x, by=scales.BY):
     return x * by
 
 
+def falling(n):
+    return n + falling(n - 1) if n else 0
+
+
 def make(by):
     def inner(x):
         return x * by
@@ -68,6 +72,7 @@ part = functools.partial(shift, by=9)
 
 def reference(xp, call):
     y = times(call.x) * scales.inner.FACTOR + TABLE["up"][0] + ARRAY[0] + SETTINGS.low
+    y = y + falling(3)
     y = decorated(with_default(closed(part(_pick(_other(y)))))) + kept(3)
     return {"y": Rule().apply(y)}
 
@@ -85,6 +90,8 @@ operator = Operator(
 FILES = {
     "operator.py": OPERATOR,
     "helpers.py": """
+import functools
+
 from .deeper import SCALE, deep
 
 class Base:
@@ -93,10 +100,13 @@ class Base:
 class Rule(Base):
     names = ("a", "b")
     def apply(self, y):
-        return y + self.offset + self.bonus
+        return y + self.offset + self.bonus + self.share
     @property
     def bonus(self):
         return 4
+    @functools.cached_property
+    def share(self):
+        return 0.5
     @staticmethod
     def unused():
         return 0
@@ -147,6 +157,8 @@ def digest_of(folder: Path) -> str:
         ("helpers.py", 'names = ("a", "b")', 'names = ("a", "c")'),
         ("helpers.py", "y + self.offset", "y - self.offset"),
         ("helpers.py", "return 4", "return 5"),
+        ("helpers.py", "return 0.5", "return 0.25"),
+        ("operator.py", "n + falling(n - 1)", "n - falling(n - 1)"),
         ("helpers.py", "return x + by", "return x - by"),
         ("deeper.py", "SCALE = 3", "SCALE = 4"),
         ("deeper.py", "x + 11", "x + 12"),

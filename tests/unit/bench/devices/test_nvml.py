@@ -42,7 +42,8 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
 }
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void*, void** parent) {
     *parent = reinterpret_cast<void*>(32);
-    return 0;
+    long long v;
+    return look("orphan", &v) ? 0 : int(v);
 }
 int nvmlDeviceGetClockInfo(void*, unsigned kind, unsigned* to) { return put(kind == 1 ? "sm" : "memory", to); }
 int nvmlDeviceGetMaxClockInfo(void*, unsigned kind, unsigned* to) {
@@ -64,7 +65,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* row
     unsigned n = 0;
     const int code = put("processes", &n);
     for (unsigned i = 0; i < n && i < *count; ++i) rows[i] = {1000 + i, 0, 0, 0};
-    *count = n;
+    *count = code ? 7 : n;
     return code;
 }
 }
@@ -141,6 +142,7 @@ def test_an_nvml_that_answers_little_is_no_fault(gpu: Gpu, change: Change) -> No
     monitor.begin()
     assert monitor.read([1]) == DeviceState()
     assert monitor.spoiled(monitor.read([])) == ""
+    assert gpu.processes() == []
     assert lines == []
 
 
@@ -148,6 +150,8 @@ def test_no_nvml_is_said_once_and_nothing_is_watched(library: str, change: Chang
     assert open_gpu("GPU-0", str(tmp_path / "none.so")) is None
     assert open_gpu("GPU-7", library) is None
     assert open_gpu("MIG-1", library) is not None
+    change(orphan=1)
+    assert open_gpu("MIG-1", library) is None
     change(init=9)
     assert open_gpu("GPU-0", library) is None
     monitor, lines = watch(None, Sleeper())
