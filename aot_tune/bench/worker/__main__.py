@@ -79,7 +79,8 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
 
     libc = ctypes.CDLL(None)
     watched, on_host = setup.role == "candidate", family(setup.device.family).on_host
-    before = state_now(on_host=on_host)
+    turned: set[str] = set()
+    before, common = state_now(on_host=on_host), state_now(on_host=False)
     while True:
         try:
             asked[0], data = opened(read_frame(setup.requests))
@@ -99,10 +100,22 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
         libc.fflush(None)
         processes.reap_children()
         if watched:
-            reply = left or _changed(before, on_host=on_host) or reply
+            whole = on_host and not _is_later_turn(request, turned)
+            reply = left or _changed(before if whole else common, on_host=whole) or reply
         emit(reply)
         if isinstance(reply, messages.Failure) and reply.last:
             return
+
+
+def _is_later_turn(request: messages.Request, turned: set[str]) -> bool:
+    """Whether this is a turn of a race that nothing is to disturb: neither a candidate's first one nor its last."""
+    if isinstance(request, messages.Unload):
+        turned.discard(request.handle)
+    if not isinstance(request, messages.Turn) or request.fresh:
+        return False
+    later = request.handle in turned
+    turned.add(request.handle)
+    return later
 
 
 def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aot_tune.bench.worker import floating_point, sandbox
 from aot_tune.bench.worker.reference_results import is_truth
 from aot_tune.support.processes import stat_of
 
+T = TypeVar("T")
+
 __all__ = ["ProcessState", "changes", "left_threads", "state_now"]
 
 _SETTLES = 0.5
-"""Seconds in which the threads of OpenMP, which spin for a while after their work, fall asleep."""
+"""Seconds in which threads that are about to end do so, such as those of a team of OpenMP that was larger."""
 
 _SIGNALS = ("SigBlk", "SigIgn", "SigCgt")
 _THREADS = 0b11 << 31
@@ -35,7 +38,7 @@ class ProcessState(NamedTuple):
     environment: frozenset[bytes] = frozenset()
     descriptors: frozenset[str] = frozenset()
     arithmetic: tuple[int, bool] = (0, False)
-    threads: int = 0
+    threads: frozenset[int] = frozenset()
 
 
 def state_now(*, on_host: bool) -> ProcessState:
@@ -53,7 +56,7 @@ def state_now(*, on_host: bool) -> ProcessState:
         environment=_environment(),
         descriptors=_descriptors(),
         arithmetic=floating_point.mode(),
-        threads=len(os.listdir("/proc/self/task")),  # noqa: PTH208
+        threads=_threads(),
     )
 
 
@@ -84,27 +87,28 @@ def changes(before: ProcessState, *, on_host: bool) -> list[str]:
 
 
 def left_threads(before: ProcessState) -> str:
-    """What threads a candidate left, beside those of OpenMP, which sleep until the next one; empty for none."""
-    openmp = _openmp()
-    allowed = before.threads + (max(_openmp_threads() - 1, 0) if openmp is not None else 0)
+    """What threads a candidate left, beside those of OpenMP, which wait for the next one; empty for none."""
     deadline = time.monotonic() + _SETTLES
-    while (running := _running()) and time.monotonic() < deadline:
+    while more := _threads() - before.threads - {os.getpid()}:
+        more -= {*_in_team(threading.get_native_id)}
+        if not more or time.monotonic() > deadline:
+            break
         time.sleep(0.001)
-    if running:
+    if running := sum(map(_runs, more)):
         return f"leaves {running} thread{'s' * (running > 1)} that run{'s' * (running == 1)} on after it returned"
-    more = len(os.listdir("/proc/self/task")) - allowed  # noqa: PTH208
-    return f"leaves {more} thread{'s' * (more > 1)}" if more > 0 else ""
+    return f"leaves {len(more)} thread{'s' * (len(more) > 1)}" if more else ""
 
 
-def _running() -> int:
-    """How many other threads of this process run or wait for a core."""
-    count, own = 0, os.getpid()
-    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
-        try:
-            count += int(thread) != own and stat_of(own, thread).state == "R"
-        except OSError:  # it ended meanwhile
-            continue
-    return count
+def _threads() -> frozenset[int]:
+    return frozenset(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208
+
+
+def _runs(thread: int) -> bool:
+    """Whether a thread runs or waits for a core."""
+    try:
+        return stat_of(os.getpid(), str(thread)).state == "R"
+    except OSError:  # it ended meanwhile
+        return False
 
 
 def _folder() -> str:
@@ -175,20 +179,19 @@ def _openmp_changes() -> str:
     if most != wanted:
         library.omp_set_num_threads(wanted)
         return f"OpenMP's number of threads ({wanted}, now {most})"
-    if len(os.listdir("/proc/self/task")) < 2:  # noqa: PTH208
-        return ""
-    odd = _arithmetic_of_team(library, wanted)
+    odd = sum(map(bool, _in_team(_arithmetic))) if len(_threads()) > 1 else 0
     return f"how {odd} of OpenMP's threads compute{'s' * (odd == 1)} in floating point" if odd else ""
 
 
-def _arithmetic_of_team(library: Any, threads: int) -> int:
-    """How many threads of a team compute otherwise than this module found arithmetic at first; they are put right."""
-    odd: list[int] = []
+def _arithmetic() -> str:
+    return floating_point.changed_since(floating_point.AT_FIRST)
 
-    def look(_data: object) -> None:
-        if floating_point.changed_since(floating_point.AT_FIRST):
-            odd.append(1)
 
-    called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(look)
-    library.GOMP_parallel(called, None, ctypes.c_uint(threads), ctypes.c_uint(0))
-    return len(odd)
+def _in_team(ask: Callable[[], T]) -> list[T]:
+    """What each of OpenMP's threads answers, this one among them; nothing when nobody has loaded OpenMP."""
+    library, answers = _openmp(), []
+    if library is None:
+        return []
+    called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: answers.append(ask()))
+    library.GOMP_parallel(called, None, ctypes.c_uint(_openmp_threads()), ctypes.c_uint(0))
+    return answers
