@@ -157,7 +157,7 @@ def test_a_build_folder_that_is_kept_is_not_tuned_again(
     The front end removes `CMakeFiles` when it finds another environment, and the list of headers with it: the tuner
     starts, and finds that every input is as it was.
     """
-    options = ("-C", f"build-dir={tmp_path / 'kept'}")
+    options = (f"--config-settings=build-dir={tmp_path / 'kept'}",)
     env = {**workshop.env, "AOT_TUNE_TARGETS": "native"}
     again = replace(workshop, out=tmp_path, options=options, env=env)
     assert "measurements made" in again.build(author, "first").log
@@ -202,14 +202,14 @@ def overruled(example: Built, author: Path, workshop: Builder, tmp_path_factory:
     evil.mkdir()
     for name in ("numpy", "msgspec", "jinja2", "aot_tune", "filelock"):
         (evil / f"{name}.py").write_text(f"raise SystemExit('{name} came from PYTHONPATH')\n")
-    generic = replace(workshop, out=folder, options=("-C", "cmake.define.AOT_TUNE_MODE=generic"))
+    generic = replace(workshop, out=folder, options=("--config-settings=cmake.define.AOT_TUNE_MODE=generic",))
     return generic.build(author, PYTHONPATH=str(evil), AOT_TUNE_MODE="tune")
 
 
 def test_options_come_through_pip(overruled: Built, author: Path, workshop: Builder, tmp_path: Path) -> None:
     """A CMake variable of one `pip install` beats the environment; a wrong one ends the build with a remedy."""
     assert "aot_tune: mode generic" in overruled.log
-    wrong = replace(workshop, out=tmp_path, options=("-C", "cmake.define.AOT_TUNE_MODE=replya"))
+    wrong = replace(workshop, out=tmp_path, options=("--config-settings=cmake.define.AOT_TUNE_MODE=replya",))
     with pytest.raises(AssertionError) as caught:
         wrong.build(author, "out")
     assert "AOT_TUNE_MODE='replya'" in str(caught.value)
