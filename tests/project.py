@@ -202,7 +202,7 @@ def descendants(root: int) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                rest = (entry / "stat").read_text().rpartition(")")[2].split()
+                rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue
             if rest[0] not in "ZX":
@@ -214,7 +214,7 @@ def descendants(root: int) -> dict[int, str]:
         grown = bool(new)
         for pid in new:
             try:
-                found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
             except OSError:
                 found[pid] = "?"
     return found

@@ -61,7 +61,7 @@ def workers(parent: int | None = None) -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0")
-            above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            above = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
         if b"aot_tune.triton.compile_worker" in command and (parent is None or above == parent):
