@@ -27,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from project import Project, descendants, start, wait_until_gone
+from project import OPERATOR, Project, descendants, start, wait_until_gone
 
 PYPROJECT = """
 [build-system]
@@ -41,7 +41,6 @@ build-dir = "wheel-build"
 wheel.packages = []
 """
 
-TIMES, PROBLEM = "(1, 4, 16, 64, 256)", "problem(N=20000)"
 VICTIMS = ("pip", "backend", "cmake", "ninja", "tuner", "worker", "compiler")
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -76,12 +75,14 @@ def stored(project: Project) -> set[str]:
 
 def begin(project: Project, number: int) -> subprocess.Popen[str]:
     """Start the build of a round, which compiles and measures something new."""
-    operator = project.operator
-    text = operator.read_text(encoding="utf-8")
-    old, new = text.partition('TIMES", ')[2], f"(1, 4, {300 + number}, {700 + number}, {1100 + number})"
-    text = text.replace(old[: old.index(")") + 1], new, 1)
-    first = text[text.index("problem(N=") : text.index("),", text.index("problem(N=")) + 1]
-    operator.write_text(text.replace(first, f"problem(N={20000 + number})", 1), encoding="utf-8")
+    text = OPERATOR
+    for old, new in (
+        ("(1, 4, 16, 64, 256)", f"(1, 4, {300 + number}, {700 + number}, {1100 + number})"),
+        ("problem(N=20000)", f"problem(N={20000 + number})"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    project.operator.write_text(text, encoding="utf-8")
     wheels = project.folder / "wheels"
     argv = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", wheels, project.folder]
     return start(argv, project.environment())

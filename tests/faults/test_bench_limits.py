@@ -36,7 +36,7 @@ def test_what_a_candidate_can_still_do(bed: Any, name: str) -> None:
     assert measured.status == "ok", measured.reason
 
 
-def test_one_that_deceives_its_worker_deceives_no_other(bed: Any) -> None:
+def test_what_a_candidate_changed_of_its_worker_ends_with_it(bed: Any) -> None:
     """It spoils who judges it, so who comes after it in the same worker is judged by that as well."""
     assert bed.screen("deceives").status == "ok"
     assert bed.screen("one_wrong").status == "ok"

@@ -95,21 +95,23 @@ def test_row_54_a_build_tool_that_is_killed_while_the_tuner_starts_takes_it_alon
     build = project.command("build", "--directory", project.folder / "build")
     tool = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
     for moment in (0.0, 0.03, 0.1, 0.2, 0.4, 0.6):
-        process = subprocess.Popen(  # a leader of a group, as a build front end is, over a build tool
-            [sys.executable, "-S", "-c", tool, sys.executable, "-S", "-c", tool, *build],
-            env=project.environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        log = project.folder / f"log of {moment}"
+        with log.open("w") as output:
+            process = subprocess.Popen(  # a leader of a group, as a build front end is, over a build tool
+                [sys.executable, "-S", "-c", tool, sys.executable, "-S", "-c", tool, *build],
+                env=project.environment(),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         while not (tools := _below(process.pid)) or not (tuners := _below(tools[0])):
             time.sleep(0.001)
         time.sleep(moment)
+        assert process.poll() is None, f"it ended by itself within {moment} s: {log.read_text()}"
         os.kill(tools[0], signal.SIGKILL)
         deadline = time.monotonic() + 2
-        while Path(f"/proc/{tuners[0]}").exists() and time.monotonic() < deadline:
+        while not (gone := _has_ended(tuners[0])) and time.monotonic() < deadline:
             time.sleep(0.01)
-        gone = not Path(f"/proc/{tuners[0]}").exists() or _is_zombie(tuners[0])
         process.kill()
         process.wait()
         assert gone, f"it lives on 2 s after its build tool, which was killed after {moment} s"
@@ -122,7 +124,7 @@ def _below(pid: int) -> list[int]:
         return []
 
 
-def _is_zombie(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

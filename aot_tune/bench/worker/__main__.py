@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -100,22 +101,23 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
         libc.fflush(None)
         processes.reap_children()
         if watched:
-            whole = on_host and not _is_later_turn(request, turned)
+            whole = on_host and not _is_undisturbed(request, turned)
             reply = left or _changed(before if whole else common, on_host=whole) or reply
+        if isinstance(request, messages.Turn):
+            turned.add(request.handle)
+        elif isinstance(request, messages.Unload):
+            turned.discard(request.handle)
         emit(reply)
         if isinstance(reply, messages.Failure) and reply.last:
             return
 
 
-def _is_later_turn(request: messages.Request, turned: set[str]) -> bool:
-    """Whether this is a turn of a race that nothing is to disturb: neither a candidate's first one nor its last."""
-    if isinstance(request, messages.Unload):
-        turned.discard(request.handle)
-    if not isinstance(request, messages.Turn) or request.fresh:
-        return False
-    later = request.handle in turned
-    turned.add(request.handle)
-    return later
+def _is_undisturbed(request: messages.Request, turned: Container[str]) -> bool:
+    """Whether this is a turn of a race that is to leave the next one's times alone: not the first, nor the last.
+
+    `turned` are the handles of those that have had a turn.
+    """
+    return isinstance(request, messages.Turn) and not request.fresh and request.handle in turned
 
 
 def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:

@@ -19,7 +19,7 @@ EXACT_FUNCTIONS = frozenset(
     fabs flatten flip floor fmax fmin full_like gather index_select isfinite isinf isnan masked_fill matrix_transpose
     max maximum min minimum movedim moveaxis narrow neg negative nonzero ones_like pad permute permute_dims positive
     ravel repeat repeat_interleave reshape rint roll round scatter select sign sort split squeeze stack swapaxes
-    swapdims t take take_along_axis take_along_dim tile to topk transpose trapz tril triu trunc unbind unfold
+    swapdims t take take_along_axis take_along_dim tile to topk transpose tril triu trunc unbind unfold
     unsqueeze view where zeros_like""".split()  # noqa: SIM905
 )
 """Functions of numpy and torch that move, choose or negate values: what comes out is as exact as what went in."""
