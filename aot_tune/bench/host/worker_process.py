@@ -249,8 +249,9 @@ class Worker(Holdings):
             said = self._said()
             self.kill()
             raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
-        if not isinstance(request, messages.Turn):  # between those nothing is to disturb the times
-            self._look()
+        unloads = family(self.device.family).on_host
+        if messages.ends_a_turn(request, unloads=unloads) and not isinstance(request, messages.Turn):
+            self._look()  # not between turns of a race: nothing is to disturb the times
         self.state = "READY"
         return reply
 

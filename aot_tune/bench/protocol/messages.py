@@ -251,6 +251,16 @@ def decode_reply(data: bytes) -> Reply:
     return reply
 
 
+def ends_a_turn(request: Request, *, unloads: bool) -> bool:
+    """Whether another candidate's turn may come after a request, so that what this one left is looked for now.
+
+    `unloads` says whether a candidate is unloaded as soon as it was screened: then it is looked for after that.
+    """
+    if isinstance(request, Verify):
+        return request.quick or not unloads
+    return (isinstance(request, Screen) and not unloads) or isinstance(request, Turn | Unload)
+
+
 def failure_of(reply: Reply) -> tuple[Status, str]:
     """The status and the reason of a reply that is not the one that was asked for."""
     if isinstance(reply, Failure):

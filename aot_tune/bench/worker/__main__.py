@@ -101,7 +101,8 @@ def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
         libc.fflush(None)
         processes.reap_children()
         if watched:
-            whole = on_host and not _is_undisturbed(request, turned)
+            ends = messages.ends_a_turn(request, unloads=on_host) or isinstance(reply, messages.Failure)
+            whole = on_host and ends and not _is_undisturbed(request, turned)
             reply = left or _changed(before if whole else common, on_host=whole) or reply
         if isinstance(request, messages.Turn):
             turned.add(request.handle)

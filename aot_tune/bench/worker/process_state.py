@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 import time
@@ -22,7 +23,8 @@ __all__ = ["ProcessState", "changes", "left_threads", "state_now"]
 _SETTLES = 0.5
 """Seconds in which threads that are about to end do so, such as those of a team of OpenMP that was larger."""
 
-_SIGNALS = ("SigBlk", "SigIgn", "SigCgt")
+_SIGNALS = re.compile(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", re.MULTILINE)
+"""What `/proc` tells of signals: those that are blocked, ignored and caught, as bits."""
 _THREADS = 0b11 << 31
 """Signals 32 and 33, which the C library takes for itself once there are threads."""
 
@@ -119,9 +121,8 @@ def _folder() -> str:
 
 
 def _handlers() -> tuple[str, ...]:
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return tuple(f"{int(found.get(name, '0'), 16) & ~_THREADS:x}" for name in _SIGNALS)
+    status = Path("/proc/self/status").read_bytes()
+    return tuple(f"{int(value, 16) & ~_THREADS:x}" for value in _SIGNALS.findall(status))
 
 
 def _signals(before: tuple[str, ...], now: tuple[str, ...]) -> str:

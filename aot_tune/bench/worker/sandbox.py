@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import resource
 import signal
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,8 @@ _IOCTL_DEV = 1 << 15
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make of every kind
 _NET_BIND, _NET_CONNECT = 1, 2
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1, 2
+_LIMITS = {n: int(getattr(resource, n)) for n in sorted(dir(resource)) if re.fullmatch("RLIMIT_(?!OFILE)[A-Z]+", n)}
+"""Numbers of the system's limits by name; RLIMIT_OFILE is another name of one."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -101,8 +104,7 @@ def _lower(what: int, value: int) -> None:
 
 def limits() -> dict[str, tuple[int, int]]:
     """Soft and hard limits of this process by name."""
-    names = sorted(n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_OFILE")  # which is NOFILE
-    return {n: resource.getrlimit(getattr(resource, n)) for n in names}
+    return {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
 
 
 def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -111,8 +113,9 @@ def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
     def size(value: int) -> float:
         return math.inf if value == resource.RLIM_INFINITY else value
 
-    soft = {n for n, now in limits().items() if n != "RLIMIT_DATA" and size(now[0]) < size(before[n][0])}
-    hard = {n for n, now in limits().items() if size(now[1]) < size(before[n][1])}
+    now = limits()
+    soft = {n for n in now if n != "RLIMIT_DATA" and size(now[n][0]) < size(before[n][0])}
+    hard = {n for n in now if size(now[n][1]) < size(before[n][1])}
     return sorted(soft | hard)
 
 

@@ -1,4 +1,7 @@
-"""Calls on a CPU of which none is like the one before it, beside calls that are repeated; see `honesty`."""
+"""Calls on a CPU of which none is like the one before it, beside calls that are repeated; see `honesty`.
+
+Both kinds write to the same places before each call, so that caches are in the same state; what they write differs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class FreshCalls:
         self._outputs = [calls.regions[t.name] for t in calls.outputs()]
         self._inputs = [t for t in calls.inputs() if is_elementwise(t) and pristine[t.name].size]
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
-        self._unknown = [np.empty(max(r.size, 1), np.uint8) for r in self._outputs]
+        self._results = [r.bytes().copy() for r in self._outputs]
+        self._poison = [np.full_like(r, 0xFF) for r in self._results]
         self._places = np.random.default_rng()
 
     def play(self, fresh: bool) -> float:
@@ -52,16 +56,15 @@ class FreshCalls:
         Raises:
             LaunchError: when a call fails.
         """
-        memory = [(r.address, r.size) for r in self._outputs]
-        if not fresh:
-            memory = [(u.ctypes.data, r.size) for u, r in zip(self._unknown, self._outputs, strict=True)]
+        sources = self._poison if fresh else self._results
+        copies = [(r.address, s.ctypes.data, r.size) for r, s in zip(self._outputs, sources, strict=True)]
         changes = self._changes(fresh)
-        memset, memmove, launch, arguments = ctypes.memset, ctypes.memmove, self._launch, self._arguments
+        memmove, launch, arguments = ctypes.memmove, self._launch, self._arguments
         codes = []
         begin = time.perf_counter_ns()
         for number in range(self._count):
-            for address, size in memory:
-                memset(address, 0xFF, size)
+            for address, source, size in copies:
+                memmove(address, source, size)
             for address, contents, width in changes:
                 memmove(address, contents[number & 1], width)
             codes.append(launch(*arguments))
@@ -79,11 +82,6 @@ class FreshCalls:
             places = two_elements(own.bytes(), width, self._places)
             if places is not None:
                 one, other = places
-                base = self._calls.regions[tensor.name].address if fresh else self._scratch(width)
-                contents = (own.address + other, own.address + one)
-                found.append((base + one if fresh else base, contents, width))
+                contents = (own.address + (other if fresh else one), own.address + one)
+                found.append((self._calls.regions[tensor.name].address + one, contents, width))
         return found
-
-    def _scratch(self, width: int) -> int:
-        self._line = np.empty(max(width, 64), np.uint8)
-        return int(self._line.ctypes.data)

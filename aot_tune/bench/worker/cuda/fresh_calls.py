@@ -1,4 +1,7 @@
-"""Calls on a GPU of which none is like the one before it, beside calls that are repeated; see `honesty`."""
+"""Calls on a GPU of which none is like the one before it, beside calls that are repeated; see `honesty`.
+
+Both kinds write to the same places before each call, so that caches are in the same state; what they write differs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import numpy as np
 import torch
 
 from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, Recorded
-from aot_tune.bench.worker.cuda.memory import words
 from aot_tune.bench.worker.cuda.state import CallSet
 from aot_tune.bench.worker.honesty import is_elementwise
 
@@ -32,7 +34,8 @@ class FreshCalls:
         self._engine, self._call, self._calls = engine, call, calls
         self._count = min(max(2 * round(_SAMPLE_NS / max(call_ns, 1.0) / 2), 2), _MOST)
         self._outputs = [calls.storages[t.name] for t in calls.outputs() if calls.storages[t.name].numel()]
-        self._unknown = [torch.empty_like(s) for s in self._outputs]
+        self._results = [s.clone() for s in self._outputs]
+        self._poison = [torch.full_like(s, 0xFF) for s in self._outputs]
         self._inputs = [t for t in calls.inputs() if is_elementwise(t) and calls.storages[t.name].numel()]
         self._places = np.random.default_rng()
 
@@ -50,11 +53,12 @@ class FreshCalls:
             recorded.close()
 
     def _record(self, fresh: bool) -> Recorded:
-        outputs = [words(s) for s in (self._outputs if fresh else self._unknown)]
+        sources = self._poison if fresh else self._results
+        copies = list(zip(self._outputs, sources, strict=True))
         changes = self._changes(fresh)
         batch: list[Call] = []
         for number in range(self._count):
-            batch += [_filling(outputs), _changing(changes, number & 1), self._call]
+            batch += [_copying(copies), _changing(changes, number & 1), self._call]
         try:
             return self._engine.record(batch)
         except CaptureError:
@@ -66,19 +70,19 @@ class FreshCalls:
         for tensor in self._inputs:
             storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize
             one, other = self._places.integers(0, storage.numel() // width, 2).tolist()
-            element = storage[one * width : (one + 1) * width]
-            contents = storage[other * width : (other + 1) * width].clone(), element.clone()
-            found.append((element if fresh else torch.empty_like(element), contents))
+            element, another = (storage[n * width : (n + 1) * width] for n in (one, other))
+            contents = (another if fresh else element).clone(), element.clone()
+            found.append((element, contents))
         return found
 
 
-def _filling(outputs: list[Any]) -> Call:
-    def fill() -> int:
-        for storage in outputs:
-            storage.fill_(-1 if storage.dtype == torch.int64 else 0xFF)
+def _copying(copies: list[tuple[Any, Any]]) -> Call:
+    def copy() -> int:
+        for storage, source in copies:
+            storage.copy_(source)
         return 0
 
-    return fill
+    return copy
 
 
 def _changing(changes: list[tuple[Any, tuple[Any, Any]]], turn: int) -> Call:

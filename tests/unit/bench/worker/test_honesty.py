@@ -1,0 +1,62 @@
+"""Honest calls and those that do less where they are repeated are told apart, whatever else the machine does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.bench.worker.honesty import does_less
+
+CALL, LEAST = 10_000.0, 300.0
+
+
+def played(repeated: float, fresh: float, disturbances: Callable[[], float]) -> Callable[[bool], float]:
+    return lambda is_fresh: (fresh if is_fresh else repeated) + disturbances()
+
+
+@given(st.integers(0, 10), st.randoms(use_true_random=False))
+def test_disturbances_of_most_calls_do_not_make_an_honest_one_suspicious(busy: int, random: object) -> None:
+    """Half of all calls and more take longer by up to three times; one pair that is not disturbed is enough."""
+    left = [*[3 * CALL] * busy, 0.0]
+    random.shuffle(left)  # type: ignore[attr-defined]
+    turns = iter(left)
+    current = 0.0
+
+    def disturbance() -> float:
+        nonlocal current
+        current = next(turns, 0.0)
+        return current
+
+    play = played(CALL, 1.1 * CALL, disturbance)
+    assert does_less(play, CALL, LEAST) == ""
+
+
+@pytest.mark.parametrize("disturbed", [0.0, 0.2 * CALL])
+def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious(disturbed: float) -> None:
+    number = 0
+
+    def disturbance() -> float:
+        nonlocal number
+        number += 1
+        return disturbed * (number % 3)
+
+    said = does_less(played(CALL, 3 * CALL, disturbance), CALL, LEAST)
+    assert said.startswith("takes 3.0 times as long where its outputs are not there yet")
+
+
+def test_differences_that_the_clock_cannot_tell_are_none() -> None:
+    assert does_less(played(100.0, 390.0, lambda: 0.0), 100.0, LEAST) == ""
+
+
+def test_the_last_play_is_a_fresh_one() -> None:
+    kinds: list[bool] = []
+
+    def play(fresh: bool) -> float:
+        kinds.append(fresh)
+        return CALL
+
+    does_less(play, CALL, LEAST)
+    assert kinds[-1]
