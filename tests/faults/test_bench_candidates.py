@@ -110,6 +110,12 @@ def test_a_candidate_that_works_only_while_it_is_looked_at_is_suspicious(bed: An
     assert re.search(r"^takes \d+\.\d times as long where its outputs are not there yet", measured.reason)
 
 
+def test_what_is_wrong_only_in_repeated_calls_is_found_after_those_that_were_timed(bed: Any) -> None:
+    measured = bed.screen("accumulates")
+    assert measured.status == "wrong-result"
+    assert re.search(r"\(after \d+ timed calls\)$", measured.reason)
+
+
 @pytest.mark.parametrize("shape", [(16, 4096), (64, 4096), (256, 1024)])
 def test_right_calls_of_several_threads_are_not_suspicious(bed: Any, shape: tuple[int, int]) -> None:
     """The thread that writes to their outputs before a call is not the one that writes them in the call."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "Cuda", "device_of"]
 
-_VERSION = 8
+_VERSION = 9
 """Raised when the code of this package changes what a measurement means."""
 
 _HIGHEST_HZ = 3.2e9

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
+from aot_tune.bench.protocol.measurement_records import Policy
 from aot_tune.database import (
     OperatorDatabase,
     database_path,
@@ -192,9 +193,10 @@ def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDat
 
 
 def test_a_policy_of_another_version_is_data(small: OperatorDatabase) -> None:
-    lines = changed('{"policy"', '"version":1', '"version":2,"later":true')(encode(small).decode().splitlines())
+    now, later = f'"version":{Policy().version}', '"version":99,"later":true'
+    lines = changed('{"policy"', now, later)(encode(small).decode().splitlines())
     read = decode("".join(f"{line}\n" for line in lines).encode())
-    assert (read.policy["version"], read.policy["later"]) == (2, True)
+    assert (read.policy["version"], read.policy["later"]) == (99, True)
 
 
 @pytest.mark.parametrize("schema", [0, 1, SCHEMA - 1, SCHEMA + 1])

@@ -192,7 +192,7 @@ def test_what_was_not_tried_is_not_counted_as_tried(statuses: dict[str, int], sa
 
 def test_the_policy_is_told_in_words() -> None:
     name, *lines = policy_lines("cuda", policy_for("cuda", Policy()))
-    assert name == f"cuda version 8, digest {policy_for('cuda', Policy()).digest[:12]}"
+    assert name == f"cuda version 9, digest {policy_for('cuda', Policy()).digest[:12]}"
     text = "\n".join(lines)
     assert "copies of 4 x the L2" in text
     assert "graphs of at least 32 calls below 50 us" in text
@@ -202,7 +202,7 @@ def test_the_policy_is_told_in_words() -> None:
     assert "samples under hardware slowdown or software thermal slowdown or thermal slowdown or power brake" in text
     assert len(lines) <= 6
     name, *lines = policy_lines("cpu", Policy())
-    assert name.startswith("cpu version 1, digest f7f882a7c5a9")
+    assert name.startswith("cpu version 2, digest 38b317e16aea")
     assert "copies of 2 x the last cache" in lines[0]
     assert len(lines) <= 4
 

@@ -114,10 +114,11 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         with self._confined():
             samples, overhead = self._beside_empty(ready, take)
         best, leak = min(samples) - overhead, watch.per_call()
-        less = ""
+        bits = self._accepted.get((request.handle, request.key), {})
         if request.best_ns is None or best < request.best_ns:
-            less = self._does_less(ready, state, best)
-        fault = self._fault(ready, state, self._accepted.get((request.handle, request.key), {}))
+            less, fault = self._does_less(ready, state, bits, best)
+        else:
+            less, fault = "", self._fault(ready, state, bits)
         return messages.Timed(
             samples=tuple(max(s - overhead, 0.0) for s in samples),
             overhead=overhead,
@@ -126,11 +127,14 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {watch.calls} timed calls)" if fault else less,
         )
 
-    def _does_less(self, ready: _Ready, state: ProblemState, call_ns: float) -> str:
-        """What a candidate does less of where a call is repeated; the last call, whose results stay, is none."""
+    def _does_less(self, ready: _Ready, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
+        """What a candidate does less of where a call is repeated, and what is wrong after timed or fresh ones."""
+        if not same_bits(ready.calls, bits) and (fault := self._fault(ready, state, bits)):
+            return "", fault
         fresh = FreshCalls(ready.launch, ready.arguments[0], ready.calls, state.pristine, call_ns)
         with self._confined():
-            return does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
+            less = does_less(fresh.play, max(call_ns, 1.0), _LEAST_NS)
+        return less, self._fault(ready, state, bits)
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls; bits that were right before are right again."""
@@ -153,8 +157,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         call = max(samples[0] - overhead, 0.0)
         if request.fresh:
             state, bits = self._state(request.key), self._accepted.get((request.handle, request.key), {})
-            less = self._does_less(ready, state, call)
-            fault = self._fault(ready, state, bits)
+            less, fault = self._does_less(ready, state, bits, call)
         return messages.Timed(
             samples=(call,),
             overhead=overhead,
