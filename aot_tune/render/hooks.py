@@ -55,7 +55,11 @@ class Hooks:
         def fill(match: re.Match[str]) -> str:
             key = f"{match.group(1)}#{match.group(2)}"
             if key in used:
-                raise RenderError(f"the result of {match.group(1)}() stands twice in the rendered text")
+                raise RenderError(
+                    f"the result of {match.group(1)}() stands twice in the rendered text",
+                    why="the template kept it in a variable, or repeats a block that has it",
+                    fix="write the call itself wherever its result is wanted",
+                )
             used.add(key)
             return self._fill[key]()
 

@@ -154,7 +154,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
     return project, project.build(status=1)
 
 
-def test_all_operators_that_fail_are_told_at_once(several: tuple[Project, str]) -> None:
+def test_row_66_all_operators_that_fail_are_told_at_once(several: tuple[Project, str]) -> None:
     project, said = several
     end = said[said.index("aot-tune: ") :]
     assert "4 of 5 operators cannot be shipped: " + ", ".join(sorted(BROKEN)) in end
@@ -172,7 +172,7 @@ def test_all_operators_that_fail_are_told_at_once(several: tuple[Project, str]) 
     assert not (project.folder / "build" / "manifest.json").exists()
 
 
-def test_the_good_ones_are_measured_although_others_fail(several: tuple[Project, str]) -> None:
+def test_row_66_the_good_ones_are_measured_although_others_fail(several: tuple[Project, str]) -> None:
     """What was measured is known to the next build, which has the others mended."""
     project, _ = several
     for name, (old, new, path) in BROKEN.items():
@@ -186,7 +186,7 @@ def test_the_good_ones_are_measured_although_others_fail(several: tuple[Project,
     assert {o["name"] for o in project.manifest("mended")["operators"]} == {"twice", *BROKEN}
 
 
-def test_those_that_fail_are_left_out_by_choice(project: Project) -> None:
+def test_row_66_those_that_fail_are_left_out_by_choice(project: Project) -> None:
     for name in ("generic_wrong", "reference_fails"):
         project.add(name, BROKEN[name])
     project.configure("--option", "AOT_TUNE_NO_SURVIVOR=leave-out")

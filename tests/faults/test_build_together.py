@@ -62,7 +62,7 @@ def test_builds_that_share_a_cache(tmp_path: Path, count: int) -> None:
     assert " 0 measurements made" in again
 
 
-def test_two_builds_do_not_measure_at_once(tmp_path: Path) -> None:
+def test_row_73_two_builds_do_not_measure_at_once(tmp_path: Path) -> None:
     """Who has the lock of the device, here this test, is waited for."""
     project = Project.make(tmp_path / "project")
     project.configure()

@@ -16,7 +16,7 @@ from aot_tune.support.storage import CorruptError
 
 pytestmark = pytest.mark.alone
 
-KILLS = 20  # a tenth of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
+KILLS = 12  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
 BUILD = """
 import sys, time, hashlib

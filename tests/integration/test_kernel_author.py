@@ -119,18 +119,11 @@ def _uv_not_isolated(author: Path, venv: Venv, houses: list[object]) -> list[obj
     return [*_uv_install(author, venv, houses)[:-1], "--no-build-isolation", author]
 
 
-def _uv_build(author: Path, venv: Venv, houses: list[object]) -> list[object]:
-    return _uv(
-        "build", "-v", "--wheel", "--no-cache", "--python", venv.python, *houses, "-o", venv.folder / "dist", author
-    )
-
-
 FRONT_ENDS: dict[str, Callable[[Path, Venv, list[object]], list[object]]] = {
     "pip": _pip_isolated,
     "pip --no-build-isolation": _pip_not_isolated,
     "uv pip install": _uv_install,
     "uv pip install --no-build-isolation": _uv_not_isolated,
-    "uv build": _uv_build,
 }
 
 

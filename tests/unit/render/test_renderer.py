@@ -126,6 +126,10 @@ def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> No
         ("{{ store('x', ['i', 'j'], '0') }}", r"store\('x'\): it is an input.*\n  fix: store to an output: out"),
         ("{% include '../generic.j2' %}", r"not allowed"),
         ("{{ prelude() }}" + BODY, r"generic\.j2:1: prelude\(\) is used twice"),
+        (
+            "{% set text = prelude() %}{{ text }}{{ text }}",
+            r"the result of prelude\(\) stands twice .*\n.*\n  fix: write",
+        ),
         ("{% set dropped = prelude() %}", r"prelude were never written"),
         (
             "{{ no_workspace() }}",
