@@ -5,7 +5,7 @@
 
 A guard is an `if` whose body is no more than a `raise`, `return`, `continue` or `break`. It is switched off by a
 condition that is never true, in a copy of the tree, and the tests that import its module are run there: those of
-`tests/unit` and `tests/faults`, the module's own first, until one fails. A module whose tests fail without the change
+`tests/unit` and `tests/faults`, the module's own first, until one fails. A file of tests that fail without the change
 too is said and left out. What survives is printed at the end, with its place. By default the guards are those of the
 bench, the database, the choice and the checks of what was linked; they come in an order of the seed until the time is
 up. The exit status is 1 where one survived.
@@ -23,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import local
+from threading import Lock, local
 
 sys.path.insert(0, str(Path(__file__).parent))
 from environments import ROOT, front_end
@@ -36,6 +37,12 @@ FOLDERS = ("aot_tune/bench", "aot_tune/database", "aot_tune/select", "aot_tune/l
 ENOUGH = 30.0
 """Seconds more than twice what the tests take without the change: who takes longer waits for what never comes."""
 MOST_FILES = 8
+THROUGH_PROCESSES = (
+    "tests/faults/test_bench_candidates.py",
+    "tests/faults/test_bench_process_state.py",
+    "tests/unit/bench/worker/cuda/test_worker_session.py",
+    "tests/unit/bench/host/test_bench_on_cuda.py",
+)
 
 
 @dataclass(frozen=True)
@@ -76,22 +83,28 @@ def tests_of(tree: Path, path: str) -> list[str]:
     """The test files that import a module, those of its own name first, then the small ones."""
     module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     package, _, name = module.rpartition(".")
-    wanted = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+    names = "|".join([name, *_exported(tree, package, module)])
+    wanted = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import (\([^)]*|[^\n]*)\b({names})\b")
     found = []
     for file in sorted((tree / "tests").glob("[uf]*/**/test_*.py")):
         own = file.stem == f"test_{name}" or file.stem.startswith(f"test_{name}_")
         if own or wanted.search(file.read_text(encoding="utf-8")):
             found.append((not own, file.stat().st_size, str(file.relative_to(tree))))
-    if path.startswith("aot_tune/bench/worker"):  # which tests reach through processes
-        found += [
-            (True, 1 << 30, f"tests/faults/{n}.py") for n in ("test_bench_candidates", "test_bench_process_state")
-        ]
+    if path.startswith("aot_tune/bench"):  # which tests reach through processes
+        found += [(True, 1 << 30, file) for file in THROUGH_PROCESSES if "cuda" in path or "cuda" not in file]
     return [file for _, _, file in sorted(found)][:MOST_FILES]
 
 
-def is_noticed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
-    """Whether a test of some files fails, or they do not end in some seconds."""
-    argv = [str(front_end()), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+def _exported(tree: Path, package: str, module: str) -> list[str]:
+    """What a package hands on of a module."""
+    file = tree / package.replace(".", "/") / "__init__.py"
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.exists() else ()
+    return [a.name for n in nodes if isinstance(n, ast.ImportFrom) and n.module == module for a in n.names]
+
+
+def fails(tree: Path, test: str, seconds: float) -> bool:
+    """Whether a test of a file fails, or they do not end in some seconds."""
+    argv = [str(front_end()), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", test]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
     try:
         done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, timeout=seconds, check=False)
@@ -100,34 +113,54 @@ def is_noticed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
     return done.returncode not in (0, 5)
 
 
-def run(guards: Sequence[Guard], workers: int, seconds: float, scratch: Path) -> tuple[list[Guard], int]:
+class Undisturbed:
+    """What the tests of each file take without a change, found out once for each; None where they fail as it is."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, float | None] = {}
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def seconds(self, tree: Path, test: str) -> float | None:
+        """Of a file, in a tree without a change."""
+        with self._locks[test]:
+            if test not in self._taken:
+                began = time.monotonic()
+                self._taken[test] = None if fails(tree, test, 600) else time.monotonic() - began
+                if self._taken[test] is None:
+                    print(f"left out: {test} fails without a change too", flush=True)
+            return self._taken[test]
+
+
+def run(guards: Sequence[Guard], workers: int, limit: float, scratch: Path) -> tuple[list[Guard], int]:
     """The guards that nobody missed, and how many were tried in the time."""
-    until, trees, own = time.monotonic() + seconds, iter(range(workers)), local()
-    taken: dict[str, float] = {}
+    until, trees, own = time.monotonic() + limit, iter(range(workers)), local()
+    undisturbed = Undisturbed()
 
     def one(guard: Guard) -> bool | None:
         if time.monotonic() > until:
             return None
         if not hasattr(own, "tree"):
             own.tree = scratch / f"tree{next(trees)}"
-            skipped = shutil.ignore_patterns(".git", "__pycache__", "build*", "wheelhouse", ".*_cache")
+            skipped = shutil.ignore_patterns(".git", "__pycache__", "build", "wheelhouse", ".*_cache")
             shutil.copytree(ROOT, own.tree, ignore=skipped)
         tree: Path = own.tree
-        tests = tests_of(tree, guard.path)
-        if guard.path not in taken:
-            began = time.monotonic()
-            if tests and is_noticed(tree, tests, 600):
-                print(f"FAILS    {guard.path}: its tests fail without a change too: {' '.join(tests)}", flush=True)
-                return None
-            taken[guard.path] = time.monotonic() - began
         file = tree / guard.path
         before = file.read_bytes()
-        file.write_bytes(without(guard, before))
-        try:
-            noticed = bool(tests) and is_noticed(tree, tests, ENOUGH + 2 * taken[guard.path])
-        finally:
-            file.write_bytes(before)
-        print(f"{'seen    ' if noticed else 'SURVIVES'} {guard.path}:{guard.line}: {guard.text}", flush=True)
+        after, noticed = without(guard, before), False
+        tests = tests_of(tree, guard.path)
+        for test in tests:
+            seconds = undisturbed.seconds(tree, test)
+            if seconds is None:
+                continue
+            file.write_bytes(after)
+            try:
+                noticed = fails(tree, test, ENOUGH + 2 * seconds)
+            finally:
+                file.write_bytes(before)
+            if noticed:
+                break
+        told = "seen    " if noticed else "SURVIVES" if tests else "UNTESTED"
+        print(f"{told} {guard.path}:{guard.line}: {guard.text}", flush=True)
         return noticed
 
     with ThreadPoolExecutor(workers) as threads:

@@ -14,8 +14,6 @@ from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain
 from aot_tune.compile.cache.entry import load_entry
 from aot_tune.support.storage import CorruptError
 
-pytestmark = pytest.mark.alone
-
 KILLS = 12  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more
 
 BUILD = """
@@ -71,6 +69,7 @@ def working_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.alone
 def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
     rng, root, count = random.Random(7), tmp_path / "c", 120
     kills, interrupted = int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS)), 0

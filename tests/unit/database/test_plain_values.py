@@ -131,6 +131,27 @@ from . import beside
 def reference(xp, call):
     return {"y": beside.FACTOR * call.x}
 """,
+    "a method of an instance": """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    factor: int
+    def times(self, v):
+        return self.factor * v
+times = Rule(FACTOR).times
+def reference(xp, call):
+    return {"y": times(call.x)}
+""",
+    "a property that is kept": """
+import functools
+NUMBER = FACTOR
+class Rule:
+    @functools.cached_property
+    def factor(self):
+        return NUMBER
+def reference(xp, call):
+    return {"y": Rule().factor * call.x}
+""",
     "a cached function": """
 import functools
 NUMBER = FACTOR

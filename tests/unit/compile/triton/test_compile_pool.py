@@ -22,8 +22,6 @@ from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import kill_running
 from aot_tune.triton.triton_messages import CompileRequest
 
-pytestmark = pytest.mark.alone
-
 TARGET = "cuda-sm_90a"
 _REQUESTS: dict[tuple[str, str], Recipe] = {}
 
@@ -108,6 +106,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced(search: list[str], pool
 
 
 @EACH_TRITON
+@pytest.mark.alone
 def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
     hanging = compile_request(search, tmp_path, "wrong.py:hangs")
@@ -121,6 +120,7 @@ def test_killing_what_runs_ends_a_compile(search: list[str], pool: CompilerPool,
 
 
 @EACH_TRITON
+@pytest.mark.alone
 def test_a_slow_compile_says_how_busy_it_was(search: list[str], pool: CompilerPool, tmp_path: Path) -> None:
     before = set(workers(os.getpid()))
     pool.compile(setup_of(search), compile_request(search, tmp_path), 60)
@@ -169,6 +169,7 @@ def test_variables_of_triton_do_not_reach_a_worker(search: list[str], pool: Comp
 
 
 @EACH_TRITON
+@pytest.mark.alone
 def test_workers_die_with_the_process_that_started_them(search: list[str], tmp_path: Path) -> None:
     """Also one that is busy, and also when nobody can clean up."""
     request_file = tmp_path / "request.json"

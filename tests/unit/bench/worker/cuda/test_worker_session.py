@@ -133,6 +133,12 @@ def test_times_of_calls_that_leave_nothing_in_the_graph_are_none(bed: Bed, build
         assert (reply.status, reply.reason) == ("suspicious", "launches nothing on the stream that it is given")
 
 
+def test_who_asks_for_no_workspace_is_given_none(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("if (workspace) return 9;", workspace="0"))
+    assert bed.ask(messages.Verify(handle="one", keys=(key,))).status == "ok"
+
+
 def test_errors_of_functions_are_failures_and_the_worker_lives_on(bed: Bed, build: Any) -> None:
     key = bed.name(SMALL)
     bed.load(build(REFUSES))
