@@ -124,11 +124,15 @@ class Undisturbed:
         """Of a file, in a tree without a change."""
         with self._locks[test]:
             if test not in self._taken:
-                began = time.monotonic()
-                self._taken[test] = None if fails(tree, test, 600) else time.monotonic() - began
+                self._taken[test] = self._try(tree, test) or self._try(tree, test)  # some are to be alone and are not
                 if self._taken[test] is None:
                     print(f"left out: {test} fails without a change too", flush=True)
             return self._taken[test]
+
+    @staticmethod
+    def _try(tree: Path, test: str) -> float | None:
+        began = time.monotonic()
+        return None if fails(tree, test, 600) else time.monotonic() - began
 
 
 def run(guards: Sequence[Guard], workers: int, limit: float, scratch: Path) -> tuple[list[Guard], int]:
