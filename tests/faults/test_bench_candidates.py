@@ -116,15 +116,6 @@ def test_what_is_wrong_only_in_repeated_calls_is_found_after_those_that_were_tim
     assert re.search(r"\(after \d+ timed calls\)$", measured.reason)
 
 
-@pytest.mark.parametrize("shape", [(16, 4096), (64, 4096), (256, 1024)])
-def test_right_calls_of_several_threads_are_not_suspicious(bed: Any, shape: tuple[int, int]) -> None:
-    """The thread that writes to their outputs before a call is not the one that writes them in the call."""
-    prepared = bed.prepare(R=shape[0], D=shape[1])
-    for _ in range(4):
-        measured = bed.screen("streams", prepared, tune_checks=False)
-        assert measured.status == "ok", measured.reason
-
-
 def test_a_call_that_takes_as_long_as_an_empty_one_is_not_suspicious_where_there_is_next_to_nothing_to_do(
     bed: Any,
 ) -> None:
