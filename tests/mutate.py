@@ -5,10 +5,10 @@
 
 A guard is an `if` whose body is no more than a `raise`, `return`, `continue` or `break`. It is switched off by a
 condition that is never true, in a copy of the tree, and the tests that import its module are run there: those of
-`tests/unit` and `tests/faults`, the module's own first, until one fails. A file of tests that fail without the change
-too is said and left out. What survives is printed at the end, with its place. By default the guards are those of the
-bench, the database, the choice and the checks of what was linked; they come in an order of the seed until the time is
-up. The exit status is 1 where one survived.
+`tests/unit`, `tests/faults` and `tests/integration`, the module's own first, until one fails. A file of tests that
+fail without the change too is said and left out. What survives is printed at the end, with its place. By default the
+guards are those of the bench, the database, the choice and the checks of what was linked; they come in an order of the
+seed until the time is up. The exit status is 1 where one survived.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def tests_of(tree: Path, path: str) -> list[str]:
     names = "|".join([name, *_exported(tree, package, module)])
     wanted = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import (\([^)]*|[^\n]*)\b({names})\b")
     found = []
-    for file in sorted((tree / "tests").glob("[uf]*/**/test_*.py")):
+    for file in sorted((tree / "tests").glob("[fiu]*/**/test_*.py")):
         own = file.stem == f"test_{name}" or file.stem.startswith(f"test_{name}_")
         if own or wanted.search(file.read_text(encoding="utf-8")):
             found.append((not own, file.stat().st_size, str(file.relative_to(tree))))

@@ -63,14 +63,12 @@ def _attempt(run: Run, worker: Worker, load: messages.Load, problems: Sequence[P
 
 
 def _unload(context: BenchContext, worker: Worker, handle: str) -> None:
-    """The way in which a GPU's runtime library goes is no fault of a variant: another worker takes over, once.
+    """The way in which a runtime library goes is no fault of a variant: another worker takes over, once.
 
     From then on libraries stay, and each variant is called in a copy of its own: workers take seconds to start.
     """
     try:
         context.pool.request(worker, messages.Unload(handle=handle), context.policy.deadlines.load)
     except DiedError as death:
-        if context.family.on_host:
-            raise
         context.unloads = False
         context.log(f"libraries stay loaded while they are verified, a worker died as one went: {death.reason}")

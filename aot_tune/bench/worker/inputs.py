@@ -89,8 +89,7 @@ def _elements(
     if isinstance(kind, Generator):
         low, high = (0 if dtype.kind == "u" else -8, 9) if kind.kind == "normal" else (int(kind.low), int(kind.high))
         return generator.integers(*((0, 2) if dtype.kind == "b" else (low, high)), drawn).astype(dtype)
-    if not isinstance(kind, Integers):
-        raise TypeError(f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one")
+    assert isinstance(kind, Integers), f"{tensor.name!r}: {type(kind).__name__} is not drawn one by one"
     low, high = (bound.evaluate(check.problem.dims) for bound in (kind.low, kind.high))
     most = largest_integer(operator.dtype(check.problem, tensor))
     if not low < high or high - 1 > most:

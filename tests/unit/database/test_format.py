@@ -187,6 +187,12 @@ def test_bad_lines_are_named(small: OperatorDatabase, edit, place: str, words: s
     assert words in str(caught.value)
 
 
+def test_a_candidate_is_in_a_database_once(small: OperatorDatabase) -> None:
+    twofold = msgspec.structs.replace(small, candidates=(*small.candidates, small.candidates[0]))
+    with pytest.raises(DatabaseError, match="listed twice"):
+        encode(twofold)
+
+
 def test_ends_of_lines_as_another_system_has_them_say_nothing(small: OperatorDatabase) -> None:
     text = encode(small)
     assert encode(decode(text.replace(b"\n", b"\r\n"))) == text

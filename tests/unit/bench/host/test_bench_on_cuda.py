@@ -26,6 +26,10 @@ LIBRARY = r"""
 struct Execution { void *stream, *workspace; size_t size; };
 #define CALL const DLTensor *x, const DLTensor *bias, const DLTensor *y
 EXPORT int32_t my_axpb(CALL, const Execution* how) {
+  const char* const variant = std::strchr(std::getenv("AOT_TUNE_FORCE"), ':') + 1;
+  if (std::strcmp(variant, "idle") == 0) return 0;
+  if (std::strcmp(variant, "refusing") == 0) return 1;
+  if (std::strcmp(variant, "crashing") == 0) std::abort();
   return candidate_launch(x, bias, y, how->workspace, how->size, how->stream);
 }
 EXPORT int32_t my_axpb_workspace(CALL, size_t* size) { return candidate_workspace(x, bias, y, size); }
@@ -37,7 +41,7 @@ EXPORT int32_t my_axpb_explain(CALL, const Execution*, char* text, size_t size) 
 EXPORT const char* my_last_error() { return ""; }
 __attribute__((destructor)) static void go() { std::abort(); }
 """
-"""A library that takes its process with it when it is unloaded."""
+"""A library that takes its process with it when it is unloaded; two of its variants are bad."""
 
 
 @pytest.fixture(scope="module")
@@ -140,13 +144,35 @@ def test_only_the_first_worker_of_a_problem_probes_it(kept_bed: Bed) -> None:
     assert (len(lines), failing.on(prepared, "")) == (2, "")
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "my.cpp").write_text(LIBRARY)
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-I", CONTRACT, "-o", "libmy.so", "my.cpp"]
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
+    return folder / "libmy.so"
+
+
 @pytest.mark.slow
-def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variant", "status"), [("idle", "wrong-result"), ("refusing", "failed"), ("crashing", "crashed")]
+)
+def test_a_bad_variant_of_a_library_is_no_ok(bed: Bed, library: Path, variant: str, status: str) -> None:
+    found = verify_linked(bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare()])
+    assert found.status == status
+    assert found.reason
+
+
+def test_a_library_that_cannot_be_loaded_is_no_ok(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "libmy.so").write_text("text")
+    found = verify_linked(bed.bench.context, tmp_path / "libmy.so", "my_axpb", "axpb:one", [bed.prepare()])
+    assert found.status == "failed"
+    assert "libmy.so" in found.reason
+
+
+@pytest.mark.slow
+def test_libraries_stay_loaded_once_a_worker_died_as_one_went(bed: Bed, library: Path) -> None:
     """Else each variant of a library would cost a worker, which takes seconds to start on a GPU."""
-    library = tmp_path / "libmy.so"
-    (tmp_path / "my.cpp").write_text(LIBRARY)
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-I", CONTRACT, "-o", library, tmp_path / "my.cpp"]
-    subprocess.run(command, check=True, timeout=60)
     for variant in ("one", "two", "three", "four"):
         found = verify_linked(
             bed.bench.context, library, "my_axpb", f"axpb:{variant}", [bed.prepare(), bed.prepare(R=3, D=5)]

@@ -239,7 +239,7 @@ def test_empty_kernels_are_timed_by_the_node() -> None:
     assert measure_empty(device, GpuTiming(empty_calls=20)) == pytest.approx(50)
 
 
-alignments = st.sampled_from([0, 1, 2, 4, 16, 64])
+alignments = st.sampled_from([0, 1, 2, 4, 16, 64, 1024])
 
 
 @settings(max_examples=50)
