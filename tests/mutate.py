@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Switches off one guard after the other, and tells which of them no test misses.
 
-    tests/mutate.py [--seconds 5400] [--workers 2] [--seed 0] [FOLDER ...]
+    tests/mutate.py [--seconds 5400] [--workers 2] [--seed 0] [--skip 0] [FOLDER ...]
 
 A guard is an `if` whose body is no more than a `raise`, `return`, `continue` or `break`. It is switched off by a
 condition that is never true, in a copy of the tree, and the tests that import its module are run there: those of
 `tests/unit`, `tests/faults` and `tests/integration`, the module's own first, until one fails. A file of tests that
 fail without the change too is said and left out. What survives is printed at the end, with its place. By default the
 guards are those of the bench, the database, the choice and the checks of what was linked; they come in an order of the
-seed until the time is up. The exit status is 1 where one survived.
+seed until the time is up; --skip goes on behind so many that were tried before. The exit status is 1 where one
+survived.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5400.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0)
     given = parser.parse_args()
     guards: list[Guard] = []
     for folder in given.folders:
@@ -187,6 +189,7 @@ def main() -> int:
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             guards += guards_of(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
     random.Random(given.seed).shuffle(guards)
+    guards = guards[given.skip :]
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         survivors, tried = run(guards, given.workers, given.seconds, Path(scratch))
     print(f"\n{tried} of {len(guards)} guards tried, {len(survivors)} survive")
