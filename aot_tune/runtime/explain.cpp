@@ -1,5 +1,6 @@
 // Text about a choice, one "key: value" per line.
 #include <cinttypes>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -46,6 +47,12 @@ void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, co
            variant.kernel, variant.digest, workspace);
   if (*note != '\0') text.add("note: %s\n", note);
   text.add("why: %s\n", why);
+}
+
+void TextTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+  const double octaves = static_cast<double>(time) / 4096;
+  text->add("expected: %s takes about %.3g us, give or take %.0f %%\n", variant.name,
+            std::exp2(octaves) / 1000, 100 * (std::exp2(static_cast<double>(error) / 4096) - 1));
 }
 
 void TextTrace::rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,

@@ -333,6 +333,7 @@ class Text {
 struct NoTrace {
   static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
+  static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
   template <typename Call>
   static bool fits(const Call&, int) noexcept {
     return true;
@@ -352,6 +353,8 @@ struct TextTrace {
     if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
     return value;
   }
+  // Of a variant: log2 of ns in 1/4096, and its standard error.
+  void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept;
   template <typename Call>
   void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {
     char note[256] = "";
@@ -374,6 +377,9 @@ struct Fitting {
   }
   bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
     return inner.guard(value, variant, condition);
+  }
+  void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+    inner.expected(variant, time, error);
   }
   template <typename Call>
   bool fits(const Call& call, int variant) noexcept {

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from aot_tune.select.selection import REGRET_LIMIT, select
 from aot_tune.select.selection_records import Costs, Node, Selection
+from aot_tune.select.terms import Term, Terms, terms_of
+from aot_tune.select.time_model import TimeModel, Tree
 from aot_tune.select.tree import rank
 
-__all__ = ["REGRET_LIMIT", "Costs", "Node", "Selection", "rank", "select"]
+__all__ = [
+    "REGRET_LIMIT",
+    "Costs",
+    "Node",
+    "Selection",
+    "Term",
+    "Terms",
+    "TimeModel",
+    "Tree",
+    "rank",
+    "select",
+    "terms_of",
+]

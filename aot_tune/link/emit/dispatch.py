@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.decision import fact_printer, render_choice, render_tuned
+from aot_tune.link.emit.decision import fact_printer, render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.emit.measured_problems import render_is_tuned
 from aot_tune.link.emit.repeated_calls import render_known
 from aot_tune.link.emit.signature import (
     arguments,
@@ -43,6 +44,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
+#include "expected.h"
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
@@ -121,7 +123,7 @@ namespace operator_{op.name} {{
 
 {render_choice(table)}
 
-{render_tuned(table)}
+{render_is_tuned(table)}
 
 {render_serve(table)}
 

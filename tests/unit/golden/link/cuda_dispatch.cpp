@@ -1,5 +1,6 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/cuda_ops.h"
+#include "expected.h"
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
@@ -228,6 +229,41 @@ int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
   return -1;
 }
 
+struct Tuned {
+  int64_t dims[1];
+  int64_t classes[3];  // of strides; -1 where the tensor is absent
+  int32_t attributes[1];
+  int32_t dtypes[1];
+  int32_t first;  // of its variants, and how many
+  int32_t count;
+};
+
+uint64_t place_of_row(const Call& c) {
+  (void)c;
+  const uint64_t sum = static_cast<uint64_t>(c.d_N) * UINT64_C(0x9e3779b97f4a7c15) + static_cast<uint64_t>(c.y_T) * UINT64_C(0xdf442d22ce4859b9);
+  return sum ^ (sum >> 32);
+}
+
+bool is_same(const Tuned& row, const Call& c) {
+  return row.dims[0] == c.d_N && row.dtypes[0] == c.y_T && row.classes[0] == stride_class(*c.t_x) && row.classes[1] == (c.t_bias != nullptr ? stride_class(*c.t_bias) : -1) && row.classes[2] == stride_class(*c.t_out);
+}
+
+constexpr Tuned kTuned_2[] = {
+    {{16}, {8, -1, 8}, {0}, {1}, 0, 0},
+    {{8}, {8, -1, 8}, {0}, {0}, 0, 0},
+};
+constexpr int16_t kRanked_2[] = {-1};
+constexpr int16_t kSlots_2[] = {1, -1, -1, 0};  // a row's number, or -1
+
+// The row of the problem that a call is like, or null.
+const Tuned* measured_2(const Call& c) {
+  for (uint64_t at = place_of_row(c);; ++at) {
+    const int row = kSlots_2[at & 3];
+    if (row < 0) return nullptr;
+    if (is_same(kTuned_2[row], c)) return &kTuned_2[row];
+  }
+}
+
 // cuda-sm_80
 constexpr int16_t kLeaf_0_0[] = {3};
 template <typename Trace>
@@ -298,42 +334,14 @@ int choose(const Call& c, Trace& trace) {
   return choice >= 0 ? choice : c.generic;
 }
 
-struct Tuned {
-  int64_t dims[1];
-  int64_t classes[3];  // of strides; -1 where the tensor is absent
-  int32_t attributes[1];
-  int32_t dtypes[1];
-};
-constexpr Tuned kTuned_2[] = {
-    {{16}, {8, -1, 8}, {0}, {1}},
-    {{8}, {8, -1, 8}, {0}, {0}},
-};
-
 int is_tuned(const Call& c) {
   if (c.empty || c.hollow) return 0;
-  const Tuned* rows = nullptr;
-  int count = 0;
   switch (table_for(c.backend, c.level)) {
     case 2:
-      rows = kTuned_2;
-      count = 2;
-      break;
+      return measured_2(c) != nullptr;
     default:
-      break;
+      return 0;
   }
-  const int64_t dims[] = {c.d_N};
-  const int64_t classes[] = {stride_class(*c.t_x), c.t_bias != nullptr ? stride_class(*c.t_bias) : -1, stride_class(*c.t_out)};
-  const int32_t dtypes[] = {c.y_T};
-  const int32_t attributes[] = {0};
-  for (int i = 0; i < count; ++i) {
-    bool same = true;
-    for (int k = 0; k < 1; ++k) same &= rows[i].dims[k] == dims[k];
-    for (int k = 0; k < 3; ++k) same &= rows[i].classes[k] == classes[k];
-    for (int k = 0; k < 1; ++k) same &= rows[i].attributes[k] == attributes[k];
-    for (int k = 0; k < 1; ++k) same &= rows[i].dtypes[k] == dtypes[k];
-    if (same) return 1;
-  }
-  return 0;
 }
 
 // Bytes of workspace that a variant needs.
