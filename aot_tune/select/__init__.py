@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from aot_tune.select.selection import REGRET_LIMIT, select
-from aot_tune.select.selection_records import Costs, Node, Selection
+from aot_tune.select.decide import Survey
+from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, Limits, ranked, select
+from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
 from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
 from aot_tune.select.tree import rank
 
 __all__ = [
     "REGRET_LIMIT",
+    "SURVEYED",
     "Costs",
+    "Expectation",
+    "Judged",
+    "Limits",
     "Node",
     "Selection",
+    "Survey",
     "Term",
     "Terms",
     "TimeModel",
     "Tree",
     "rank",
+    "ranked",
     "select",
     "terms_of",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["choose_variants"]
+__all__ = ["choose_variants", "regret_by_number"]
 
 
 def choose_variants(
@@ -17,13 +17,15 @@ def choose_variants(
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
+    worst: float | None = None,
+    most: int | None = None,
 ) -> list[str]:
     """Candidate ids to keep, in the order in which they pay off.
 
     Greedy: add the candidate that removes most regret until the geometric mean is within `limit` of the best and no
-    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what `times`
-    say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on the
-    order of the input.
+    problem is more than `worst` off, or there are as many as may be; then drop what later additions made needless.
+    Ties go to what `times` say is faster on the problems that it was timed on, then to the smaller id, so the result
+    does not depend on the order of the input.
 
     Args:
         costs: times in ns; problems without any are ignored.
@@ -31,11 +33,14 @@ def choose_variants(
         times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
         sizes: bytes of each candidate's object.
         byte_budget: bytes that the kept objects may take together; None is no limit.
+        worst: allowed regret on any problem; by default three times `limit`.
+        most: how many may be kept, whatever regret is left; None is no limit.
     """
+    limits = math.log1p(limit), math.log1p(3 * limit if worst is None else worst)
     rows = {p: c for p, c in costs.items() if c}
     kept: list[str] = []
     state, pace = _State(rows), _paces(times or rows)
-    while rows and not _good_enough(state.regrets, limit):
+    while rows and not _good_enough(state.regrets, limits) and (most is None or len(kept) < most):
         affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
         best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
         if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
@@ -44,9 +49,22 @@ def choose_variants(
         state.add(best)
     for candidate in list(kept):
         rest = [c for c in kept if c != candidate]
-        if rest and _good_enough(_State(rows, rest).regrets, limit):
+        if rest and _good_enough(_State(rows, rest).regrets, limits):
             kept = rest
     return kept
+
+
+def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
+    """The geometric mean regret with the first of the kept alone, with the first two, and so on.
+
+    What nothing serves is left out of the mean.
+    """
+    state, found = _State({p: c for p, c in costs.items() if c}), []
+    for candidate in kept:
+        state.add(candidate)
+        unserved, total = state.total()
+        found.append(math.expm1(total / max(len(state.regrets) - unserved, 1)))
+    return tuple(found)
 
 
 class _State:
@@ -96,9 +114,10 @@ def _paces(times: Costs) -> dict[str, float]:
     return {candidate: round(math.fsum(values) / len(values), 12) for candidate, values in logs.items()}
 
 
-def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:
+def _good_enough(regrets: Mapping[str, float], limits: tuple[float, float]) -> bool:
+    """Whether the log regrets are within the limits of their mean and of each."""
     values = regrets.values()
-    return sum(values) / len(values) <= math.log1p(limit) and max(values) <= math.log1p(3 * limit)
+    return sum(values) / len(values) <= limits[0] and max(values) <= limits[1]
 
 
 def _fits(kept: list[str], sizes: Mapping[str, int] | None, budget: int | None) -> bool:

@@ -10,7 +10,15 @@ import msgspec
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
+from aot_tune.link import (
+    DecisionNode,
+    ExpectedTime,
+    LibrarySpec,
+    LinkedVariant,
+    OperatorTable,
+    TargetTable,
+    generate,
+)
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
@@ -189,31 +197,39 @@ def _operator(
                 index[candidate] = len(variants)
                 variants.append(_variant(evidence.entries[candidate]))
         if selection.nodes:
-            nodes = tuple(
-                DecisionNode(
-                    fact=n.fact,
-                    threshold=n.threshold,
-                    below=n.below,
-                    above=n.above,
-                    leaf=tuple(index[c] for c in n.ranked),
-                )
-                for n in selection.nodes
-            )
-            tuned = tuple(p for p in evidence.workload if p.id in one.costs)
-            tables.append(
-                TargetTable(
-                    target=evidence.target.name,
-                    level=evidence.target.level,
-                    last=evidence.target.last,
-                    nodes=nodes,
-                    tuned=tuned,
-                )
-            )
+            tables.append(_table(one, index))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
         reports.append(tell(one, beside))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
+
+
+def _table(one: Chosen, index: Mapping[str, int]) -> TargetTable:
+    """How calls are decided for one target; `index` tells the places of the variants."""
+    evidence, selection, target = one.evidence, one.selection, one.evidence.target
+    tuned = tuple(p for p in evidence.workload if p.id in one.costs)
+    return TargetTable(
+        target=target.name,
+        level=target.level,
+        last=target.last,
+        nodes=tuple(
+            DecisionNode(
+                fact=n.fact,
+                threshold=n.threshold,
+                below=n.below,
+                above=n.above,
+                leaf=tuple(index[c] for c in n.ranked),
+            )
+            for n in selection.nodes
+        ),
+        tuned=tuned,
+        exact=tuple(tuple(index[c] for c in selection.exact.get(p.id, ())) for p in tuned),
+        expected=tuple(
+            ExpectedTime(variant=index[c], terms=e.terms, model=e.model, caution=e.caution)
+            for c, e in selection.expected.items()
+        ),
+    )
 
 
 def _variant(entry: Entry) -> LinkedVariant:

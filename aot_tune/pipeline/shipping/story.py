@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
-from aot_tune.select import rank
+from aot_tune.select import ranked
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell"]
 
@@ -63,7 +64,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     facts = evidence.operator.facts(problem)
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
-    picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
+    picked = next(iter(ranked(one.selection, problem_id, facts, partial(serves, evidence))), None)
     name = variant_name(evidence.entries[picked]) if picked else "generic"
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
