@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
@@ -37,6 +38,7 @@ def check_operator(op: OperatorFields) -> None:
         _check_names,
         _check_dtypes,
         _check_dims,
+        check_ranges,
         _check_inputs,
         _check_exact,
         _check_epilogue,

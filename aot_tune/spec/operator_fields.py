@@ -68,6 +68,7 @@ class OperatorFields:
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tolerance: Tolerance | None = None
     intermediates: str = ""
     legal: tuple[Expr, ...] = ()
