@@ -24,6 +24,8 @@ __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_
 _LEFT_OUT = 1.03
 """What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
 place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
+_SLOW = 4.0
+"""Times the best, what a kernel that is not worth a try is taken for."""
 _TRIFLE = 1e-6
 """So much more than a vendor's variant costs what does not beat it: it ranks behind that one, and is no regret."""
 
@@ -87,8 +89,8 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
     candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
-    that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
-    measured.
+    that failed. `surveyed` are problems of a survey, by id, with the times that were taken there. Of an operator that
+    is `left_out` of what is tuned, the generic variants are verified and nothing is measured.
     """
 
     operator: Operator
@@ -98,6 +100,7 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    surveyed: dict[str, tuple[Problem, tuple[Measurement, ...]]] = field(default_factory=dict)
     note: str = ""
     left_out: bool = False
 
@@ -168,6 +171,40 @@ class Evidence:
             row[measurement.candidate] = measurement
         if _fails(measurement):
             self.broken.add(measurement.candidate)
+
+    def survey(self, problem: Problem, row: Sequence[Measurement]) -> None:
+        """Take over what a survey says of a shape; a candidate that fails there is out, wherever it won."""
+        for measurement in row:
+            if measurement.lasting and _fails(measurement):
+                self.add(measurement)
+        self.surveyed[problem.id] = problem, tuple(m for m in row if m.ns is not None)
+
+    def survey_costs(self) -> Costs:
+        """Times of the survey, in ns by problem and candidate, of those that never failed.
+
+        What serves a shape that its kernel is not worth a try on was not timed: it is taken to be slow.
+        """
+        found: Costs = {}
+        for name, (problem, row) in self.surveyed.items():
+            times = {m.candidate: m.ns for m in row if m.ns is not None and not self.failed(m.candidate)}
+            facts = self._conditions.facts(problem)
+            if times:
+                slow = _SLOW * min(times.values())
+                for candidate in self._surveyed_candidates - times.keys():
+                    if serves(self, candidate, facts) and not self.meant_for(self.entries[candidate], problem):
+                        times[candidate] = slow
+                found[name] = times
+        return found
+
+    @property
+    def _surveyed_candidates(self) -> set[str]:
+        every = {m.candidate for _, row in self.surveyed.values() for m in row}
+        return {c for c in every if not self.failed(c)}
+
+    def is_bound(self, entry: Entry) -> bool:
+        """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""
+        kernel = self.operator.kernel(entry.candidate.kernel)
+        return kernel.algorithms is not None and not kernel.has(entry.candidate.config, self.target.facts)
 
     def add_screen(self, measurement: Measurement) -> None:
         """Take a screen over, about which the next race on the problem is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.select.choose_variants import preselect
 from aot_tune.select.decide import Survey
 from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, Limits, ranked, select
 from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
@@ -23,6 +24,7 @@ __all__ = [
     "Terms",
     "TimeModel",
     "Tree",
+    "preselect",
     "rank",
     "ranked",
     "select",

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["choose_variants", "regret_by_number"]
+__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number"]
+
+PRESELECTED = 24
+"""Candidates that are surveyed for each kind of calls, at most."""
 
 
 def choose_variants(
@@ -52,6 +55,21 @@ def choose_variants(
         if rest and _good_enough(_State(rows, rest).regrets, limits):
             kept = rest
     return kept
+
+
+def preselect(costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED) -> list[str]:
+    """Candidate ids to survey: those that leave no regret, in the order in which they pay off, then the next best.
+
+    The next best are of others' tiles: `alike` tells what nearly equal candidates have in common, and one is enough.
+    """
+    chosen = choose_variants(costs, limit=0.0, worst=0.0, most=most)
+    seen = {alike[c] for c in chosen if c in alike}
+    paces = _paces({p: c for p, c in costs.items() if c})
+    for candidate in sorted(paces, key=lambda c: (paces[c], c)):
+        if len(chosen) < most and candidate not in chosen and alike.get(candidate, candidate) not in seen:
+            chosen.append(candidate)
+            seen.add(alike.get(candidate, candidate))
+    return chosen
 
 
 def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ def select(
     alike: Mapping[str, str] | None = None,
     survey: Survey | None = None,
     kind_of: Callable[[Facts], str] = lambda _facts: "",
+    bound: frozenset[str] = frozenset(),
 ) -> Selection:
     """Choose the variants of one operator for one target, and how to decide among them.
 
@@ -67,23 +69,28 @@ def select(
             fast there is taken to be fast here, as far as it serves.
         survey: times on shapes that were drawn, by which variants are chosen too and other calls are decided.
         kind_of: calls of one kind have their own variants, as those of one dtype.
+        bound: with a survey, candidates that are for single problems, as a vendor's algorithms: they serve none but
+            those on which they are ahead of all that is kept, and are counted by no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     surveyed = {p: row for p, row in sorted(survey.costs.items()) if row} if survey is not None else {}
     limits = limits or (SURVEYED if surveyed else Limits())
     known = {**facts, **(survey.facts if survey is not None else {})}
-    kept, curve = _choose({**rows, **surveyed}, lambda p: kind_of(known[p]), limits, times, sizes)
+    bound = bound if surveyed else frozenset()
+    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
+    kept, curve = _choose(free, lambda p: kind_of(known[p]), limits, times, sizes)
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
+    kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
     exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
     if survey is not None and surveyed:
-        expected = expect(rows, survey, facts, kept)
-        rest = [c for c in kept if c not in expected]
+        expected = expect(rows, survey, facts, [c for c in kept if c not in bound])
+        rest = [c for c in _with(beside, kept) if c not in expected and c not in bound]
         return Selection(
             kept=_with(beside, kept),
-            nodes=(Node(ranked=tuple(c for c in _with(beside, [*kept, *rest]) if c not in expected)),),
+            nodes=(Node(ranked=tuple(rest)),),
             regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
             held_out={},
             exact=exact,
@@ -139,6 +146,17 @@ def _choose(
         curve = regret_by_number(kinds[kind], chosen) if len(kinds) == 1 else ()
         kept += [c for c in chosen if c not in kept]
     return kept, curve
+
+
+def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:
+    """The bound candidates that are ahead of all that is kept by more than the regret that is given up, somewhere."""
+    found = set()
+    for row in rows.values():
+        best = min((t for c, t in row.items() if c not in bound and c in kept), default=math.inf)
+        first = min((c for c in row if c in bound), key=lambda c: (row[c], c), default=None)
+        if first is not None and row[first] * (1 + MAX_REGRET) < best:
+            found.add(first)
+    return sorted(found)
 
 
 def _by_time(row: Mapping[str, float], kept: Sequence[str]) -> tuple[str, ...]:

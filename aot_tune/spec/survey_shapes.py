@@ -78,7 +78,7 @@ def _is_even(dim: str, problems: Sequence[Problem]) -> bool:
 def _extent(draw: random.Random, between: tuple[int, int], even: bool) -> int:
     """An extent, evenly drawn in its logarithm; most are multiples of something where those of the workload are."""
     least, most = between
-    value = least * (most / least) ** draw.random()
+    value = float(least * (most / least) ** draw.random())
     share = draw.random()
     for part, step in _WHOLE if even else ():
         if share < part:

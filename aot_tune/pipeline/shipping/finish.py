@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,8 +26,9 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
-from aot_tune.select import select
+from aot_tune.select import Survey, select, terms_of
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.support.errors import NoSurvivorError
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "without_epilogue"]
@@ -64,8 +66,32 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
+        survey=_survey_of(session, evidence),
+        kind_of=partial(kind_of, operator),
+        bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
     )
     return Chosen(evidence, selection, costs)
+
+
+def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
+    """What was surveyed, and what times are expected from; None where nothing was."""
+    costs, operator = evidence.survey_costs(), evidence.operator
+    if not costs:
+        return None
+    candidates = {c for row in costs.values() for c in row}
+    entries = [evidence.entries[c] for c in candidates]
+    processors = session.processors_of(evidence.target)
+    return Survey(
+        costs=costs,
+        facts={p.id: operator.facts(p) for p, _ in evidence.surveyed.values()},
+        terms={
+            e.candidate.id: terms_of(
+                operator, operator.kernel(e.candidate.kernel).tiling(e.candidate.config), processors
+            )
+            for e in entries
+        },
+        vendor=frozenset(e.candidate.id for e in entries if evidence.is_vendors(e)),
+    )
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
