@@ -100,7 +100,7 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
-    surveyed: dict[str, tuple[Problem, tuple[Measurement, ...]]] = field(default_factory=dict)
+    surveyed: dict[str, tuple[Problem, dict[str, float]]] = field(default_factory=dict)
     note: str = ""
     left_out: bool = False
 
@@ -172,34 +172,28 @@ class Evidence:
         if _fails(measurement):
             self.broken.add(measurement.candidate)
 
-    def survey(self, problem: Problem, row: Sequence[Measurement]) -> None:
-        """Take over what a survey says of a shape; a candidate that fails there is out, wherever it won."""
-        for measurement in row:
-            if measurement.lasting and _fails(measurement):
-                self.add(measurement)
-        self.surveyed[problem.id] = problem, tuple(m for m in row if m.ns is not None)
+    def survey(self, problem: Problem, times: Mapping[str, float]) -> None:
+        """Take over times in ns by candidate on a shape of a survey."""
+        known = self.surveyed.get(problem.id, (problem, {}))[1]
+        self.surveyed[problem.id] = problem, {**known, **{c: t for c, t in times.items() if c in self.entries}}
 
     def survey_costs(self) -> Costs:
         """Times of the survey, in ns by problem and candidate, of those that never failed.
 
         What serves a shape that its kernel is not worth a try on was not timed: it is taken to be slow.
         """
+        timed = {c for _, row in self.surveyed.values() for c in row if not self.failed(c)}
         found: Costs = {}
         for name, (problem, row) in self.surveyed.items():
-            times = {m.candidate: m.ns for m in row if m.ns is not None and not self.failed(m.candidate)}
+            times = {c: t for c, t in row.items() if c in timed}
+            slow = _SLOW * min(times.values(), default=math.inf)
             facts = self._conditions.facts(problem)
+            for candidate in timed - times.keys() if times else ():
+                if serves(self, candidate, facts) and not self.meant_for(self.entries[candidate], problem):
+                    times[candidate] = slow
             if times:
-                slow = _SLOW * min(times.values())
-                for candidate in self._surveyed_candidates - times.keys():
-                    if serves(self, candidate, facts) and not self.meant_for(self.entries[candidate], problem):
-                        times[candidate] = slow
                 found[name] = times
         return found
-
-    @property
-    def _surveyed_candidates(self) -> set[str]:
-        every = {m.candidate for _, row in self.surveyed.values() for m in row}
-        return {c for c in every if not self.failed(c)}
 
     def is_bound(self, entry: Entry) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
-from aot_tune.report.report_records import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import (
+    NOT_TRIED,
+    DroppedCandidate,
+    OperatorReport,
+    ProblemRow,
+    Report,
+    SurveyRow,
+    VariantRow,
+)
 from aot_tune.report.table import format_report, format_time
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "OperatorReport",
     "ProblemRow",
     "Report",
+    "SurveyRow",
     "VariantRow",
     "format_report",
     "format_time",

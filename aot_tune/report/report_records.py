@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "SurveyRow", "VariantRow"]
 
 NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
@@ -81,6 +81,22 @@ class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""
 
 
+class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What dispatch gives up on shapes that were surveyed and not learned from, against the best that was timed there.
+
+    Regrets are time over best time, less 1: the mean, that which 95 % of the shapes do not exceed, and the worst, with
+    its problem. `curve` is the mean regret over workload and survey, with all known, of keeping so many variants.
+    """
+
+    shapes: int
+    learned_from: int
+    mean: float
+    p95: float
+    worst: float
+    where: str
+    curve: tuple[float, ...] = ()
+
+
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     """One operator on one target.
 
@@ -100,6 +116,7 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     held_out_regret: float | None
     not_held_out: int = 0
     note: str = ""
+    survey: SurveyRow | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

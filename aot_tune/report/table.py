@@ -98,6 +98,12 @@ def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
 
 def _on_others(one: OperatorReport) -> str:
     """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
+    if one.survey is not None:
+        return (
+            f", {_percent(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
+            f"(95 % of them within {_percent(one.survey.p95)}; worst {_percent(one.survey.worst)} on "
+            f"'{one.survey.where}')"
+        )
     if one.held_out_regret is None:
         return ""
     judged = len(one.problems) - one.not_held_out

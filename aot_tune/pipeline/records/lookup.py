@@ -32,6 +32,7 @@ __all__ = [
     "known_here",
     "most_fitting",
     "others_fix",
+    "recall_survey",
     "recorded_evidence",
     "render_again",
     "rendered_again",
@@ -182,10 +183,26 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         subject = is_baseline(measurement.candidate) or (
             entry is not None and evidence.meant_for(entry, measurement.problem)
         )
-        if subject and problem_key(measurement.problem) in workload:
+        failed = measurement.status not in ("ok", "skipped")  # on a shape of a survey, too
+        if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
             evidence.add(measurement)
+    for shape in database.survey:
+        evidence.survey(shape.problem, shape.ns)
     return evidence, database
+
+
+def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
+    """Take over what a record of this very device knows of shapes, of candidates that are the same code."""
+    operator = evidence.operator
+    policy, contract = session.policy_of(device.family).digest, operator_digest(operator)
+    for database in session.databases if session.options.mode != "tune" else ():
+        identity = database.operator, database.device.digest, database.policy_digest, database.contract
+        if identity == (operator.name, device.digest, policy, contract):
+            codes = {c.id: c.code for c in database.candidates}
+            same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
+            for shape in database.survey:
+                evidence.survey(shape.problem, {c: ns for c, ns in shape.ns.items() if c in same})
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:

@@ -11,8 +11,8 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, i
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
-from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
-from aot_tune.select import ranked
+from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
+from aot_tune.select import Selection, ranked
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell"]
 
@@ -54,6 +54,23 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
+        survey=_survey(selection),
+    )
+
+
+def _survey(selection: Selection) -> SurveyRow | None:
+    judged = selection.judged
+    if judged is None:
+        return None
+    worst, where = judged.worst
+    return SurveyRow(
+        shapes=len(judged.regret),
+        learned_from=judged.learned_from,
+        mean=judged.mean,
+        p95=judged.percentile(0.95),
+        worst=worst,
+        where=where,
+        curve=selection.curve,
     )
 
 

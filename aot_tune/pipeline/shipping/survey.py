@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
-from aot_tune.database import OperatorStore, as_recorded, operator_digest
+from aot_tune.database import OperatorStore, as_recorded, operator_digest, rounded
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
+from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.select import preselect
@@ -54,6 +55,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
         for one in found:
             device = session.device_for(one.target)
             if device is not None and session.plan.may_measure and not one.left_out:
+                recall_survey(session, device, one)
                 by_device.setdefault(device.digest, (device, []))[1].extend(_parts(one, count))
     for device, parts in by_device.values():
         if parts:
@@ -140,6 +142,9 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     if operator.name in session.failures:
         return
     entries = [e for e in part.entries if evidence.meant_for(e, problem) and not evidence.failed(e.candidate.id)]
+    _, known = evidence.surveyed.get(problem.id, (problem, {}))
+    if all(e.candidate.id in known for e in entries):
+        return
     store = _store(session, bench, evidence)
     found = store.find_race([(e.candidate.id, e.code) for e in entries], problem)
     if found is None:
@@ -147,7 +152,10 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
         if found and all(m.lasting for m in found):
             policy = f"survey, {session.policy_of(bench.device.family).digest}"
             store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
-    evidence.survey(problem, [as_recorded(m) for m in found])
+    for measurement in map(as_recorded, found):
+        if measurement.lasting and measurement.status not in ("ok", "skipped"):
+            evidence.add(measurement)  # it is out, wherever it won
+    evidence.survey(problem, {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None})
 
 
 def _timed(
