@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
 from aot_tune.report.report_records import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, Report, VariantRow
-from aot_tune.report.table import format_report, format_time
+from aot_tune.report.table import columns, format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
@@ -13,6 +13,7 @@ __all__ = [
     "ProblemRow",
     "Report",
     "VariantRow",
+    "columns",
     "format_report",
     "format_time",
     "policy_lines",

@@ -1,0 +1,155 @@
+"""`aot-tune workload`: files of the problems worth tuning are made, merged and shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.spec import Operator
+from aot_tune.support.errors import Mistakes, SpecError
+from aot_tune.workloads.call_table import call_tables, counted
+from aot_tune.workloads.known_problems import add_up, computes, known
+from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
+
+__all__ = ["add_commands"]
+
+_EXAMPLE = """\
+a line of such a file is a problem and how much it counts, of a trace also how it was called:
+  {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, "weight": 2}
+
+  aot-tune workload merge traces/*.jsonl -o workload.jsonl
+  aot-tune workload from-model config.json --tokens 1,16,512 --tp 2 -o workload.jsonl
+  aot-tune workload show workload.jsonl --top 5
+  aot-tune workload coverage traces/*.jsonl
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command and its subcommands to the parser."""
+    workload = commands.add_parser(
+        "workload",
+        help="make, merge and show files of problems worth tuning",
+        description="Make, merge and show workload files: the problems that a build should tune.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subcommands = workload.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    _add_merge(subcommands)
+    _add_show(subcommands)
+
+
+def _add_merge(subcommands: Any) -> None:
+    merge = subcommands.add_parser(
+        "merge",
+        help="one workload file of many, or of traces",
+        description="Add up the lines of traces and workload files: the calls of a problem become its weight. What "
+        "counts most comes first.",
+    )
+    _add_files(merge, "traces and workload files")
+    _add_output(merge)
+    _add_templates(merge)
+    merge.set_defaults(run=_merge)
+
+
+def _add_show(subcommands: Any) -> None:
+    show = subcommands.add_parser(
+        "show",
+        help="what is called how often",
+        description="Print a table for each operator: how often each problem is called, and what share of it while a "
+        "graph was captured. What is called most comes first; a weight counts as so many calls.",
+    )
+    _add_files(show, "traces and workload files")
+    show.add_argument("--top", type=_positive, metavar="N", help="only the N problems of each operator called most")
+    _add_templates(show)
+    show.set_defaults(run=_show)
+
+
+def _add_files(parser: Any, what: str) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
+
+
+def _add_output(parser: Any) -> None:
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="the file to write; default: standard output")
+
+
+def _add_templates(parser: Any) -> None:
+    parser.add_argument(
+        "--templates",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="template root whose operators the files name, as TEMPLATES of aot_tune_add_library; may be repeated; "
+        "default: the bundled operators",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
+    from aot_tune.spec.load_operators import bundled_templates, load_operators
+
+    roots = [bundled_templates() if str(root) == "bundled" else root for root in templates] or [bundled_templates()]
+    return {name: operator for name, (_, operator) in load_operators(roots).items()}
+
+
+def _read(files: Sequence[Path]) -> list[CountedProblem]:
+    """The lines of all files, in order; all that is wrong with any of them is told at once."""
+    found: list[CountedProblem] = []
+    mistakes = Mistakes()
+    for file in files:
+        with mistakes.gather():
+            found += decode_workload(_bytes(file), str(file))
+    mistakes.tell()
+    if not found:
+        raise SpecError(
+            f"{', '.join(map(str, files))}: no problem is in there",
+            why="a trace is empty where nothing of the library was called",
+            fix="run the program with AOT_TUNE_TRACE again, or name other files",
+        )
+    return found
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read", why=str(error.strerror or error), fix="check its name") from error
+
+
+def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator]) -> list[CountedProblem]:
+    """Those on which there is something to compute; of others a line is told."""
+    kept = [one for one in problems if computes(operators[one.operator], one.problem)]
+    left = len(problems) - len(kept)
+    if left:
+        print(f"aot-tune: left out {left} line{'s' * (left > 1)} of calls without elements", file=sys.stderr)
+    return kept
+
+
+def _write(problems: Sequence[CountedProblem], output: Path | None) -> None:
+    text = encode_workload(problems)
+    if output is None:
+        sys.stdout.write(text.decode())
+        return
+    output.write_bytes(text)
+    weight = sum(one.weight for one in problems)
+    print(f"{output}: {counted(len(problems), 'problem')}, {counted(weight)}", file=sys.stderr)
+
+
+def _merge(given: argparse.Namespace) -> int:
+    operators = _operators(given.templates)
+    _write(add_up(_computing(known(_read(given.files), operators), operators)), given.output)
+    return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    operators = _operators(given.templates)
+    print(call_tables(add_up(known(_read(given.files), operators)), operators, given.top), end="")
+    return 0
