@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from aot_tune.spec import Operator
 from aot_tune.support.errors import Mistakes, SpecError
 from aot_tune.workloads.call_table import call_tables, counted
 from aot_tune.workloads.known_problems import add_up, computes, known
+from aot_tune.workloads.mapped_calls import MappedCalls
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
 
 __all__ = ["add_commands"]
@@ -39,6 +40,8 @@ def add_commands(commands: Any) -> None:
     subcommands = workload.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
     _add_merge(subcommands)
     _add_show(subcommands)
+    _add_from_torch(subcommands)
+    _add_from_tunableop(subcommands)
 
 
 def _add_merge(subcommands: Any) -> None:
@@ -65,6 +68,31 @@ def _add_show(subcommands: Any) -> None:
     show.add_argument("--top", type=_positive, metavar="N", help="only the N problems of each operator called most")
     _add_templates(show)
     show.set_defaults(run=_show)
+
+
+def _add_from_torch(subcommands: Any) -> None:
+    torch = subcommands.add_parser(
+        "from-torch",
+        help="of a torch.profiler trace, or of operator inputs",
+        description="Make a workload file of the calls of ATen operators that torch wrote down: a Chrome trace of "
+        "torch.profiler with record_shapes=True, or a file of operator inputs as torch's benchmarks and TritonBench "
+        "keep them. A problem weighs as often as it was called. What no bundled operator computes is told.",
+    )
+    _add_files(torch, "traces, .json or .json.gz, and files of operator inputs, .json or .txt")
+    _add_output(torch)
+    torch.set_defaults(run=_from_torch)
+
+
+def _add_from_tunableop(subcommands: Any) -> None:
+    tunableop = subcommands.add_parser(
+        "from-tunableop",
+        help="of PyTorch TunableOp's CSV files",
+        description="Make a workload file of the products in CSV files of PyTorch's TunableOp, tuned or recorded to be "
+        "tuned. Each weighs 1, as the files do not say how often it was called.",
+    )
+    _add_files(tunableop, "such as tunableop_results0.csv or tunableop_untuned0.csv")
+    _add_output(tunableop)
+    tunableop.set_defaults(run=_from_tunableop)
 
 
 def _add_files(parser: Any, what: str) -> None:
@@ -152,4 +180,35 @@ def _merge(given: argparse.Namespace) -> int:
 def _show(given: argparse.Namespace) -> int:
     operators = _operators(given.templates)
     print(call_tables(add_up(known(_read(given.files), operators)), operators, given.top), end="")
+    return 0
+
+
+def _from_torch(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.from_torch import map_torch
+
+    return _mapped(given, lambda file, calls: map_torch(_bytes(file), str(file), calls))
+
+
+def _from_tunableop(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.from_tunableop import map_tunableop
+
+    return _mapped(given, lambda file, calls: map_tunableop(_bytes(file).decode(errors="replace"), str(file), calls))
+
+
+def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]) -> int:
+    """Write the calls of all files that could be mapped, and tell of the others."""
+    calls = MappedCalls(_operators())
+    mistakes = Mistakes()
+    for file in given.files:
+        with mistakes.gather():
+            read(file, calls)
+    mistakes.tell()
+    for line in calls.told():
+        print(line, file=sys.stderr)
+    if not calls.problems:
+        raise SpecError(
+            f"{', '.join(map(str, given.files))}: no call in there is one of a bundled operator",
+            fix="name files in which products, norms, softmax or attention of f32, bf16 or f16 are called",
+        )
+    _write(add_up(calls.problems), given.output)
     return 0
