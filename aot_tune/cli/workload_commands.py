@@ -42,6 +42,7 @@ def add_commands(commands: Any) -> None:
     _add_show(subcommands)
     _add_from_torch(subcommands)
     _add_from_tunableop(subcommands)
+    _add_from_model(subcommands)
 
 
 def _add_merge(subcommands: Any) -> None:
@@ -95,6 +96,38 @@ def _add_from_tunableop(subcommands: Any) -> None:
     tunableop.set_defaults(run=_from_tunableop)
 
 
+def _add_from_model(subcommands: Any) -> None:
+    model = subcommands.add_parser(
+        "from-model",
+        help="of a decoder's config.json",
+        description="Make a workload file of what a decoder computes, of its config.json as Hugging Face keeps it: for "
+        "each number of tokens the products (qkv, o, gate and up in one, down, lm_head), norms, silu_mul and attention "
+        "of a forward pass, each weighing as often as it is called. Layers are attention and a gated perceptron or "
+        "experts, each behind an RMS norm, as in Llama, Mistral, Qwen and Mixtral.",
+    )
+    model.add_argument("config", type=Path, metavar="CONFIG", help="a config.json")
+    model.add_argument(
+        "--tokens",
+        type=_positive_list,
+        required=True,
+        metavar="N,...",
+        help="numbers of tokens of a forward pass, such as 1,16,512",
+    )
+    model.add_argument(
+        "--tp", type=_positive, default=1, metavar="N", help="devices that share each layer (tensor parallelism)"
+    )
+    model.add_argument(
+        "--context",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="tokens before these that attention sees, as when one token is made behind N others; default: none",
+    )
+    model.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="", help="default: the config's torch_dtype")
+    _add_output(model)
+    model.set_defaults(run=_from_model)
+
+
 def _add_files(parser: Any, what: str) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
 
@@ -119,6 +152,14 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _positive_list(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
 
 
 def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
@@ -211,4 +252,18 @@ def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]
             fix="name files in which products, norms, softmax or attention of f32, bf16 or f16 are called",
         )
     _write(add_up(calls.problems), given.output)
+    return 0
+
+
+def _from_model(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.decoder_problems import decoder_problems
+    from aot_tune.workloads.model_config import read_model
+
+    sizes = read_model(_bytes(given.config), str(given.config), given.dtype)
+    weighted = decoder_problems(sizes, dict.fromkeys(given.tokens), parallel=given.tp, context=given.context)
+    lines = [
+        CountedProblem(operator=operator, problem=problem, weight=float(calls), place=str(given.config))
+        for operator, problem, calls in weighted
+    ]
+    _write(add_up(known(lines, _operators())), given.output)
     return 0
