@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_tune.spec import Operator
-from aot_tune.support.errors import Mistakes, SpecError
+from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
+from aot_tune.support.installed_paths import BUNDLED_MODULE
 from aot_tune.workloads.call_table import call_tables, counted
 from aot_tune.workloads.known_problems import add_up, computes, known
 from aot_tune.workloads.mapped_calls import MappedCalls
@@ -40,6 +41,7 @@ def add_commands(commands: Any) -> None:
     subcommands = workload.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
     _add_merge(subcommands)
     _add_show(subcommands)
+    _add_coverage(subcommands)
     _add_from_torch(subcommands)
     _add_from_tunableop(subcommands)
     _add_from_model(subcommands)
@@ -69,6 +71,35 @@ def _add_show(subcommands: Any) -> None:
     show.add_argument("--top", type=_positive, metavar="N", help="only the N problems of each operator called most")
     _add_templates(show)
     show.set_defaults(run=_show)
+
+
+def _add_coverage(subcommands: Any) -> None:
+    coverage = subcommands.add_parser(
+        "coverage",
+        help="how much of it a build measured",
+        description="Say how many of the calls of traces a build measured (`is_tuned`), and how much of their time. "
+        "The time of other calls is an estimate.",
+    )
+    _add_files(coverage, "traces and workload files")
+    where = coverage.add_mutually_exclusive_group()
+    where.add_argument(
+        "--library",
+        type=Path,
+        metavar="PATH",
+        help="the library, or the folder with the manifest.json and report.json of its build, such as "
+        "build/aot_tune/my_kernels",
+    )
+    where.add_argument(
+        "--module",
+        default=BUNDLED_MODULE,
+        help="Python module of an installed library, with both files beside it; default: %(default)s",
+    )
+    coverage.add_argument("--target", help="only this target of the library, such as cuda-sm_90a")
+    coverage.add_argument(
+        "--top", type=_positive, default=10, metavar="N", help="list N problems not measured; default: %(default)s"
+    )
+    _add_templates(coverage)
+    coverage.set_defaults(run=_coverage)
 
 
 def _add_from_torch(subcommands: Any) -> None:
@@ -221,6 +252,29 @@ def _merge(given: argparse.Namespace) -> int:
 def _show(given: argparse.Namespace) -> int:
     operators = _operators(given.templates)
     print(call_tables(add_up(known(_read(given.files), operators)), operators, given.top), end="")
+    return 0
+
+
+def _coverage(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.built_library import find_library, read_library
+    from aot_tune.workloads.coverage import coverage_on
+    from aot_tune.workloads.coverage_table import coverage_table
+    from aot_tune.workloads.trace_origin import of_library
+
+    lines = _read(given.files)
+    library = read_library(find_library(given.library, given.module))
+    if given.target is not None and given.target not in library.targets:
+        raise OptionError(
+            f"library {library.name!r} has no target {given.target!r}", fix=did_you_mean(given.target, library.targets)
+        )
+    operators = _operators(given.templates)
+    problems, warnings = of_library(lines, library, operators)
+    for warning in warnings:
+        print(f"aot-tune: warning: {warning}", file=sys.stderr)
+    called = add_up(_computing(problems, operators))
+    print(f"library {library.name}, build {library.build[:12]} at {library.place}")
+    for target in [given.target] if given.target else library.targets:
+        print(coverage_table(target, coverage_on(target, called, library, operators), given.top), end="")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
+from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, Report, VariantRow
 from aot_tune.report.table import columns, format_report, format_time
 
@@ -17,4 +18,5 @@ __all__ = [
     "format_report",
     "format_time",
     "policy_lines",
+    "read_report",
 ]

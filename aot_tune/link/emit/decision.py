@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aot_tune.link.emit.signature import c_string
-from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
+from aot_tune.link.emit.tuned_facts import tuned_facts
 from aot_tune.link.families import family_of
 from aot_tune.link.library_records import DecisionNode, OperatorTable, TargetTable
 from aot_tune.spec import Expr, Operator, Problem, dtype_index
@@ -238,15 +238,8 @@ def render_tuned(table: OperatorTable) -> str:
 
 
 def _tuned(op: Operator, problem: Problem) -> str:
-    facts = op.facts(problem)
-    dims = ", ".join(str(problem.dims[d]) for d in op.dims) or "0"
-    classes = []
-    for tensor in op.tensors:
-        shape = op.shape(problem, tensor)
-        here = op.is_present(problem, tensor)
-        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
-    attributes = ", ".join(str(facts[f"attribute.{a.name}"]) for a in op.attributes) or "0"
-    row = [dims, ", ".join(map(str, classes)), attributes]
-    if op.dtypes:
-        row.append(", ".join(str(facts[f"dtype.{v}"]) for v in op.dtypes))
+    dims, classes, attributes, dtypes = tuned_facts(op, problem)
+    row = [", ".join(map(str, part)) or "0" for part in (dims, classes, attributes)]
+    if dtypes:
+        row.append(", ".join(map(str, dtypes)))
     return f"{{{', '.join(f'{{{part}}}' for part in row)}}}"
