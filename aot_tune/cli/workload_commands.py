@@ -225,9 +225,19 @@ def _bytes(file: Path) -> bytes:
 
 
 def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator]) -> list[CountedProblem]:
-    """Those on which there is something to compute; of others a line is told."""
+    """Those on which there is something to compute; of others a line is told.
+
+    Raises:
+        SpecError: when there are none.
+    """
     kept = [one for one in problems if computes(operators[one.operator], one.problem)]
     left = len(problems) - len(kept)
+    if not kept:
+        raise SpecError(
+            f"{problems[0].place}: there is nothing to compute on this problem, nor on any other",
+            why="calls without elements return at once, and are not tuned",
+            fix="name a file with other calls",
+        )
     if left:
         print(f"aot-tune: left out {left} line{'s' * (left > 1)} of calls without elements", file=sys.stderr)
     return kept

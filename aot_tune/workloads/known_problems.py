@@ -25,9 +25,13 @@ def known(lines: Iterable[CountedProblem], operators: Mapping[str, Operator]) ->
     """
     found: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
+    checked: dict[tuple[str, str], Problem] = {}  # a trace of many processes has the same problems again and again
     for line in lines:
+        key = line.operator, line.problem.id
         try:
-            found.append(msgspec.structs.replace(line, problem=_checked(line, operators)))
+            if key not in checked:
+                checked[key] = _checked(line, operators)
+            found.append(msgspec.structs.replace(line, problem=checked[key]))
         except SpecError as error:
             wrong.append(error)
             if len(wrong) == ENOUGH_MISTAKES:

@@ -73,6 +73,14 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
     assert f"{bad}: no problem is in there" in capsys.readouterr().err
 
 
+def test_calls_without_elements_alone_are_no_workload(tmp_path: Path, capsys: Told) -> None:
+    file, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
+    file.write_text('{"operator": "softmax", "dims": {"R": 0, "D": 8}, "calls": 2}\n')
+    assert main(["workload", "merge", str(file), "-o", str(out)]) == 1
+    assert f"{file}:1: there is nothing to compute on this problem" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_operators_of_a_project(tmp_path: Path, capsys: Told) -> None:
     folder = tmp_path / "templates" / "twice"
     folder.mkdir(parents=True)
