@@ -75,8 +75,8 @@ def _entries(listed: Any, place: str) -> Iterator[tuple[str, float]]:
 
 def _map(operator: str, text: str, count: float, place: str, calls: MappedCalls) -> None:
     arguments, keywords = _read(text, place)
-    if operator == "gemm":
-        call = _gemm(keywords, count, place)
+    if operator in ("gemm", "addmm"):
+        call = _by_dims(operator, keywords, count, place)
     else:
         parts = operator.replace("::", ".").split(".")
         call = AtenCall(
@@ -95,25 +95,36 @@ def _map(operator: str, text: str, count: float, place: str, calls: MappedCalls)
         calls.leave(operator, reason, count)
 
 
-def _gemm(stated: Mapping[str, Any], count: float, place: str) -> AtenCall:
-    """A product by its dims, strides and dtype, as TritonBench keeps it."""
+def _by_dims(operator: str, stated: Mapping[str, Any], count: float, place: str) -> AtenCall:
+    """A product by its dims, strides and dtype, as TritonBench keeps it; those of what addmm adds come first."""
     try:
         rows, columns, depth = (int(stated[name]) for name in ("M", "N", "K"))
-        strides = stated.get("strides", [[depth, 1], [columns, 1]])
-        a, b = ast.literal_eval(strides) if isinstance(strides, str) else strides
+        *first, a, b = _listed(stated["strides"])
+        tensors = [((rows, depth), a), ((depth, columns), b)]
+        if operator == "addmm":
+            tensors.insert(0, _added(stated, first[0] if first else None, (rows, columns)))
         kind = _LONG_NAMES.get(stated["dtype"], stated["dtype"])
-        tensors = [
-            AtenTensor(shape=shape, strides=tuple(int(s) for s in steps), dtype=kind)
-            for shape, steps in (((rows, depth), a), ((depth, columns), b))
-        ]
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+        arguments = [AtenTensor(shape=tuple(s), strides=tuple(map(int, steps)), dtype=kind) for s, steps in tensors]
+        if any(len(t.strides) != len(t.shape) for t in arguments):
+            raise ValueError("strides of another number of axes")
+    except (KeyError, IndexError, TypeError, ValueError, SyntaxError) as error:
         raise SpecError(
-            f"{place}: {stated} is no product",
+            f"{place}: {stated} is no product: {error}",
             fix="write ((), {'M': '16', 'N': '4096', 'K': '64', 'strides': '[[64, 1], [1, 64]]', 'dtype': 'bf16'})",
         ) from error
-    if any(len(t.strides) != 2 for t in tensors):
-        raise SpecError(f"{place}: {stated} has strides of other than two matrices", fix="give two of each")
-    return AtenCall(name="mm", arguments=tensors, count=count)
+    return AtenCall(name="mm" if operator == "gemm" else operator, arguments=arguments, count=count)
+
+
+def _added(stated: Mapping[str, Any], strides: Any, whole: tuple[int, int]) -> tuple[Any, Any]:
+    """Shape and strides of what addmm adds: stated as a shape, or a row that is repeated, or as large as the result."""
+    if "bias" in stated:
+        shape = tuple(int(extent) for extent in _listed(stated["bias"]))
+        return shape, row_major(shape)
+    return ((whole[1],), strides[1:]) if strides[0] == 0 and whole[0] != 1 else (whole, strides)
+
+
+def _listed(value: Any) -> Any:
+    return ast.literal_eval(value) if isinstance(value, str) else value
 
 
 def _read(text: str, place: str) -> tuple[list[Any], dict[str, Any]]:

@@ -204,10 +204,19 @@ def test_operator_inputs_as_json() -> None:
     assert problems(mapped(gzip.compress(json.dumps(by_text).encode()))) == FROM_LOG
 
 
-def test_products_by_their_dims() -> None:
-    inputs = "((), {'dtype': 'fp16', 'strides': '[[64, 1], [1, 64]]', 'M': '16', 'N': '128', 'K': '64'})"
-    calls = mapped(json.dumps({"gemm": [{"count": 3, "inputs": inputs}]}).encode())
-    assert problems(calls) == {"gemm M=16 N=128 K=64 b:10 T=f16": 3}
+@pytest.mark.parametrize(
+    ("operator", "stated", "found"),
+    [
+        ("gemm", {"strides": "[[64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 T=f16"),
+        ("addmm", {"strides": "[[0, 1], [64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 +bias T=f16"),
+        ("addmm", {"strides": "[[128, 1], [64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 +residual T=f16"),
+        ("addmm", {"strides": "[[64, 1], [128, 1]]", "bias": "[128]"}, "gemm M=16 N=128 K=64 +bias T=f16"),
+    ],
+)
+def test_products_by_their_dims(operator: str, stated: dict[str, str], found: str) -> None:
+    inputs = repr(((), {"dtype": "fp16", "M": "16", "N": "128", "K": "64", **stated}))
+    calls = mapped(json.dumps({operator: [{"count": 3, "inputs": inputs}]}).encode())
+    assert problems(calls) == {found: 3}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +235,7 @@ def test_products_by_their_dims() -> None:
         (b'{"aten.mm.default": {"__import__(\'os\')": 1}}', "cannot be read"),
         (b'{"aten.mm.default": {"({}, ())": 1}}', "are no arguments"),
         (b'{"gemm": {"((), {})": 1}}', "is no product"),
+        (b"{\"addmm\": {\"((), {'M': 1, 'N': 1, 'K': 1, 'strides': [[1, 1], [1, 1]]})\": 1}}", "is no product"),
         (b"Operator: aten.mm.default\n\nnothing\n", "a_file.json:3: 'nothing' is no line of operator inputs"),
         (b"Operator: aten.mm.default\ncnt: 1, ((T(2)), {})\n", "a_file.json:2: "),
     ],
