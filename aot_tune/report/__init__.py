@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
+from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import (
     NOT_TRIED,
     DroppedCandidate,
@@ -12,7 +13,7 @@ from aot_tune.report.report_records import (
     SurveyRow,
     VariantRow,
 )
-from aot_tune.report.table import format_report, format_time
+from aot_tune.report.table import columns, format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
@@ -22,7 +23,9 @@ __all__ = [
     "Report",
     "SurveyRow",
     "VariantRow",
+    "columns",
     "format_report",
     "format_time",
     "policy_lines",
+    "read_report",
 ]

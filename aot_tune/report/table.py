@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report
 
-__all__ = ["format_report", "format_time"]
+__all__ = ["columns", "format_report", "format_time"]
 
 _ENOUGH = 5
 """A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
@@ -53,7 +53,7 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
         head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
-        lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
+        lines += ["  " + line for line in columns([head, *(_problem(row) for row in one.problems)])]
         text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean" + _on_others(one)
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
@@ -149,6 +149,7 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines of a table."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -13,7 +13,8 @@ inline double up(double value) noexcept {
   return whole < value ? whole + 1.0 : whole;
 }
 
-// Terms of a call are in 1/256: log2 of a value of at least 1, by the bits of a double; see `_log` in select/terms.py.
+// Terms of a call are in 1/256. log2 of a value of at least 1, by the bits of a double: as in
+// select/terms.py.
 inline int64_t log_term(double value) noexcept {
   if (!(value >= 1.0)) value = 1.0;
   int64_t bits;
@@ -42,8 +43,8 @@ int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[k
   for (int i = 0; i < kTerms; ++i) total += weights[i] * terms[i];
   total >>= 16;
   for (const TimeTree& tree : trees) {
-    const int leaf = (terms[tree.terms[0]] >= tree.cuts[0]) << 2 | (terms[tree.terms[1]] >= tree.cuts[1]) << 1 |
-                     (terms[tree.terms[2]] >= tree.cuts[2]);
+    const int leaf = (terms[tree.terms[0]] >= tree.cuts[0]) << 2 |
+                     (terms[tree.terms[1]] >= tree.cuts[1]) << 1 | (terms[tree.terms[2]] >= tree.cuts[2]);
     total += tree.leaves[leaf];
   }
   return total;

@@ -14,7 +14,7 @@ from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 
-__all__ = ["REGRET_LIMIT", "SURVEYED", "Limits", "ranked", "select"]
+__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants, where there is no survey."""
@@ -26,7 +26,7 @@ _FOLDS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ChoiceLimits:
     """What a choice may give up: mean regret, regret on any problem, and variants and bytes that it may keep.
 
     `variants` are for each kind of calls; None is no limit.
@@ -38,7 +38,7 @@ class Limits:
     bytes: int | None = None
 
 
-SURVEYED = Limits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS)
+SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS)
 
 
 def select(
@@ -46,7 +46,7 @@ def select(
     facts: Mapping[str, Facts],
     serves: Callable[[str, Facts], bool],
     *,
-    limits: Limits | None = None,
+    limits: ChoiceLimits | None = None,
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     plainer: Mapping[str, str] | None = None,
@@ -74,7 +74,7 @@ def select(
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     surveyed = {p: row for p, row in sorted(survey.costs.items()) if row} if survey is not None else {}
-    limits = limits or (SURVEYED if surveyed else Limits())
+    limits = limits or (SURVEYED if surveyed else ChoiceLimits())
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
@@ -123,7 +123,7 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
 def _choose(
     rows: Costs,
     kind_of: Callable[[str], str],
-    limits: Limits,
+    limits: ChoiceLimits,
     times: Costs | None,
     sizes: Mapping[str, int] | None,
 ) -> tuple[list[str], tuple[float, ...]]:

@@ -15,7 +15,7 @@ from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.runner import Entrant
-from aot_tune.bench.host.survey import survey_problem
+from aot_tune.bench.host.survey_problem import survey_problem
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared

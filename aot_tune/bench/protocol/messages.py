@@ -24,7 +24,7 @@ __all__ = [
     "Reply",
     "Request",
     "Screen",
-    "Survey",
+    "SurveyOne",
     "Timed",
     "Turn",
     "Unload",
@@ -114,7 +114,7 @@ class Screen(_Message):
     best_ns: float | None = None
 
 
-class Survey(_Message):
+class SurveyOne(_Message):
     """Time a loaded candidate on a problem that has no reference results, as a screen does.
 
     The first one on a problem leaves its results there; those of others are compared with them. `best_ns` is the best
@@ -154,7 +154,9 @@ class Turn(_Message):
     resumed: bool = True
 
 
-Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | Survey | PrepareBaseline | Turn
+Request = (
+    Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | SurveyOne | PrepareBaseline | Turn
+)
 
 
 class Hello(_Message):

@@ -73,7 +73,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
             messages.Unload: self._unload,
             messages.Verify: self._verify,
             messages.Screen: self._bench,
-            messages.Survey: self._survey,
+            messages.SurveyOne: self._survey,
             messages.PrepareBaseline: self._baseline,
             messages.Turn: self._turn,
         }
@@ -112,7 +112,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """A verified candidate's screen."""
 
     @abstractmethod
-    def _surveyed(self, loaded: Loaded, state: State, request: messages.Survey) -> messages.Timed:
+    def _surveyed(self, loaded: Loaded, state: State, request: messages.SurveyOne) -> messages.Timed:
         """A candidate's times on a problem without reference results."""
 
     @abstractmethod
@@ -229,7 +229,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
         emit(progress("timed calls"))
         return _timed(lambda: self._screen(request))
 
-    def _survey(self, request: messages.Survey, emit: Emit) -> messages.Reply:
+    def _survey(self, request: messages.SurveyOne, emit: Emit) -> messages.Reply:
         emit(progress("calls of a survey"))
         if request.first:
             self._make_room([request.key])

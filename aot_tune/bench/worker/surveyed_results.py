@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from aot_tune.bench.worker.comparison import agree
 
-__all__ = ["Output", "SurveyedResults"]
+__all__ = ["SurveyedOutput", "SurveyedResults"]
 
 
-class Output(NamedTuple):
+class SurveyedOutput(NamedTuple):
     """An output's values as a copy, in a dtype that differences of it fit in, and its own dtype's epsilon, if any."""
 
     values: Any
@@ -21,9 +21,9 @@ class SurveyedResults:
     """The first candidate's results on the problem at hand."""
 
     def __init__(self) -> None:
-        self._key, self._kept = "", dict[str, Output]()
+        self._key, self._kept = "", dict[str, SurveyedOutput]()
 
-    def compare(self, key: str, outputs: Mapping[str, Output], *, first: bool) -> str:
+    def compare(self, key: str, outputs: Mapping[str, SurveyedOutput], *, first: bool) -> str:
         """What is wrong with results on a problem; empty where nothing is. The `first` ones are kept."""
         if first:
             self._key, self._kept = key, dict(outputs)

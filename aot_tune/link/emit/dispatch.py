@@ -44,6 +44,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
+#include "choice.h"
 #include "expected.h"
 #include "known.h"
 #include "plain.h"

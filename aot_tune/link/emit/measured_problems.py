@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
+from aot_tune.link.emit.tuned_facts import tuned_facts
 from aot_tune.link.library_records import OperatorTable, TargetTable
 from aot_tune.spec import Operator, Problem
 
@@ -122,9 +122,8 @@ def _slots(places: Sequence[int]) -> list[int]:
 
 def place_of(op: Operator, problem: Problem) -> int:
     """As the generated `place_of_row` of a call like the problem."""
-    facts = op.facts(problem)
-    names = [*op.dims, *(f"attribute.{a.name}" for a in op.attributes), *(f"dtype.{v}" for v in op.dtypes)]
-    total = sum(facts[name] * _odd(i) for i, name in enumerate(names)) & _MASK
+    dims, _, attributes, dtypes = tuned_facts(op, problem)
+    total = sum(value * _odd(i) for i, value in enumerate((*dims, *attributes, *dtypes))) & _MASK
     return total ^ (total >> 32)
 
 
@@ -133,15 +132,8 @@ def _odd(index: int) -> int:
 
 
 def _row(op: Operator, problem: Problem) -> str:
-    facts = op.facts(problem)
-    dims = ", ".join(str(problem.dims[d]) for d in op.dims) or "0"
-    classes = []
-    for tensor in op.tensors:
-        shape = op.shape(problem, tensor)
-        here = op.is_present(problem, tensor)
-        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
-    attributes = ", ".join(str(facts[f"attribute.{a.name}"]) for a in op.attributes) or "0"
-    row = [dims, ", ".join(map(str, classes)), attributes]
-    if op.dtypes:
-        row.append(", ".join(str(facts[f"dtype.{v}"]) for v in op.dtypes))
+    dims, classes, attributes, dtypes = tuned_facts(op, problem)
+    row = [", ".join(map(str, part)) or "0" for part in (dims, classes, attributes)]
+    if dtypes:
+        row.append(", ".join(map(str, dtypes)))
     return ", ".join(f"{{{part}}}" for part in row)

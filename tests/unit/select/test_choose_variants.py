@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.select import Costs, Limits, Node, rank, select
+from aot_tune.select import ChoiceLimits, Costs, Node, rank, select
 from aot_tune.select.choose_variants import choose_variants
 from aot_tune.select.tree import learn
 
@@ -76,7 +76,7 @@ def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
 def test_byte_budget_limits_what_is_kept() -> None:
     costs, facts = by_size([1, 256], 64)
     sizes = {"small": 60, "large": 60}
-    assert len(select(costs, facts, always, sizes=sizes, limits=Limits(bytes=100)).kept) == 1
+    assert len(select(costs, facts, always, sizes=sizes, limits=ChoiceLimits(bytes=100)).kept) == 1
 
 
 def test_nothing_measured_keeps_nothing() -> None:

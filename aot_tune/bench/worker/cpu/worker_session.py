@@ -26,7 +26,7 @@ from aot_tune.bench.worker.loaded_objects import Loaded, empty_call
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
-from aot_tune.bench.worker.surveyed_results import Output, SurveyedResults
+from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
 from aot_tune.support.processes import resident_bytes
@@ -132,7 +132,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {watch.calls} timed calls)" if fault else less,
         )
 
-    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.Survey) -> messages.Timed:
+    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
         with contextlib.closing(self._make_ready(loaded, state)) as ready:
             ready.calls.poison()
             with self._confined():
@@ -188,14 +188,14 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         )
 
 
-def _outputs(calls: CallSet) -> dict[str, Output]:
+def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     """Copies of a call's results, in float32 where their own dtype is narrower."""
     found = {}
     for tensor in calls.outputs():
         values = calls.views[tensor.name]
         epsilon = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else None
         narrow = epsilon is not None and values.dtype.itemsize < 4
-        found[tensor.name] = Output(values.astype(np.float32) if narrow else values.copy(), epsilon)
+        found[tensor.name] = SurveyedOutput(values.astype(np.float32) if narrow else values.copy(), epsilon)
     return found
 
 

@@ -31,7 +31,7 @@ from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
-from aot_tune.bench.worker.surveyed_results import Output, SurveyedResults
+from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict
 from aot_tune.spec import Operator
 
@@ -232,7 +232,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {sampler.made} timed calls)" if fault else less or sampler.note,
         )
 
-    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.Survey) -> messages.Timed:
+    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
         with self._confined(), contextlib.closing(self._make_ready(loaded, state)) as ready:
             ready.runner.run(GARBAGE[0])
             self._use_streams()
@@ -300,7 +300,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         )
 
 
-def _outputs(calls: CallSet) -> dict[str, Output]:
+def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
     """Copies of a call's results, in float32 where their own dtype is narrower."""
     found = {}
     for tensor in calls.outputs():
@@ -308,7 +308,7 @@ def _outputs(calls: CallSet) -> dict[str, Output]:
         epsilon = float(torch.finfo(dtype).eps) if dtype.is_floating_point else None
         narrow = epsilon is not None and dtype.itemsize < 4
         values = calls.tensor(tensor)
-        found[tensor.name] = Output(values.to(torch.float32) if narrow else values.clone(), epsilon)
+        found[tensor.name] = SurveyedOutput(values.to(torch.float32) if narrow else values.clone(), epsilon)
     return found
 
 

@@ -1,5 +1,6 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/ops.h"
+#include "choice.h"
 #include "expected.h"
 #include "known.h"
 #include "plain.h"

@@ -65,7 +65,7 @@ def _time(
         if isinstance(reply, messages.Failure):
             return run.ended(reply.status, reply.reason)
         worker.keep(run.digest)
-    request = messages.Survey(handle=run.digest, key=run.prepared.key, first=first, best_ns=best)
+    request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=best)
     timing = context.pool.request(worker, request, limits.bench)
     if not isinstance(timing, messages.Timed):
         return run.ended(*failure_of(timing))
