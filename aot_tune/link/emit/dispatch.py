@@ -16,6 +16,7 @@ from aot_tune.link.emit.signature import (
     scalar_type,
     shape_text,
 )
+from aot_tune.link.emit.trace import render_trace, render_traced_library
 from aot_tune.link.families import family_facts, family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator
@@ -27,7 +28,7 @@ __all__ = ["bound_dims", "render_dispatch"]
 _LOCALS = frozenset(
     (
         *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
-        *("entered_", "known_", "calls_", "number_", "options_"),
+        *("entered_", "known_", "calls_", "number_", "options_", "traced_"),
     )
 )
 _CHUNK = 96
@@ -48,6 +49,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
+#include "trace.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -65,6 +67,8 @@ using namespace aot_tune;
 
 constexpr char kManifest[] =
 {text};
+
+{render_traced_library(spec, manifest)}
 
 }}  // namespace
 
@@ -128,6 +132,8 @@ namespace operator_{op.name} {{
 {render_serve(table)}
 
 {render_known(table, bound_dims(table.operator))}
+
+{render_trace(op)}
 
 {render_explain(table)}
 
