@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 
 #include "trace_file.h"
@@ -42,9 +41,8 @@ struct Kind {
   int64_t* words() noexcept { return reinterpret_cast<int64_t*>(this + 1); }
 };
 
-// What was counted since the last write; all is guarded by `mutex`.
+// What was counted since the last write.
 struct Counts {
-  std::mutex mutex;
   pid_t process;            // whose counts they are
   const char* library;      // what the header says of it
   int64_t begun;            // in seconds since 1970
@@ -56,7 +54,15 @@ struct Counts {
   uint16_t slots[kSlots];   // one more than a kind's index, at its hash or behind it
 };
 
-Counts counts{};  // not initialised when the library is loaded
+Counts counts;  // guarded by `mutex`
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+struct Locked {
+  Locked() noexcept { pthread_mutex_lock(&mutex); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  ~Locked() { pthread_mutex_unlock(&mutex); }
+};
 
 int64_t monotonic() noexcept {
   timespec time;
@@ -311,12 +317,12 @@ int64_t* describe(const TensorInfo& tensor, bool given, const View& view, bool e
 // ---- The process
 
 // A child of fork may come from a process one of whose threads counts a call.
-void before_fork() noexcept { counts.mutex.lock(); }
-void after_fork() noexcept { counts.mutex.unlock(); }
+void before_fork() noexcept { pthread_mutex_lock(&mutex); }
+void after_fork() noexcept { pthread_mutex_unlock(&mutex); }
 
 __attribute__((destructor)) void write_last() noexcept {
   if (trace_state.load(std::memory_order_relaxed) != 1) return;
-  const std::lock_guard<std::mutex> lock(counts.mutex);
+  const Locked locked;
   if (counts.process == getpid() && (counts.size > 0 || counts.others > 0)) write_out(kLastPatience);
 }
 
@@ -338,7 +344,7 @@ void count_call(const TracedInfo& info, const DLTensor* const* given, const View
   for (int32_t i = 0; i < info.op->count; ++i) {
     next = describe(info.op->tensors[i], given[i] != nullptr, views[i], empty, next);
   }
-  const std::lock_guard<std::mutex> lock(counts.mutex);
+  const Locked locked;
   if (!is_traced()) return;  // another thread's write failed
   if (counts.process != getpid()) begin(info);
   if (!is_traced()) return;

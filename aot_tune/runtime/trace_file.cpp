@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,23 +66,19 @@ bool find_end(int file, off_t size, off_t* end) noexcept {
 // The size of a trace, of which what a process that was killed left of its last line is cut off. A file that
 // is none is left alone: the variable may name the wrong one.
 bool read_size(int file, off_t* size, Text* why) noexcept {
-  struct stat status;
-  if (fstat(file, &status) != 0) return fail_with(why, "it cannot be read");
-  if (!S_ISREG(status.st_mode)) {
-    why->add("it is no regular file");
-    return false;
-  }
+  const off_t whole = lseek(file, 0, SEEK_END);  // fstat would ask for a recent glibc
+  if (whole < 0) return fail_with(why, "it is no regular file");
   char begin[sizeof kTraceBegin - 1];
-  const size_t wanted =
-      status.st_size < static_cast<off_t>(sizeof begin) ? static_cast<size_t>(status.st_size) : sizeof begin;
+  const off_t most = sizeof begin;
+  const auto wanted = static_cast<size_t>(whole < most ? whole : most);
   const ssize_t count = pread(file, begin, wanted, 0);
   if (count < 0 || static_cast<size_t>(count) != wanted) return fail_with(why, "it cannot be read");
   if (std::memcmp(begin, kTraceBegin, wanted) != 0) {
     why->add("it is there already, and is no trace");
     return false;
   }
-  if (!find_end(file, status.st_size, size)) return fail_with(why, "it cannot be read");
-  if (*size == status.st_size || ftruncate(file, *size) == 0) return true;
+  if (!find_end(file, whole, size)) return fail_with(why, "it cannot be read");
+  if (*size == whole || ftruncate(file, *size) == 0) return true;
   return fail_with(why, "it cannot be written");
 }
 
@@ -122,7 +117,8 @@ Appended append_lines(const char* path, const Lines& header, const Lines& lines,
   const off_t grown = size + static_cast<off_t>(first.size + lines.size);
   if (!is_allowed(grown) || !write_all(file.number, first) || !write_all(file.number, lines)) {
     fail_with(why, "it cannot be written");
-    if (ftruncate(file.number, size) != 0) why->add(", nor be left as it was");
+    if (lseek(file.number, 0, SEEK_END) != size && ftruncate(file.number, size) != 0)
+      why->add(", nor be left as it was");
     return Appended::kFailed;
   }
   *end = grown;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.decision import fact_printer, render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
@@ -16,7 +17,6 @@ from aot_tune.link.emit.signature import (
     scalar_type,
     shape_text,
 )
-from aot_tune.link.emit.trace import render_trace, render_traced_library
 from aot_tune.link.families import family_facts, family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator

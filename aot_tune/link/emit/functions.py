@@ -232,7 +232,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   Call call_;
   int32_t status_ = {scope}::read(call_, true, {passed});
   if (status_ != AOT_TUNE_OK) return status_;
-  const bool traced_ = is_traced();
+  const bool traced_ = aot_tune::is_traced();
   if (call_.empty) {{
     if (traced_) {scope}::trace_call(call_, false);
     return AOT_TUNE_OK;
@@ -240,7 +240,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
 {enter}{arrays}
   // what is counted is not remembered, so that each such call comes here
   status_ = {scope}::run(call_, exec, given_, options_, traced_ ? 0 : number_);
-  if (traced_ && status_ == AOT_TUNE_OK) {scope}::trace_call(call_, is_capturing(*call_.backend, exec));
+  if (traced_ && status_ == AOT_TUNE_OK) {scope}::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
   return status_;
 }}
 

@@ -582,7 +582,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
   Call call_;
   int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
   if (status_ != AOT_TUNE_OK) return status_;
-  const bool traced_ = is_traced();
+  const bool traced_ = aot_tune::is_traced();
   if (call_.empty) {
     if (traced_) operator_scale::trace_call(call_, false);
     return AOT_TUNE_OK;
@@ -594,7 +594,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
   const uint64_t options_[] = {aot_tune::bits_of(factor)};
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_scale::run(call_, exec, given_, options_, traced_ ? 0 : number_);
-  if (traced_ && status_ == AOT_TUNE_OK) operator_scale::trace_call(call_, is_capturing(*call_.backend, exec));
+  if (traced_ && status_ == AOT_TUNE_OK) operator_scale::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
   return status_;
 }
 

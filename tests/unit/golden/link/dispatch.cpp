@@ -464,7 +464,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b
   Call call_;
   int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
   if (status_ != AOT_TUNE_OK) return status_;
-  const bool traced_ = is_traced();
+  const bool traced_ = aot_tune::is_traced();
   if (call_.empty) {
     if (traced_) operator_gemm::trace_call(call_, false);
     return AOT_TUNE_OK;
@@ -473,7 +473,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b
   const uint64_t options_[] = {aot_tune::bits_of(activation)};
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_gemm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
-  if (traced_ && status_ == AOT_TUNE_OK) operator_gemm::trace_call(call_, is_capturing(*call_.backend, exec));
+  if (traced_ && status_ == AOT_TUNE_OK) operator_gemm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
   return status_;
 }
 
@@ -882,7 +882,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* w
   Call call_;
   int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
   if (status_ != AOT_TUNE_OK) return status_;
-  const bool traced_ = is_traced();
+  const bool traced_ = aot_tune::is_traced();
   if (call_.empty) {
     if (traced_) operator_rms_norm::trace_call(call_, false);
     return AOT_TUNE_OK;
@@ -891,7 +891,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* w
   const uint64_t options_[] = {aot_tune::bits_of(eps)};
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_rms_norm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
-  if (traced_ && status_ == AOT_TUNE_OK) operator_rms_norm::trace_call(call_, is_capturing(*call_.backend, exec));
+  if (traced_ && status_ == AOT_TUNE_OK) operator_rms_norm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
   return status_;
 }
 
