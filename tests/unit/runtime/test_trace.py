@@ -12,6 +12,7 @@ from pathlib import Path
 import linked
 import linked_cuda
 import pytest
+from elftools.elf.elffile import ELFFile
 from environments import obeying_modes
 from places import ROOT, SHARED
 from traces import late_clock, problem_of, read_trace
@@ -446,3 +447,17 @@ ops.scale(near((8,)), out=near((8,)))
     assert [row for row in found if row[0] == 0] == [(0, {}, 1, 0)]
     problems = {"cuda": tuple(problem_of(line) for line in traced.counts if line["dims"]["N"] > 0)}
     assert dataclasses.replace(linked_cuda.operator(), workload=problems).workload == problems
+
+
+def test_it_asks_for_no_recent_glibc(built: linked.Built, tmp_path: Path) -> None:
+    """No more than the wheels' oldest tag, and nothing of libstdc++ that grows with its version."""
+    objects = sorted((built.library.parent / "library").glob("*-trace*.o"))
+    assert len(objects) == 2
+    linked_alone = tmp_path / "trace.so"
+    subprocess.run(["g++", "-shared", *objects, "-o", linked_alone], check=True)
+    with linked_alone.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".gnu.version_r")  # type: ignore[no-untyped-call]
+        names = [aux.name for _, versions in section.iter_versions() for aux in versions]
+    versions = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in names if name.startswith("GLIBC_")]
+    assert (2, 2, 5) <= max(versions) <= (2, 17)
+    assert not [name for name in names if name.startswith("GLIBCXX_")]
