@@ -144,7 +144,7 @@ struct Scope {
 };
 
 // What the library needs to know of a family of devices. Each has a source file that defines `const Backend
-// backend_<family>`; generated code lists those that a library has variants for. The last four may be NULL.
+// backend_<family>`; generated code lists those that a library has variants for. The last five may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -155,10 +155,9 @@ struct Backend {
   // Makes the device the thread's and lets kernels load while a stream is captured; `leave` undoes both.
   int32_t (*enter)(int32_t device_id, Scope* scope) noexcept;
   void (*leave)(const Scope& scope) noexcept;
-  // What a status of a variant's functions means, or NULL.
-  const char* (*describe)(int32_t status) noexcept;
-  // What the thread's launches go to, its context or device, or NULL.
-  void* (*context)() noexcept;
+  const char* (*describe)(int32_t status) noexcept;  // what a status of a variant's functions means, or NULL
+  void* (*context)() noexcept;  // what the thread's launches go to, its context or device, or NULL
+  bool (*capturing)(void* stream) noexcept;  // whether a graph is captured from a stream
 };
 
 // The error of a call on a device of another family than those of the variants.

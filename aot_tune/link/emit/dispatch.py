@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.decision import fact_printer, render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
@@ -27,7 +28,7 @@ __all__ = ["bound_dims", "render_dispatch"]
 _LOCALS = frozenset(
     (
         *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
-        *("entered_", "known_", "calls_", "number_", "options_"),
+        *("entered_", "known_", "calls_", "number_", "options_", "traced_"),
     )
 )
 _CHUNK = 96
@@ -49,6 +50,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
+#include "trace.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -66,6 +68,8 @@ using namespace aot_tune;
 
 constexpr char kManifest[] =
 {text};
+
+{render_traced_library(spec, manifest)}
 
 }}  // namespace
 
@@ -129,6 +133,8 @@ namespace operator_{op.name} {{
 {render_serve(table)}
 
 {render_known(table, bound_dims(table.operator))}
+
+{render_trace(op)}
 
 {render_explain(table)}
 

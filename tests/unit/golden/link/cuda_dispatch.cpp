@@ -5,6 +5,7 @@
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
+#include "trace.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -46,6 +47,9 @@ using namespace aot_tune;
 
 constexpr char kManifest[] =
     "{}\012";
+
+constexpr char kLibrary[] =
+    "\042library\042: \042ops\042, \042prefix\042: \042aot_tune\042, \042manifest\042: \042ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356\042";
 
 }  // namespace
 
@@ -519,6 +523,19 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
+constexpr const char* const kTracedDims[] = {"N"};
+constexpr const char* const kTraced_T[] = {"f32", "bf16"};
+constexpr AttributeInfo kTracedDTypes[] = {{"T", kTraced_T, 2}};
+constexpr int32_t kTracedTensors[] = {1, 2, 0};
+constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 1, kTracedDTypes, 1, nullptr, 0, kTracedTensors};
+
+// Counts a call for AOT_TUNE_TRACE.
+__attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
+  const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
+  int64_t words[trace_words(2, kTensors)] = {c.d_N, c.y_T};
+  count_call(kTraced, given, c.view, c.empty, captured, words);
+}
+
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   text.add("operator: %s\n", kOperator.name);
   text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
@@ -565,13 +582,21 @@ namespace operator_scale {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* bias, const DLTensor* out, float factor, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_scale::read(call_, true, x, bias, out, factor);
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  if (status_ != AOT_TUNE_OK) return status_;
+  const bool traced_ = aot_tune::is_traced();
+  if (call_.empty) {
+    if (traced_) operator_scale::trace_call(call_, false);
+    return AOT_TUNE_OK;
+  }
   Entered entered_;
   status_ = entered_.enter(*call_.backend, call_.device().device_id);
   if (status_ != AOT_TUNE_OK) return status_;
   const DLTensor* const given_[] = {x, bias, out};
   const uint64_t options_[] = {aot_tune::bits_of(factor)};
-  return operator_scale::run(call_, exec, given_, options_, number_);
+  // what is counted is not remembered, so that each such call comes here
+  status_ = operator_scale::run(call_, exec, given_, options_, traced_ ? 0 : number_);
+  if (traced_ && status_ == AOT_TUNE_OK) operator_scale::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  return status_;
 }
 
 }  // namespace operator_scale

@@ -5,6 +5,7 @@
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
+#include "trace.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -27,6 +28,9 @@ using namespace aot_tune;
 
 constexpr char kManifest[] =
     "{}\012";
+
+constexpr char kLibrary[] =
+    "\042library\042: \042ops\042, \042prefix\042: \042aot_tune\042, \042manifest\042: \042ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356\042";
 
 }  // namespace
 
@@ -400,6 +404,18 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
+constexpr const char* const kTracedDims[] = {"M", "N", "K"};
+constexpr AttributeInfo kTracedAttributes[] = {kAttribute_activation};
+constexpr int32_t kTracedTensors[] = {0, 1, 2, 4, 3};
+constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 3, nullptr, 0, kTracedAttributes, 1, kTracedTensors};
+
+// Counts a call for AOT_TUNE_TRACE.
+__attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
+  const DLTensor* const given[] = {c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out};
+  int64_t words[trace_words(4, kTensors)] = {c.d_M, c.d_N, c.d_K, c.v_activation};
+  count_call(kTraced, given, c.view, c.empty, captured, words);
+}
+
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   text.add("operator: %s\n", kOperator.name);
   text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
@@ -448,10 +464,18 @@ namespace operator_gemm {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b, const DLTensor* bias, const DLTensor* residual, const DLTensor* out, int32_t activation, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_gemm::read(call_, true, a, b, bias, residual, out, activation);
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  if (status_ != AOT_TUNE_OK) return status_;
+  const bool traced_ = aot_tune::is_traced();
+  if (call_.empty) {
+    if (traced_) operator_gemm::trace_call(call_, false);
+    return AOT_TUNE_OK;
+  }
   const DLTensor* const given_[] = {a, b, bias, residual, out};
   const uint64_t options_[] = {aot_tune::bits_of(activation)};
-  return operator_gemm::run(call_, exec, given_, options_, number_);
+  // what is counted is not remembered, so that each such call comes here
+  status_ = operator_gemm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
+  if (traced_ && status_ == AOT_TUNE_OK) operator_gemm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  return status_;
 }
 
 }  // namespace operator_gemm
@@ -803,6 +827,17 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
+constexpr const char* const kTracedDims[] = {"M", "N"};
+constexpr int32_t kTracedTensors[] = {3, 2, 4, 1, 0};
+constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 2, nullptr, 0, nullptr, 0, kTracedTensors};
+
+// Counts a call for AOT_TUNE_TRACE.
+__attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
+  const DLTensor* const given[] = {c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out};
+  int64_t words[trace_words(2, kTensors)] = {c.d_M, c.d_N};
+  count_call(kTraced, given, c.view, c.empty, captured, words);
+}
+
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   text.add("operator: %s\n", kOperator.name);
   text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
@@ -847,10 +882,18 @@ namespace operator_rms_norm {
 __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* weight, const DLTensor* residual, const DLTensor* out, const DLTensor* residual_out, float eps, const aot_tune_exec* exec, uint64_t number_) {
   Call call_;
   int32_t status_ = operator_rms_norm::read(call_, true, x, weight, residual, out, residual_out, eps);
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  if (status_ != AOT_TUNE_OK) return status_;
+  const bool traced_ = aot_tune::is_traced();
+  if (call_.empty) {
+    if (traced_) operator_rms_norm::trace_call(call_, false);
+    return AOT_TUNE_OK;
+  }
   const DLTensor* const given_[] = {x, weight, residual, out, residual_out};
   const uint64_t options_[] = {aot_tune::bits_of(eps)};
-  return operator_rms_norm::run(call_, exec, given_, options_, number_);
+  // what is counted is not remembered, so that each such call comes here
+  status_ = operator_rms_norm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
+  if (traced_ && status_ == AOT_TUNE_OK) operator_rms_norm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  return status_;
 }
 
 }  // namespace operator_rms_norm
