@@ -94,6 +94,13 @@ OPTIONS: tuple[Option, ...] = (
         "separated by `;`, with `*` for any characters; empty takes those of a device that is here or like it, else "
         "the first folder by name",
     ),
+    Option(
+        "AOT_TUNE_WORKLOAD",
+        "",
+        "files with the problems worth tuning, JSON lines with weights, separated by `;`: `FILE` in place of the "
+        "declared problems of the operators that it names, `+FILE` beside them; see "
+        "[docs/workloads.md](docs/workloads.md)",
+    ),
 )
 
 
@@ -131,6 +138,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     filter: str
     exclude_backends: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
+    workload: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -164,6 +172,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         filter=values["AOT_TUNE_FILTER"],
         exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
         device=_names("AOT_TUNE_DEVICE", values),
+        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
     )
 
 
