@@ -17,13 +17,14 @@ def choose_variants(
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Candidate ids to keep, in the order in which they pay off.
 
-    Greedy: add the candidate that removes most regret until the geometric mean is within `limit` of the best and no
-    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what `times`
-    say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on the
-    order of the input.
+    Greedy: add the candidate that removes most regret until the weighted geometric mean is within `limit` of the best
+    and no problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what
+    `times` say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on
+    the order of the input.
 
     Args:
         costs: times in ns; problems without any are ignored.
@@ -31,11 +32,13 @@ def choose_variants(
         times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
         sizes: bytes of each candidate's object.
         byte_budget: bytes that the kept objects may take together; None is no limit.
+        weights: how much each problem's regret counts in the mean, 1 by default.
     """
     rows = {p: c for p, c in costs.items() if c}
     kept: list[str] = []
-    state, pace = _State(rows), _paces(times or rows)
-    while rows and not _good_enough(state.regrets, limit):
+    shares = _shares(rows, weights or {})
+    state, pace = _State(rows, shares), _paces(times or rows)
+    while rows and not _good_enough(state.regrets, shares, limit):
         affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
         best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
         if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
@@ -44,15 +47,19 @@ def choose_variants(
         state.add(best)
     for candidate in list(kept):
         rest = [c for c in kept if c != candidate]
-        if rest and _good_enough(_State(rows, rest).regrets, limit):
+        if rest and _good_enough(_State(rows, shares, rest).regrets, shares, limit):
             kept = rest
     return kept
 
 
 class _State:
-    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem."""
+    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem.
 
-    def __init__(self, rows: Costs, kept: Sequence[str] = ()) -> None:
+    `shares` are the weights of the problems, 1 in the mean.
+    """
+
+    def __init__(self, rows: Costs, shares: Mapping[str, float], kept: Sequence[str] = ()) -> None:
+        self._shares = shares
         self.by: dict[str, dict[str, float]] = {}
         for problem, row in rows.items():
             best = min(row.values())
@@ -71,7 +78,7 @@ class _State:
 
     def total(self) -> tuple[int, float]:
         """Problems that nothing serves, and the summed regret of the others."""
-        served = [r for r in self.regrets.values() if not math.isinf(r)]
+        served = [r * self._shares[p] for p, r in self.regrets.items() if not math.isinf(r)]
         return len(self.regrets) - len(served), math.fsum(served)
 
     def after(self, candidate: str) -> tuple[int, float]:
@@ -80,9 +87,9 @@ class _State:
         for problem, regret in self.by[candidate].items():
             now = self.regrets[problem]
             if math.isinf(now):
-                unserved, total = unserved - 1, total + regret
+                unserved, total = unserved - 1, total + regret * self._shares[problem]
             elif regret < now:
-                total += regret - now
+                total += (regret - now) * self._shares[problem]
         return unserved, round(total, 12)
 
 
@@ -96,9 +103,17 @@ def _paces(times: Costs) -> dict[str, float]:
     return {candidate: round(math.fsum(values) / len(values), 12) for candidate, values in logs.items()}
 
 
-def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:
-    values = regrets.values()
-    return sum(values) / len(values) <= math.log1p(limit) and max(values) <= math.log1p(3 * limit)
+def _shares(rows: Costs, weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights of the problems, scaled to 1 in the mean: exactly 1 each where all are the same."""
+    given = {p: weights.get(p, 1.0) for p in rows}
+    most = max(given.values(), default=1.0)  # divided by first: their sum may be too large for a float
+    total = math.fsum(w / most for w in given.values())
+    return {p: w / most * len(given) / total for p, w in given.items()}
+
+
+def _good_enough(regrets: Mapping[str, float], shares: Mapping[str, float], limit: float) -> bool:
+    mean = sum(r * shares[p] for p, r in regrets.items()) / len(regrets)
+    return mean <= math.log1p(limit) and max(regrets.values()) <= math.log1p(3 * limit)
 
 
 def _fits(kept: list[str], sizes: Mapping[str, int] | None, budget: int | None) -> bool:

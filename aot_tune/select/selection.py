@@ -32,6 +32,7 @@ def select(
     byte_budget: int | None = None,
     plainer: Mapping[str, str] | None = None,
     alike: Mapping[str, str] | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> Selection:
     """Choose the variants and the decision tree of one operator for one target.
 
@@ -39,14 +40,14 @@ def select(
         costs: times in ns by problem id and candidate id, of verified candidates only.
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
-        limit, times, sizes, byte_budget: see `choose_variants`.
+        limit, times, sizes, byte_budget, weights: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
             those that were chosen, in front of the generic variant: for calls unlike those of the workload.
         alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
             fast there is taken to be fast here, as far as it serves.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    kept = choose_variants(rows, limit=limit, times=times, sizes=sizes, byte_budget=byte_budget)
+    kept = choose_variants(rows, limit=limit, times=times, sizes=sizes, byte_budget=byte_budget, weights=weights)
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     likely = _Likely(alike or {}, facts, serves)

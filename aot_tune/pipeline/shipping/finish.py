@@ -56,6 +56,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
+        weights=evidence.weights,
     )
     return Chosen(evidence, selection, costs)
 
@@ -132,6 +133,7 @@ def finish(
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
         policy="; ".join(lines[0] for lines in measuring),
         measuring=measuring,
+        workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
         notes=(
             *_remarks(session),
