@@ -14,7 +14,15 @@ import msgspec
 
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.check_problem import check_problem, check_values_of, check_work
-from aot_tune.spec.workload import StatedWorkload, WeightedProblem, added_up, declared_problems, in_known_form
+from aot_tune.spec.workload import (
+    KnownProblems,
+    StatedWorkload,
+    WeightedProblem,
+    added_up,
+    declared_problems,
+    facts_of,
+    in_known_form,
+)
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.shared_fields import shared_fields
 
@@ -68,10 +76,10 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     alignment: dict[str, int] = {}
     dtypes: dict[str, str] = {}
-    id: str | None = None
-    weight: float | None = None
-    calls: int | None = None
-    captured: int | None = None
+    id: str = ""
+    weight: float = 0.0
+    calls: int = 0
+    captured: int = 0
 
 
 def read_workload(
@@ -115,7 +123,7 @@ class _Reader:
         self, operators: Mapping[str, Operator], others: Collection[str], recorded: Mapping[str, Sequence[Problem]]
     ) -> None:
         self._operators, self._others, self._recorded = operators, others, recorded
-        self._known: dict[str, dict[tuple[int, ...], Problem]] = {}
+        self._known: dict[str, KnownProblems] = {}
         self.files: list[WorkloadFile] = []
         self.problems: dict[str, list[WeightedProblem]] = {}
         self.replaced: set[str] = set()
@@ -139,7 +147,7 @@ class _Reader:
                 if problem is None:
                     self.left_out[line.operator] = self.left_out.get(line.operator, 0) + 1
                     continue
-                weight = float(next((w for w in (line.weight, line.calls) if w is not None), 1.0))
+                weight = float(line.weight or line.calls or 1)
                 found.places.setdefault((line.operator, problem.id), where)
                 self.problems.setdefault(line.operator, []).append(WeightedProblem(problem=problem, weight=weight))
                 if not beside:
@@ -176,16 +184,16 @@ class _Reader:
             raise SpecError(f"{where}: {error.what}", why=why, fix=fix) from error
         return in_known_form(operator, stated, self._known_of(operator))
 
-    def _known_of(self, operator: Operator) -> dict[tuple[int, ...], Problem]:
+    def _known_of(self, operator: Operator) -> KnownProblems:
         """The problems that are declared or recorded, by their facts."""
         if operator.name not in self._known:
-            known: dict[tuple[int, ...], Problem] = {}
+            known: KnownProblems = {}
             for problem in (*declared_problems(operator), *self._recorded.get(operator.name, ())):
                 try:
                     check_problem(operator, problem)  # a record may be of another version of the operator
                 except SpecError:
                     continue
-                known.setdefault(tuple(operator.facts(problem).values()), problem)
+                known.setdefault(facts_of(operator, problem), problem)
             self._known[operator.name] = known
         return self._known[operator.name]
 
@@ -262,16 +270,16 @@ def _remedy(name: str) -> str:
     return f"did you mean {near[0]!r}?" if near else "remove it"
 
 
-def _check_stated(operator: Operator, problem: Problem, name: str | None) -> None:
+def _check_stated(operator: Operator, problem: Problem, name: str) -> None:
     """Raise for dtypes that are left out, unless the line is a database's, which leaves the first choice out."""
-    if name is not None and name != problem.id:
+    if name and name != problem.id:
         raise SpecError(
             f"id {name!r} is of another problem",
             why=f"the fields are those of '{problem.id}'",
             fix="mend the fields, or remove the id",
         )
     for variable, choices in operator.dtypes.items():
-        if name is None and len(choices) > 1 and variable not in problem.dtypes:
+        if not name and len(choices) > 1 and variable not in problem.dtypes:
             raise SpecError(
                 f"operator {operator.name!r}: problem '{problem.id}': dtype {variable} is not stated",
                 why=f"there are {_listed(choices)}",

@@ -13,7 +13,19 @@ from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.strides import canonical_strides, row_major
 
-__all__ = ["StatedWorkload", "WeightedProblem", "added_up", "declared_problems", "in_known_form", "with_workload"]
+__all__ = [
+    "KnownProblems",
+    "StatedWorkload",
+    "WeightedProblem",
+    "added_up",
+    "declared_problems",
+    "facts_of",
+    "in_known_form",
+    "with_workload",
+]
+
+KnownProblems = dict[tuple[tuple[str, int], ...], Problem]
+"""Problems of one operator by what dispatch sees of them, see `facts_of`."""
 
 
 class WeightedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,14 +78,18 @@ def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]
     return tuple(found.values())
 
 
-def in_known_form(operator: Operator, problem: Problem, known: dict[tuple[int, ...], Problem]) -> Problem:
+def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
+    """What dispatch sees of a problem: the same for equal calls."""
+    return tuple(sorted(operator.facts(problem).items()))
+
+
+def in_known_form(operator: Operator, problem: Problem, known: KnownProblems) -> Problem:
     """A problem as it is written where it is known: equal calls are one problem, however they are stated.
 
     Args:
-        known: problems by the values of their facts; one that is not among them is added, in its plainest form.
+        known: one that is not among them is added, in its plainest form.
     """
-    key = tuple(operator.facts(problem).values())
-    return known.setdefault(key, _plainest(operator, problem))
+    return known.setdefault(facts_of(operator, problem), _plainest(operator, problem))
 
 
 def _plainest(operator: Operator, problem: Problem) -> Problem:

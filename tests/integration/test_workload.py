@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import environment, run
+from environments import run
 from project import Project
 
 
