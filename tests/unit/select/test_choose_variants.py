@@ -64,6 +64,17 @@ def test_the_heavier_problem_says_which_variant_is_first() -> None:
         assert choose_variants(costs, limit=0.01, weights=weights)[0] == first
 
 
+def test_and_which_is_next() -> None:
+    """`x` serves all; `y` makes one problem faster and `z` another, by as much."""
+    costs: Costs = {
+        "a": {"x": 1.0, "y": 9.0, "z": 9.0},
+        "b": {"x": 2.0, "y": 1.0, "z": 9.0},
+        "c": {"x": 2.0, "y": 9.0, "z": 1.0},
+    }
+    for weights, order in (({"b": 2.0}, ["x", "y", "z"]), ({"c": 2.0}, ["x", "z", "y"])):
+        assert choose_variants(costs, limit=0.01, weights=weights) == order
+
+
 def test_no_weight_frees_a_problem_of_the_limit_of_each() -> None:
     costs: Costs = {"a": {"x": 100.0, "y": 200.0}, "b": {"x": 110.0, "y": 100.0}}
     assert set(choose_variants(costs, limit=0.01, weights={"a": 1e9})) == {"x", "y"}

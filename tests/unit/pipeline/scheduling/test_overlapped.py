@@ -110,6 +110,19 @@ def test_within_a_budget_heavy_problems_come_first(budget: float | None) -> None
         assert next(w for w, symbol in world.screened if not symbol.startswith("generic")) == "N=64"
 
 
+def test_of_screens_that_decide_nothing_those_of_heavy_problems_are_first_too() -> None:
+    one, entries = dataclasses.replace(OPERATOR, weights={"N=64": 5.0}), [entry("quick", "bf16")]
+    for weighed, first in ((True, "N=64"), (False, "N=8")):
+        world = World()
+        evidence = Evidence(one, TARGET, {e.candidate.id: e for e in entries})
+        queue = ScreenQueue([(cast(LoadedOperator, SimpleNamespace(operator=one)), evidence)], weighed=weighed)
+        entries[0].object = None
+        world.compile(entries, "generic")
+        queue.add(entries)
+        queue.screen(cast(DevicePool, world), lambda _: False)
+        assert world.screened[0] == (first, "quick_bf16_0")
+
+
 def test_what_serves_heavy_problems_is_compiled_first() -> None:
     """Without weights the longest compiles begin; here they are for the light problem alone."""
     kernels = tuple(dataclasses.replace(k, worthwhile=(N <= 8,)) if k.name == "slow" else k for k in OPERATOR.kernels)

@@ -286,6 +286,15 @@ def test_problems_are_begun_in_the_order_of_their_weights(monkeypatch: pytest.Mo
     assert set(world.winners().values()) == {100.0}
 
 
+def test_after_that_a_try_counts_as_many_times_as_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries on the largest problem take longest: without weights the others have their second ones before."""
+    large, small = "screen a_rows_2 N=10000000", "screen a_rows_2 N=10"
+    plain = World(60.0).tune(monkeypatch).log
+    weighed = World(60.0, weights={"a": {"N=10000000": 1000.0}}).tune(monkeypatch).log
+    assert plain.index(large) > plain.index(small)
+    assert weighed.index(large) < weighed.index(small)
+
+
 def test_equal_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"a": (10, 1000, 10**7), "b": (10, 10**6)}
     same = {name: {f"N={n}": 7.0 for n in found} for name, found in sizes.items()}
