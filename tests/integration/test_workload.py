@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,112 @@ def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> Non
     assert "workload serving.jsonl: 1 problem" in project.make_all()
     assert tuned(project, "cmake/aot_tune/tiny") == ["N=20000"]
     assert run(asked, env=env) == "[False, False, True]\n"
+
+
+def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> None:
+    """A relative path of the environment is the current folder's; a weight is shown, the repeat takes what is there."""
+    written(project.folder / "more.jsonl", twice(5000, weight=8), twice(20000, weight=2))
+    relative = os.path.relpath(project.folder / "more.jsonl")
+    stated = {"AOT_TUNE_WORKLOAD": f"+{relative}"}
+    said = project.configure(**stated)
+    assert "workload more.jsonl: 2 problems beside the declared ones" in said
+    said = project.build(**stated)
+    assert tuned(project, "build") == ["N=20000", "N=60000", "N=5000"]
+    weights = {w[0]: w[1] for line in said.splitlines() if (w := line.split()) and w[0].startswith("N=")}
+    assert weights == {"N=20000": "3", "N=60000": "1", "N=5000": "8"}
+    assert "in the mean by weight" in said
+    assert str(project.folder) not in (project.folder / "build" / "plan.json").read_text().replace(
+        str(project.folder / "cache"), ""
+    )
+    # the same problems from another place are the same build; other weights are not
+    moved = project.folder / "elsewhere"
+    moved.mkdir()
+    (project.folder / "more.jsonl").rename(moved / "more.jsonl")
+    stated = {"AOT_TUNE_WORKLOAD": f"+{moved / 'more.jsonl'}"}
+    project.configure(**stated, build="again")
+    assert "nothing compiled or chosen, 0 measurements made" in project.build("again", **stated)
+    written(moved / "more.jsonl", twice(5000, weight=9), twice(20000, weight=2))
+    project.configure(**stated, build="again")
+    said = project.build("again", **stated)
+    assert "nothing compiled or chosen" not in said
+    assert ": 0 measurements made" in said
+
+
+def test_what_the_record_does_not_have_is_a_miss(project: Project) -> None:
+    """A problem of the file that it has is found, however the line is written."""
+    project.configure()
+    project.build()
+    run(project.command("record", project.folder / "tuning", "--library", "tiny"), env=project.environment())
+    database = ("--database", project.folder / "tuning")
+    file = written(project.folder / "w.jsonl", twice(60000, order={"x": [0]}, alignment={"x": 64}))
+    replay = {"AOT_TUNE_MODE": "replay", "AOT_TUNE_WORKLOAD": str(file)}
+    project.configure(*database, build="replay", **replay)
+    project.build("replay", **replay)
+    assert tuned(project, "replay") == ["N=60000"]
+    written(file, twice(60000), twice(61234))
+    project.configure(*database, build="replay", **replay)
+    said = project.build("replay", status=1, **replay)
+    assert "operator 'twice' on " in said
+    assert "1 problems are not in the database" in said
+    assert "why: N=61234\n" in said
+    auto = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_WORKLOAD": str(file), "SKBUILD_STATE": "editable"}  # measures nothing
+    project.configure(*database, build="auto", **auto)
+    said = project.build("auto", **auto)
+    assert "NOT TUNED for " in said
+    assert "1 problems are not in the database" in said
+
+
+def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "project", arguments="MODE generic WORKLOAD one.jsonl +sub/two.jsonl")
+    written(project.folder / "one.jsonl", twice(5000))
+    (project.folder / "sub").mkdir()
+    written(project.folder / "sub" / "two.jsonl", twice(6000), twice(7000))
+    said = project.cmake()
+    assert "workload one.jsonl: 1 problem\n" in said
+    assert "workload two.jsonl: 2 problems beside the declared ones\n" in said
+    one = written(tmp_path / "three, or more.jsonl", twice(8000))
+    said = project.cmake(AOT_TUNE_WORKLOAD=str(one))
+    assert "workload three, or more.jsonl: 1 problem\n" in said
+    assert "one.jsonl" not in said
+    said = project.cmake("-DAOT_TUNE_WORKLOAD=one.jsonl;+sub/two.jsonl", AOT_TUNE_WORKLOAD=str(one))
+    assert "workload one.jsonl" in said
+    assert "three" not in said
+    said = " ".join(project.cmake("-DAOT_TUNE_WORKLOAD=sub/none.jsonl", status=1).split())
+    assert f"{project.folder}/sub/none.jsonl: the workload's file cannot be read why: No such file" in said
+
+
+def test_mistakes_are_told_before_anything_is_compiled(project: Project) -> None:
+    file = written(project.folder / "w.jsonl", twice(5000, weight=-1), twice(1 << 50), twice(6000, dtypes={"T": "f32"}))
+    said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)
+    assert f"{file}:1: weight -1 is no positive number" in said
+    assert f"{file}:3: operator 'twice'" in said
+    written(file, twice(5000), twice(1 << 50))
+    said = project.configure(AOT_TUNE_WORKLOAD=str(file), status=1)
+    assert f"{file}:2: operator 'twice': problem 'N={1 << 50}' needs {8 << 20}.0 GiB for its tensors" in said
+    assert " GiB\n" in said
+    project.change("problem(N=60000)", "problem(N=1 << 50)")
+    said = project.configure(status=1)
+    assert f"aot-tune: operator 'twice': problem 'N={1 << 50}' needs {8 << 20}.0 GiB for its tensors" in said
+    assert project.compiler.candidates() == 0
+    project.configure(AOT_TUNE_MODE="generic")  # nothing is measured
+
+
+def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> None:
+    """The file is for all targets: what no kernel for the CPU takes is told, and the rest is tuned."""
+    project.change(
+        'Tensor("x", (N,)), Tensor("y", (N,), output=True)',
+        'Tensor("x", (N,), "T"), Tensor("y", (N,), "T", output=True)',
+    )
+    project.change("    flops=N,", '    flops=N,\n    dtypes={"T": ("f32", "f64")},')
+    for kernel in ("generic", "loop"):
+        project.change(f'"twice/{kernel}.cpp.j2",', f'"twice/{kernel}.cpp.j2", dtypes={{"T": ("f32",)}},')
+    f64, f32 = {"dtypes": {"T": "f64"}}, {"dtypes": {"T": "f32"}}
+    file = written(project.folder / "w.jsonl", twice(5000, **f64), twice(6000, **f32))
+    project.configure(AOT_TUNE_WORKLOAD=str(file))
+    said = project.build(AOT_TUNE_WORKLOAD=str(file))
+    assert "no kernel of twice for cpu takes 1 of 2 problems, such as 'N=5000 T=f64'" in said
+    assert tuned(project, "build") == ["N=6000"]
+    written(file, twice(5000, **f64))
+    project.configure(AOT_TUNE_WORKLOAD=str(file))
+    assert "takes 1 of 1 problems" in project.build(AOT_TUNE_WORKLOAD=str(file))
+    assert tuned(project, "build") == []
