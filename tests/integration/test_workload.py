@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import run
+from environments import Builder, Built, members, run
 from project import Project
 
 
@@ -157,3 +158,30 @@ def test_a_problem_in_a_dtype_of_other_devices_is_no_fault(project: Project) -> 
     project.configure(AOT_TUNE_WORKLOAD=str(file))
     assert "takes 1 of 1 problems" in project.build(AOT_TUNE_WORKLOAD=str(file))
     assert tuned(project, "build") == []
+
+
+def test_bundled_operators_in_an_isolated_build(builder: Builder, built: Built, source: Path, tmp_path: Path) -> None:
+    """By pip's own option, and nothing is edited; operators that the file does not name keep what they declare."""
+    lines = [{"operator": "softmax", "dims": {"R": r, "D": 96}, "dtypes": {"T": "f32"}, "calls": r} for r in (3, 40)]
+    file = written(tmp_path / "serving.jsonl", {"trace": {"calls": 43}}, *lines)
+    option = f"cmake.define.AOT_TUNE_WORKLOAD={file}"
+    made = replace(builder, out=tmp_path / "wheels", options=("-C", option)).build(source)
+    assert "workload serving.jsonl: 2 problems" in made.log
+    before, after = (_problems(wheel) for wheel in (built.wheel, made.wheel))
+    assert set(after["softmax"].values()) == {("R=3 D=96", "R=40 D=96")}
+    assert {n: found for n, found in after.items() if n != "softmax"} == {
+        n: found for n, found in before.items() if n != "softmax"
+    }
+    inside = members(made.wheel)
+    assert not [name for name, data in inside.items() if str(tmp_path).encode() in data]
+    report = json.loads(inside["aot_tune/share/aot_tune/ops/report.json"])
+    assert report["workload"] == ["serving.jsonl: 2 problems"]
+    assert {row["weight"] for o in report["operators"] for row in o["problems"]} == {1, 3, 40}
+
+
+def _problems(wheel: Path) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The problems of a wheel's report by operator and target."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for one in json.loads(members(wheel)["aot_tune/share/aot_tune/ops/report.json"])["operators"]:
+        found.setdefault(one["operator"], {})[one["target"]] = tuple(row["problem"] for row in one["problems"])
+    return found
