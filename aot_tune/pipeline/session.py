@@ -43,7 +43,6 @@ from aot_tune.render import Renderer, candidate_for, candidates_for, resolved
 from aot_tune.search import Budget, Strategy, make_strategy
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operators
-from aot_tune.spec.workload import with_workload
 from aot_tune.support.errors import BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
@@ -83,9 +82,8 @@ class Session:
             for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
         }
         for name, loaded in self.operators.items():
-            stated = plan.workload.operators.get(name)
-            own = loaded.operator if stated is None else with_workload(loaded.operator, stated)
-            known = with_declarations(own, plan.inspections, plan.families)
+            stated = plan.workload.stated_for(loaded.operator, plan.families)
+            known = with_declarations(stated, plan.inspections, plan.families)
             self.operators[name] = LoadedOperator(loaded.folder, known)
         self.renderer = Renderer(roots)
         self.environment = _environment(plan, paths)

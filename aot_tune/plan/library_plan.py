@@ -37,7 +37,6 @@ from aot_tune.plan.preflight import (
     check_memory,
     idle_kernels,
     unchecked,
-    unserved,
 )
 from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
@@ -45,7 +44,6 @@ from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, 
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
-from aot_tune.spec.workload import with_workload
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
 from aot_tune.support.installed_paths import PACKAGE
@@ -158,13 +156,13 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     workload = read_workload(
         options.workload, operators, {f.name for f in operator_folders(roots)}, _recorded(databases), mistakes
     )
-    operators |= {name: with_workload(operators[name], one) for name, one in workload.plan.operators.items()}
     check_devices(options.device if options.mode != "generic" else (), databases)
     wanted = targets_for(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
     check_answers(operators, families)
+    operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
     inspections: Inspections = {}
     left_out = ""
@@ -183,7 +181,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
         check_memory(operators.values(), options.filter, targets, found, workload.places)
-    notes += [*workload.notes, *unserved(operators, workload.plan.operators, targets)]
+    notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
     notes += unchecked(operators.values()) if options.mode != "generic" else []
     plan = Plan(

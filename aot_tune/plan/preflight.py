@@ -11,7 +11,8 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
-from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.plan.workload_files import is_served
+from aot_tune.spec import Operator, Target, all_of
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "check_memory",
     "idle_kernels",
     "unchecked",
-    "unserved",
 ]
 
 
@@ -96,39 +96,17 @@ def check_memory(
         memory = family(device.family).memory_of(device)
         sizes = ((op, p, op.tensor_bytes(p)) for op in named for p in op.workload_for(device.family))
         for operator, problem, size in sizes:
-            if memory is not None and size > memory and _is_served(operator, problem, device.family):
+            if memory is not None and size > memory and is_served(operator, problem, device.family):
                 place = places.get((operator.name, problem.id), "")
                 with mistakes.gather():
                     raise BuildError(
                         f"{place and f'{place}: '}operator {operator.name!r}: problem '{problem.id}' needs "
                         f"{size / (1 << 30):.1f} GiB for its tensors",
                         why=f"{device.name} has {memory / (1 << 30):.1f} GiB",
-                        fix="leave the problem out of the workload, or measure on a device with more memory",
+                        fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or measure on "
+                        "a device with more memory",
                     )
     mistakes.tell()
-
-
-def unserved(operators: Mapping[str, Operator], stated: Iterable[str], targets: Sequence[Target]) -> list[str]:
-    """A line for each operator with a stated workload of which no kernel for some devices takes some problems."""
-    found = []
-    for name in stated:
-        for devices in sorted({t.family for t in targets}):
-            problems = operators[name].workload_for(devices)
-            left = [p for p in problems if not _is_served(operators[name], p, devices)]
-            if left:
-                found.append(
-                    f"workload: no kernel of {name} for {devices} takes {len(left)} of {len(problems)} problems, such "
-                    f"as '{left[0].id}': nothing is tuned for them there"
-                )
-    return found
-
-
-def _is_served(operator: Operator, problem: Problem, devices: str) -> bool:
-    """Whether any kernel for a family of devices takes a problem."""
-    facts = operator.facts(problem)
-    dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
-    kernels = (k for k in operator.kernels if devices in families_of(toolchain_for(k.backend)))
-    return any(dtypes in operator.dtype_choices(k) and all_of(k.requires, facts) for k in kernels)
 
 
 def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:

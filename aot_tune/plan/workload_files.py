@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.spec import Operator, Problem
+from aot_tune.compile import families_of, toolchain_for
+from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.spec.check_problem import check_problem, check_values_of, check_work
 from aot_tune.spec.workload import (
     KnownProblems,
@@ -22,11 +23,12 @@ from aot_tune.spec.workload import (
     declared_problems,
     facts_of,
     in_known_form,
+    with_workload,
 )
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.shared_fields import shared_fields
 
-__all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "read_workload"]
+__all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 
 _FORMAT = 'a line is {"operator": NAME, "dims": {...}} and what else a problem has; docs/workloads.md has the fields'
 
@@ -53,6 +55,34 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             + (" beside the declared ones" if one.beside else "")
             for one in self.files
         ]
+
+    def unserved(self, operator: Operator, families: Iterable[str]) -> dict[str, list[str]]:
+        """Ids of the problems stated for an operator that no kernel takes, by family of devices."""
+        problems = [one.problem for one in self.operators[operator.name].problems]
+        found = {f: [p.id for p in problems if not is_served(operator, p, f)] for f in families}
+        return {f: left for f, left in found.items() if left}
+
+    def stated_for(self, operator: Operator, families: Iterable[str]) -> Operator:
+        """The operator with the workload that is stated for it; itself where there is none."""
+        stated = self.operators.get(operator.name)
+        return operator if stated is None else with_workload(operator, stated, self.unserved(operator, families))
+
+    def notes(self, operators: Mapping[str, Operator], families: Sequence[str]) -> list[str]:
+        """A line for each operator of which no kernel for some devices takes some of the stated problems."""
+        return [
+            f"workload: no kernel of {name} for {family} takes {len(left)} of {len(stated.problems)} problems, such as "
+            f"'{left[0]}': nothing is tuned for them there"
+            for name, stated in self.operators.items()
+            for family, left in self.unserved(operators[name], families).items()
+        ]
+
+
+def is_served(operator: Operator, problem: Problem, devices: str) -> bool:
+    """Whether any kernel for a family of devices takes a problem."""
+    facts = operator.facts(problem)
+    dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
+    kernels = (k for k in operator.kernels if devices in families_of(toolchain_for(k.backend)))
+    return any(dtypes in operator.dtype_choices(k) and all_of(k.requires, facts) for k in kernels)
 
 
 @dataclass

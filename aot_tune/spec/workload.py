@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -48,18 +48,20 @@ def declared_problems(operator: Operator) -> list[Problem]:
     return list({p.id: p for family in families for p in operator.workload_for(family)}.values())
 
 
-def with_workload(operator: Operator, stated: StatedWorkload) -> Operator:
+def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[str, Collection[str]]) -> Operator:
     """The operator with a stated workload, which is for all families of devices.
 
     Where it is beside the declared one, a problem that is in both counts 1 more than is stated.
+
+    Args:
+        unserved: ids of the stated problems that no kernel takes on a family of devices: they are none of its workload.
     """
-    new, given = [one.problem for one in stated.problems], operator.workload
-    workload: dict[str, tuple[Problem, ...]] = {"": tuple(new)}
-    known: list[Problem] = []
-    if stated.beside:
-        known = declared_problems(operator)
-        families = {*given, ""} if isinstance(given, Mapping) else {""}
-        workload = {f: _each_once((*operator.workload_for(f), *new)) for f in sorted(families)}
+    given = operator.workload if stated.beside else {}
+    known = declared_problems(operator) if stated.beside else []
+    workload: dict[str, tuple[Problem, ...]] = {}
+    for family in sorted({*(given if isinstance(given, Mapping) else ()), *unserved, ""}):
+        new = (one.problem for one in stated.problems if one.problem.id not in unserved.get(family, ()))
+        workload[family] = _each_once((*(operator.workload_for(family) if stated.beside else ()), *new))
     weights = added_up([*(WeightedProblem(problem=p) for p in known), *stated.problems])
     return replace(operator, workload=workload, weights={one.problem.id: one.weight for one in weights})
 

@@ -14,11 +14,11 @@ import pytest
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
 from aot_tune.database import problem_key
-from aot_tune.plan.preflight import check_memory, unserved
+from aot_tune.plan.preflight import check_memory
 from aot_tune.plan.workload_files import ReadWorkload, read_workload
 from aot_tune.spec import Operator, Problem, problem, stride
 from aot_tune.spec.load_operators import bundled_templates, load_operators
-from aot_tune.spec.workload import WeightedProblem, declared_problems, with_workload
+from aot_tune.spec.workload import WeightedProblem, declared_problems
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
 
 OPERATORS = {n: op for n, (_, op) in load_operators([bundled_templates()], ["gemm", "softmax"]).items()}
@@ -116,10 +116,10 @@ def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
     assert both.paths == [one, two]
     assert [f.beside for f in both.plan.files] == [False, True]
     assert (both.plan.operators["gemm"].beside, both.plan.operators["softmax"].beside) == (False, True)
-    gemm = with_workload(OPERATORS["gemm"], both.plan.operators["gemm"])
+    gemm = both.plan.stated_for(OPERATORS["gemm"], [])
     assert [p.id for p in gemm.workload_for("cuda")] == ["M=16 N=4096 K=4096 T=bf16"] == list(gemm.weights)
     assert gemm.weight(gemm.workload_for("cpu")[0]) == 5
-    softmax, declared = with_workload(OPERATORS["softmax"], both.plan.operators["softmax"]), OPERATORS["softmax"]
+    softmax, declared = both.plan.stated_for(OPERATORS["softmax"], []), OPERATORS["softmax"]
     for family in ("cpu", "cuda", "hip"):
         assert [p.id for p in softmax.workload_for(family)] == [
             *(p.id for p in declared.workload_for(family)),
@@ -130,8 +130,7 @@ def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
 def test_a_problem_that_is_declared_too_counts_once_more(tmp_path: Path) -> None:
     declared = OPERATORS["softmax"].workload_for("cpu")[0]
     line = {"operator": "softmax", "id": declared.id, "dims": declared.dims, "weight": 3}
-    stated = read(f"+{written(tmp_path / 'w.jsonl', line)}").plan.operators["softmax"]
-    one = with_workload(OPERATORS["softmax"], stated)
+    one = read(f"+{written(tmp_path / 'w.jsonl', line)}").plan.stated_for(OPERATORS["softmax"], ["cpu", "cuda"])
     assert one.workload_for("cpu") == OPERATORS["softmax"].workload_for("cpu")
     weights = one.weights_for("cpu")
     assert weights.pop(declared.id) == 4
@@ -250,7 +249,7 @@ def test_a_file_without_a_problem(text: str, why: str, tmp_path: Path) -> None:
 
 
 def gpu_checked(found: ReadWorkload, memory: int) -> None:
-    operators = [with_workload(OPERATORS[n], one) for n, one in found.plan.operators.items()]
+    operators = [found.plan.stated_for(OPERATORS[n], ["cpu", "cuda"]) for n in found.plan.operators]
     gpu = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=memory, driver="1")
     targets = [target_by_name("cuda-sm_90"), target_by_name("cpu-x86-64")]
     check_memory(operators, "*", targets, [gpu], found.places)
@@ -281,10 +280,19 @@ def test_a_declared_problem_is_named_by_itself() -> None:
 
 
 def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path) -> None:
-    stated = read(written(tmp_path / "w.jsonl", GEMM, GEMM | {"dtypes": {"T": "f32"}})).plan.operators
-    operators: dict[str, Operator] = {"gemm": with_workload(OPERATORS["gemm"], stated["gemm"])}
-    (told,) = unserved(operators, stated, [target_by_name("cpu-x86-64"), target_by_name("cuda-sm_90")])
+    """They are none of the workload for these, which may be left without any."""
+    bf16 = GEMM | {"dims": {"M": 17, "N": 4096, "K": 4096}}
+    stated = read(written(tmp_path / "w.jsonl", bf16, bf16 | {"dtypes": {"T": "f32"}})).plan
+    one = stated.stated_for(OPERATORS["gemm"], ["cpu", "cuda"])
+    assert [p.id for p in one.workload_for("cpu")] == ["M=17 N=4096 K=4096"]
+    assert len(one.workload_for("cuda")) == 2
+    alone = read(written(tmp_path / "w.jsonl", bf16)).plan
+    assert alone.stated_for(OPERATORS["gemm"], ["cpu"]).workload_for("cpu") == ()
+    beside = read(f"+{tmp_path / 'w.jsonl'}").plan.stated_for(OPERATORS["gemm"], ["cpu"])
+    assert beside.workload_for("cpu") == OPERATORS["gemm"].workload_for("cpu")
+    assert beside.workload_for("cuda")[:-1] == OPERATORS["gemm"].workload_for("cuda")
+    (told,) = stated.notes({"gemm": one}, ["cpu", "cuda"])
     assert told == (
-        "workload: no kernel of gemm for cpu takes 1 of 2 problems, such as 'M=16 N=4096 K=4096 T=bf16': nothing is "
+        "workload: no kernel of gemm for cpu takes 1 of 2 problems, such as 'M=17 N=4096 K=4096 T=bf16': nothing is "
         "tuned for them there"
     )
