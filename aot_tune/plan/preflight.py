@@ -103,8 +103,8 @@ def check_memory(
                         f"{place and f'{place}: '}operator {operator.name!r}: problem '{problem.id}' needs "
                         f"{size / (1 << 30):.1f} GiB for its tensors",
                         why=f"{device.name} has {memory / (1 << 30):.1f} GiB",
-                        fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or measure on "
-                        "a device with more memory",
+                        fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or take a "
+                        "device with more memory",
                     )
     mistakes.tell()
 
