@@ -95,7 +95,7 @@ class ReadWorkload:
     notes: list[str] = field(default_factory=list)
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True):
+class _WorkloadLine(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a line; those of a problem are as databases write them, where they come with an `id`."""
 
     operator: str
@@ -190,7 +190,7 @@ class _Reader:
             )
         self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside, trace=trace))
 
-    def _problem(self, line: _Line, where: str) -> Problem | None:
+    def _problem(self, line: _WorkloadLine, where: str) -> Problem | None:
         """The problem of a line; None for one of an operator that the library is built without."""
         operator = self._operators.get(line.operator)
         if operator is None and line.operator in self._others:
@@ -257,8 +257,8 @@ def _header(trace: object, where: str) -> dict[str, Any]:
     return trace
 
 
-def _line(found: dict[str, Any], where: str) -> _Line:
-    names = _Line.__struct_fields__
+def _line(found: dict[str, Any], where: str) -> _WorkloadLine:
+    names = _WorkloadLine.__struct_fields__
     for name in found:
         if name not in names:
             raise SpecError(f"{where}: unknown field {name!r}", why=f"a line has {_listed(names)}", fix=_remedy(name))
@@ -271,7 +271,7 @@ def _line(found: dict[str, Any], where: str) -> _Line:
                 fix=f'write a number above 0, such as "{name}": 1, or remove the line',
             )
     try:
-        line = msgspec.convert(found, _Line)
+        line = msgspec.convert(found, _WorkloadLine)
     except msgspec.ValidationError as error:
         raise SpecError(f"{where}: the line is no problem", why=str(error), fix=_FORMAT) from error
     for name, extent in line.dims.items():
@@ -296,7 +296,7 @@ def _remedy(name: str) -> str:
         return "the header of a trace is the first line of its file: remove it here, or name several files"
     if name == "problem":
         return 'write what "problem" holds beside "operator", one level up'
-    near = difflib.get_close_matches(name, _Line.__struct_fields__, n=1)
+    near = difflib.get_close_matches(name, _WorkloadLine.__struct_fields__, n=1)
     return f"did you mean {near[0]!r}?" if near else "remove it"
 
 
