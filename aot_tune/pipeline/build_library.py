@@ -105,7 +105,7 @@ def _end(session: Session, begun: Begun | None) -> None:
 def _kind(session: Session) -> str:
     """What builds have in common that would measure the same."""
     plan, options = session.plan, session.options
-    asked = [options.filter, options.exclude_backends, options.effort]
+    asked = [options.filter, options.exclude_backends, options.effort, plan.workload.operators]
     return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 

@@ -134,6 +134,11 @@ class Evidence:
         """The problems worth tuning on the target."""
         return () if self.left_out else self.operator.workload_for(self.target.family)
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """How much each problem counts, by id; empty where all count the same."""
+        return self.operator.weights_for(self.target.family)
+
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
         candidate = entry.candidate

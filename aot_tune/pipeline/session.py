@@ -82,7 +82,8 @@ class Session:
             for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
         }
         for name, loaded in self.operators.items():
-            known = with_declarations(loaded.operator, plan.inspections, plan.families)
+            stated = plan.workload.stated_for(loaded.operator, plan.families)
+            known = with_declarations(stated, plan.inspections, plan.families)
             self.operators[name] = LoadedOperator(loaded.folder, known)
         self.renderer = Renderer(roots)
         self.environment = _environment(plan, paths)

@@ -100,6 +100,13 @@ OPTIONS: tuple[Option, ...] = (
         "separated by `;`, with `*` for any characters; empty takes those of a device that is here or like it, else "
         "the first folder by name",
     ),
+    Option(
+        "AOT_TUNE_WORKLOAD",
+        "",
+        "files with the problems worth tuning, JSON lines with weights, separated by `;`: `FILE` in place of the "
+        "declared problems of the operators that it names, `+FILE` beside them; see "
+        "[docs/workload-files.md](docs/workload-files.md)",
+    ),
 )
 
 
@@ -138,6 +145,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     exclude_backends: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
     survey: int | None = None
+    workload: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -172,6 +180,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
         device=_names("AOT_TUNE_DEVICE", values),
         survey=_count("AOT_TUNE_SURVEY", values["AOT_TUNE_SURVEY"], least=0),
+        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
     )
 
 

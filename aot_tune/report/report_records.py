@@ -19,7 +19,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
     `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
-    meanwhile.
+    meanwhile. `weight` is how much the problem counts.
     """
 
     problem: str
@@ -36,6 +36,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     paired: tuple[float, float] | None = None
     remark: str = ""
     others: int = 0
+    weight: float = 1.0
 
     @property
     def speedup(self) -> float | None:
@@ -102,7 +103,8 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `tried` are all its candidates, which `statuses` counts by the worst that happened to them.
     `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
-    what is picked was never timed.
+    what is picked was never timed. `weighted_regret` is the mean in which problems count by their weights; None where
+    these do not differ.
     """
 
     operator: str
@@ -115,6 +117,7 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     mean_regret: float
     held_out_regret: float | None
     not_held_out: int = 0
+    weighted_regret: float | None = None
     note: str = ""
     survey: SurveyRow | None = None
 
@@ -123,6 +126,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole build; `notes` are lines that nobody should miss.
 
     `policy` names the measurement policies, `measuring` says what each is: lines of which the first names it.
+    `workload` has a line for each file that states one.
     """
 
     library: str
@@ -134,3 +138,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[OperatorReport, ...]
     notes: tuple[str, ...] = ()
     measuring: tuple[tuple[str, ...], ...] = ()
+    workload: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ def select(
     survey: Survey | None = None,
     kind_of: Callable[[Facts], str] = lambda _facts: "",
     bound: frozenset[str] = frozenset(),
+    weights: Mapping[str, float] | None = None,
 ) -> Selection:
     """Choose the variants of one operator for one target, and how to decide among them.
 
@@ -62,7 +63,7 @@ def select(
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
         limits: by default `SURVEYED` with a survey, else a small regret alone.
-        times, sizes: see `choose_variants`.
+        times, sizes, weights: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
             those that were chosen, in front of the generic variant: for calls unlike those of the workload.
         alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
@@ -78,7 +79,7 @@ def select(
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
-    kept, curve = _choose(free, lambda p: kind_of(known[p]), limits, times, sizes)
+    kept, curve = _choose(free, lambda p: kind_of(known[p]), limits, times, sizes, weights or {})
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     kept += _ahead(rows, kept, bound)
@@ -126,6 +127,7 @@ def _choose(
     limits: ChoiceLimits,
     times: Costs | None,
     sizes: Mapping[str, int] | None,
+    weights: Mapping[str, float],
 ) -> tuple[list[str], tuple[float, ...]]:
     """The variants to keep for each kind of problems, and the mean regret by their number where there is one kind."""
     kinds: dict[str, Costs] = {}
@@ -142,6 +144,7 @@ def _choose(
             times=times,
             sizes=sizes,
             byte_budget=limits.bytes,
+            weights=weights,
         )
         curve = regret_by_number(kinds[kind], chosen) if len(kinds) == 1 else ()
         kept += [c for c in chosen if c not in kept]

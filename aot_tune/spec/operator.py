@@ -41,6 +41,7 @@ class Operator(OperatorFields):
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
         documentation: what it computes, for `help` and the C header.
         folder: where files of `from_file` are; set when the operator is loaded.
+        weights: how much problems of the workload count, by their ids, 1 by default; set from AOT_TUNE_WORKLOAD.
     """
 
     def _check(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from aot_tune.spec import Operator, Problem, all_of
-from aot_tune.spec.check_operator import check_problem
+from aot_tune.spec.check_problem import check_problem
 from aot_tune.support.errors import AotTuneError, SpecError, did_you_mean
 from aot_tune.workloads.normal_form import normal_problem
 from aot_tune.workloads.workload_records import ENOUGH_MISTAKES, CountedProblem, tell

@@ -71,7 +71,7 @@ class Known:
             there = evidence.measurements.get(problem.id, {})
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
             for measurement in (*found, *beside):
-                evidence.add(measurement)
+                evidence.add(_of_problem(measurement, problem))
             given += len(found)
         if given and not family(evidence.target.family).compiling_disturbs:  # screens waited, and some were spared
             self._pass_over(evidence)
@@ -85,6 +85,13 @@ class Known:
             resemblances.pass_over(
                 problem, [e for e in missing if (e.candidate.id, key) not in self._refused], NEAR_IN_A_RECORD
             )
+
+
+def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:
+    """The measurement as one of a workload's problem, of which a record may have the dims in another order."""
+    if measurement.problem.id == problem.id:
+        return measurement
+    return msgspec.structs.replace(measurement, problem=problem)
 
 
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
@@ -177,7 +184,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             evidence.leave_out()
         return evidence, None
     evidence = Evidence(operator, target, rendered_again(session, operator, target, database))
-    workload = {problem_key(p) for p in evidence.workload}
+    workload = {problem_key(p): p for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
         subject = is_baseline(measurement.candidate) or (
@@ -186,7 +193,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         failed = measurement.status not in ("ok", "skipped")  # on a shape of a survey, too
         if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
-            evidence.add(measurement)
+            evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
     for shape in database.survey:
         evidence.survey(shape.problem, shape.ns)
     return evidence, database

@@ -29,6 +29,7 @@ from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lin
 from aot_tune.select import Survey, select, terms_of
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.survey_shapes import kind_of
+from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "without_epilogue"]
@@ -69,6 +70,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         survey=_survey_of(session, evidence),
         kind_of=partial(kind_of, operator),
         bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
+        weights=evidence.weights,
     )
     return Chosen(evidence, selection, costs)
 
@@ -99,19 +101,15 @@ def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[
 
     A tree that knows nothing of them may send them where other sizes went.
     """
-    own = {_facts(operator, one) for one in problems}
+    own = {facts_of(operator, one) for one in problems}
     found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
     for one in problems:
         bare = operator.without_epilogue(one)
         parts = len(one.present) - len(bare.present) + len(one.attributes) - len(bare.attributes)
-        facts = _facts(operator, bare)
+        facts = facts_of(operator, bare)
         if facts not in own and (facts not in found or parts < found[facts][0]):
             found[facts] = parts, bare, one
     return [(bare, one) for _, bare, one in found.values()]
-
-
-def _facts(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(operator.facts(problem).items()))
 
 
 def least_assuming(evidence: Evidence) -> dict[str, str]:
@@ -166,6 +164,7 @@ def finish(
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
         policy="; ".join(lines[0] for lines in measuring),
         measuring=measuring,
+        workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
         notes=(
             *_remarks(session),

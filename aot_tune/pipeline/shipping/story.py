@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
 from aot_tune.select import Selection, ranked
 
-__all__ = ["failures_of", "generic_only", "paired_ratio", "tell"]
+__all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
 
 
 def _bytes(entry: Entry) -> int:
@@ -31,6 +32,7 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
     kept += [g for g in generics if g.candidate.id not in selection.kept]
     regrets = list(selection.regret.values())
     held_out = list(selection.held_out.values())
+    weights = evidence.weights
     return OperatorReport(
         operator=evidence.operator.name,
         target=evidence.target.name,
@@ -51,6 +53,7 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         ),
         failures=tuple(failures_of(evidence)),
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
+        weighted_regret=weighted_mean(selection.regret, weights) if weights else None,
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
@@ -102,7 +105,15 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         paired=paired_ratio(measured[best], [m for c, m in measured.items() if is_baseline(c)]),
         remark=measured[best].reason,
         others=measured[best].others,
+        weight=evidence.operator.weight(problem),
     )
+
+
+def weighted_mean(regrets: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+    """The mean of regrets, each of which counts as much as its problem; None without any."""
+    most = max((weights[p] for p in regrets), default=1.0)  # divided by first: their sum may be too large for a float
+    shares = {p: weights[p] / most for p in regrets}
+    return math.fsum(r * shares[p] for p, r in regrets.items()) / math.fsum(shares.values()) if regrets else None
 
 
 def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:

@@ -168,6 +168,22 @@ def test_report_is_as_in_the_golden_file() -> None:
     assert text == GOLDEN.read_text(), "see the difference, then run with UPDATE_GOLDEN=1"
 
 
+def test_weights_are_shown_where_they_differ() -> None:
+    one = REPORT.operators[0]
+    rows = [msgspec.structs.replace(row, weight=w) for row, w in zip(one.problems, (12.5, 1e6, 1.0), strict=False)]
+    weighed = msgspec.structs.replace(one, problems=tuple(rows), weighted_regret=0.0123)
+    lines = ("serving.jsonl: 3 problems",)
+    said = format_report(msgspec.structs.replace(REPORT, operators=(weighed,), workload=lines)).splitlines()
+    assert "workload  serving.jsonl: 3 problems" in said
+    (head,) = (line for line in said if line.startswith("  problem"))
+    assert head.split()[:3] == ["problem", "weight", "winner"]
+    (row,) = (line for line in said if line.startswith(f"  {rows[0].problem}"))
+    assert row[head.index("weight") :].split()[0] == "12.5"
+    plain = f"{100 * one.mean_regret:.1f} %"
+    assert any(f"regret of dispatch: 1.2 % in the mean by weight, {plain} without weights" in line for line in said)
+    assert "weight" not in format_report(REPORT)
+
+
 def test_report_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(REPORT), type=Report) == REPORT
 
