@@ -88,6 +88,7 @@ class DecisionNode:
 class ExpectedTime:
     """What a variant (by its index) is expected to take on a call that nobody measured.
 
+    That is, on one that has these `facts`, and for which all that is in `within` holds: what its kernel is meant for.
     `caution` is added to the expected log2 ns in 1/4096 where variants are ranked.
     """
 
@@ -95,6 +96,8 @@ class ExpectedTime:
     terms: Terms
     model: TimeModel
     caution: int = 0
+    facts: tuple[tuple[str, int], ...] = ()
+    within: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,6 @@ __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_
 _LEFT_OUT = 1.03
 """What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
 place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
-_SLOW = 4.0
-"""Times the best, what a kernel that is not worth a try is taken for."""
 _TRIFLE = 1e-6
 """So much more than a vendor's variant costs what does not beat it: it ranks behind that one, and is no regret."""
 
@@ -147,8 +145,12 @@ class Evidence:
         known = self._conditions.known(candidate.id, problem)
         if known is not None:
             return known
-        kernel = self.operator.kernel(candidate.kernel)
-        return self._conditions.hold(candidate.id, (*entry.requires, *kernel.worthwhile), problem)
+        return self.worth_a_try(entry, problem)
+
+    def worth_a_try(self, entry: Entry, problem: Problem) -> bool:
+        """Whether a candidate can serve a problem and its kernel is worth a try on it, whatever was asked for."""
+        kernel = self.operator.kernel(entry.candidate.kernel)
+        return self._conditions.hold(entry.candidate.id, (*entry.requires, *kernel.worthwhile), problem)
 
     def tried(self, problem: Problem, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Candidates that have an object and are meant for a problem; of all, or `among` some of the evidence's."""
@@ -183,22 +185,10 @@ class Evidence:
         self.surveyed[problem.id] = problem, {**known, **{c: t for c, t in times.items() if c in self.entries}}
 
     def survey_costs(self) -> Costs:
-        """Times of the survey, in ns by problem and candidate, of those that never failed.
-
-        What serves a shape that its kernel is not worth a try on was not timed: it is taken to be slow.
-        """
+        """Times of the survey, in ns by problem and candidate, of those that never failed."""
         timed = {c for _, row in self.surveyed.values() for c in row if not self.failed(c)}
-        found: Costs = {}
-        for name, (problem, row) in self.surveyed.items():
-            times = {c: t for c, t in row.items() if c in timed}
-            slow = _SLOW * min(times.values(), default=math.inf)
-            facts = self._conditions.facts(problem)
-            for candidate in timed - times.keys() if times else ():
-                if serves(self, candidate, facts) and not self.meant_for(self.entries[candidate], problem):
-                    times[candidate] = slow
-            if times:
-                found[name] = times
-        return found
+        rows = {name: {c: t for c, t in row.items() if c in timed} for name, (_, row) in self.surveyed.items()}
+        return {name: row for name, row in rows.items() if row}
 
     def is_bound(self, entry: Entry) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""

@@ -30,9 +30,7 @@ from aot_tune.support.shared_fields import shared_fields
 
 __all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 
-_FORMAT = (
-    'a line is {"operator": NAME, "dims": {...}} and what else a problem has; see docs/workload-files.md'
-)
+_FORMAT = 'a line is {"operator": NAME, "dims": {...}} and what else a problem has; see docs/workload-files.md'
 
 
 class WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from aot_tune.select.selection_records import Costs, Expectation, Judged
 from aot_tune.select.terms import Terms, columns_of
 from aot_tune.select.time_model import log_of
 from aot_tune.spec import Facts
+from aot_tune.spec.survey_shapes import Kind
 
 __all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest"]
 
@@ -34,13 +35,17 @@ class Survey:
         costs: ns by problem id and candidate id.
         facts: of each problem.
         terms: of each candidate that a time can be expected of.
+        worth: whether a candidate's kernel is meant for calls with these facts: else no time is expected of it.
         vendor: the candidates that choose for themselves by a vendor's heuristic.
+        sizes: how many of the terms say how large a call is; they come first.
     """
 
     costs: Costs
     facts: Mapping[str, Facts]
     terms: Mapping[str, Terms]
+    worth: Callable[[str, Facts], bool]
     vendor: frozenset[str] = frozenset()
+    sizes: int = 1
 
 
 def is_held_out(problem: str) -> bool:
@@ -48,40 +53,42 @@ def is_held_out(problem: str) -> bool:
     return hashlib.sha256(problem.encode()).digest()[0] % _HELD_OUT == 0
 
 
-def expect(rows: Costs, survey: Survey, facts: Mapping[str, Facts], kept: Iterable[str]) -> dict[str, Expectation]:
-    """What the times of kept candidates are expected from, of those that were timed often enough.
+def expect(
+    kind: Kind, rows: Costs, survey: Survey, facts: Mapping[str, Facts], kept: Iterable[str]
+) -> list[Expectation]:
+    """What the times of kept candidates are expected from on calls of a kind, of those that were timed often enough.
 
     Args:
-        rows: times on the workload's problems, which are learned from as well.
-        survey: see there.
+        kind: facts of the calls.
+        rows: times on the workload's problems of that kind, which are learned from as well.
+        survey: see there; of all kinds.
         facts: of the workload's problems.
-        kept: candidate ids.
+        kept: ids of the candidates that are kept for that kind.
     """
     known = dict(facts) | dict(survey.facts)
-    learned = rows | {p: row for p, row in survey.costs.items() if not is_held_out(p)}
-    aside = {p: row for p, row in survey.costs.items() if is_held_out(p)}
-    found = {}
+    own = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
+    learned = rows | {p: row for p, row in own.items() if not is_held_out(p)}
+    aside = {p: row for p, row in own.items() if is_held_out(p)}
+    found = []
     for candidate in kept:
         if candidate in survey.terms:
-            model = learn_times(*_times(candidate, learned, known, survey.terms[candidate]))
+            model = learn_times(*_times(candidate, learned, known, survey.terms[candidate]), survey.sizes)
             if model is not None:
-                found[candidate] = Expectation(survey.terms[candidate], model)
+                found.append(Expectation(candidate, kind, survey.terms[candidate], model))
     return _with_errors(found, aside, survey)
 
 
-def likeliest(
-    expected: Mapping[str, Expectation], facts: Facts, serves: Callable[[str, Facts], bool]
-) -> tuple[str, ...]:
+def likeliest(expected: Iterable[Expectation], facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
     """The candidates that serve a call, the one that is expected to be fastest first."""
     times = {
-        c: int(one.model.expected(columns_of(one.terms, [facts]))[0]) + one.caution
-        for c, one in expected.items()
-        if serves(c, facts)
+        one.candidate: int(one.model.expected(columns_of(one.terms, [facts]))[0]) + one.caution
+        for one in expected
+        if all(facts[f] == v for f, v in one.kind) and serves(one.candidate, facts)
     }
     return tuple(sorted(times, key=lambda c: times[c]))
 
 
-def judge(expected: Mapping[str, Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
+def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
     """The regret on the surveyed shapes that were held out; None without any.
 
     What is picked and was not timed, as what failed there alone, counts as the slowest that was.
@@ -90,8 +97,12 @@ def judge(expected: Mapping[str, Expectation], survey: Survey, serves: Callable[
     if not aside or not expected:
         return None
     found = {}
+
+    def may(candidate: str, facts: Facts) -> bool:
+        return serves(candidate, facts) and survey.worth(candidate, facts)
+
     for problem, row in aside.items():
-        picked = next(iter(likeliest(expected, survey.facts[problem], serves)), None)
+        picked = next(iter(likeliest(expected, survey.facts[problem], may)), None)
         slowest = max(row.values())
         found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
     return Judged(found, len(survey.costs) - len(aside))
@@ -109,26 +120,26 @@ def _times(
     return columns_of(terms, [facts[p] for p in timed]), logs, weights
 
 
-def _with_errors(found: Mapping[str, Expectation], aside: Costs, survey: Survey) -> dict[str, Expectation]:
+def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:
     """The same with each one's error on shapes that it was not learned from, and its caution before the vendor's."""
     deviations: dict[str, dict[str, int]] = {}
-    for candidate, one in found.items():
-        timed = [p for p in sorted(aside) if candidate in aside[p]]
+    for one in found:
+        timed = [p for p in sorted(aside) if one.candidate in aside[p]]
         if timed:
             expected = one.model.expected(columns_of(one.terms, [survey.facts[p] for p in timed]))
-            off = expected - log_of([aside[p][candidate] for p in timed])
-            deviations[candidate] = dict(zip(timed, off.tolist(), strict=True))
-    vendor = next((deviations[c] for c in sorted(survey.vendor) if c in deviations), None)
-    return {
-        candidate: _judged(one, deviations.get(candidate, {}), None if candidate in survey.vendor else vendor)
-        for candidate, one in found.items()
-    }
+            off = expected - log_of([aside[p][one.candidate] for p in timed])
+            deviations[one.candidate] = dict(zip(timed, off.tolist(), strict=True))
+    vendor = next((deviations[c] for c in sorted(survey.vendor) if c in deviations), {})
+    return [
+        _judged(one, deviations.get(one.candidate, {}), {} if one.candidate in survey.vendor else vendor)
+        for one in found
+    ]
 
 
-def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int] | None) -> Expectation:
+def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:
     model = msgspec.structs.replace(one.model, error=_deviation(list(own.values())))
-    beside = [own[p] - vendor[p] for p in own if p in vendor] if vendor is not None else []
-    return Expectation(one.terms, model, _deviation(beside) // _CAUTION)
+    beside = [own[p] - vendor[p] for p in own if p in vendor]
+    return replace(one, model=model, caution=_deviation(beside) // _CAUTION)
 
 
 def _deviation(values: Sequence[int]) -> int:

@@ -29,8 +29,8 @@ _TREES, _DEPTH, _RATE = 30, 3, 0.3
 _BINS = 16
 _PRIOR = 100
 """Weight of a leaf's doubt: with few calls in it, it moves little."""
-_LEAST = 24
-"""Calls from which a time can be learned."""
+_LEAST, _ENOUGH = 6, 24
+"""Calls from which a time can be learned, and from which more than its dependence on size can."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,24 @@ class _Binned:
     codes: Integers
 
 
-def learn_times(columns: Integers, logs: Integers, weights: Integers) -> TimeModel | None:
-    """A model of measured times; None where there are too few.
+def learn_times(columns: Integers, logs: Integers, weights: Integers, first: int = 1) -> TimeModel | None:
+    """A model of measured times; None where there are too few. Of a few, it is by the first terms alone.
 
     Args:
         columns: the terms of the calls [call, term].
+        first: how many terms say how large a call is; these come first.
         logs: log2 of ns in 1/4096 by call.
         weights: how much each call matters, from 1 to about `HEAVIEST`.
     """
     if len(logs) < _LEAST:
         return None
+    few = len(logs) < _ENOUGH
+    columns = columns[:, :first] if few else columns
     slopes, base = _regress(columns, logs, weights)
     fixed = np.rint(slopes * 2**SHIFT).astype(np.int64)
     start = round(base * 2**SHIFT)
     left = logs - ((start + (columns * fixed).sum(axis=1)) >> SHIFT)
-    trees = _boost(columns, left, weights)
+    trees = [] if few else _boost(columns, left, weights)
     used = sorted({int(i) for i in np.flatnonzero(fixed)} | {t for tree in trees for t in tree.terms})
     place = {term: i for i, term in enumerate(used)}
     return TimeModel(

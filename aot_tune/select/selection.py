@@ -13,6 +13,7 @@ from aot_tune.select.decide import Survey, expect, judge, likeliest
 from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
+from aot_tune.spec.survey_shapes import Kind
 
 __all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "ranked", "select"]
 
@@ -52,7 +53,7 @@ def select(
     plainer: Mapping[str, str] | None = None,
     alike: Mapping[str, str] | None = None,
     survey: Survey | None = None,
-    kind_of: Callable[[Facts], str] = lambda _facts: "",
+    kind_of: Callable[[Facts], Kind] = lambda _facts: (),
     bound: frozenset[str] = frozenset(),
     weights: Mapping[str, float] | None = None,
 ) -> Selection:
@@ -69,7 +70,7 @@ def select(
         alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
             fast there is taken to be fast here, as far as it serves.
         survey: times on shapes that were drawn, by which variants are chosen too and other calls are decided.
-        kind_of: calls of one kind have their own variants, as those of one dtype.
+        kind_of: facts of a call with their values; calls that have them in common have their own variants.
         bound: with a survey, candidates that are for single problems, as a vendor's algorithms: they serve none but
             those on which they are ahead of all that is kept, and are counted by no limit.
     """
@@ -79,23 +80,31 @@ def select(
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
-    kept, curve = _choose(free, lambda p: kind_of(known[p]), limits, times, sizes, weights or {})
+    by_kind = _by_kind(free, lambda p: kind_of(known[p]) if surveyed else ())
+    chosen = {kind: _choose(own, limits, times, sizes, weights or {}) for kind, own in sorted(by_kind.items())}
+    kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
     kept += _ahead(rows, kept, bound)
+    curve = regret_by_number(free, kept) if len(chosen) == 1 else ()
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
     exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
     if survey is not None and surveyed:
-        expected = expect(rows, survey, facts, [c for c in kept if c not in bound])
-        rest = [c for c in _with(beside, kept) if c not in expected and c not in bound]
+        expected = [
+            one
+            for kind, own in chosen.items()
+            for one in expect(kind, {p: rows[p] for p in by_kind[kind] if p in rows}, survey, facts, own)
+        ]
+        modelled = {one.candidate for one in expected}
+        rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
         return Selection(
             kept=_with(beside, kept),
             nodes=(Node(ranked=tuple(rest)),),
             regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
             held_out={},
             exact=exact,
-            expected=expected,
+            expected=tuple(expected),
             judged=judge(expected, survey, serves),
             curve=curve,
         )
@@ -121,34 +130,32 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
     return tuple(c for c in dict.fromkeys(tried) if serves(c, facts))
 
 
+def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:
+    found: dict[Kind, Costs] = {}
+    for problem, row in rows.items():
+        if row:
+            found.setdefault(kind_of(problem), {})[problem] = row
+    return found
+
+
 def _choose(
     rows: Costs,
-    kind_of: Callable[[str], str],
     limits: ChoiceLimits,
     times: Costs | None,
     sizes: Mapping[str, int] | None,
     weights: Mapping[str, float],
-) -> tuple[list[str], tuple[float, ...]]:
-    """The variants to keep for each kind of problems, and the mean regret by their number where there is one kind."""
-    kinds: dict[str, Costs] = {}
-    for problem, row in rows.items():
-        kinds.setdefault(kind_of(problem), {})[problem] = row
-    kept: list[str] = []
-    curve: tuple[float, ...] = ()
-    for kind in sorted(kinds):
-        chosen = choose_variants(
-            kinds[kind],
-            limit=limits.regret,
-            worst=limits.worst,
-            most=limits.variants,
-            times=times,
-            sizes=sizes,
-            byte_budget=limits.bytes,
-            weights=weights,
-        )
-        curve = regret_by_number(kinds[kind], chosen) if len(kinds) == 1 else ()
-        kept += [c for c in chosen if c not in kept]
-    return kept, curve
+) -> list[str]:
+    """The variants to keep for some problems, in the order in which they pay off."""
+    return choose_variants(
+        rows,
+        limit=limits.regret,
+        worst=limits.worst,
+        most=limits.variants,
+        times=times,
+        sizes=sizes,
+        byte_budget=limits.bytes,
+        weights=weights,
+    )
 
 
 def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:

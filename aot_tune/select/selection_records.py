@@ -31,8 +31,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a candidate's time is expected from; `caution` is added to it, in 1/4096 of log2 ns, where it is ranked."""
+    """What a candidate's time is expected from on calls of a kind, which have these facts.
 
+    `caution` is added to it, in 1/4096 of log2 ns, where it is ranked.
+    """
+
+    candidate: str
+    kind: tuple[tuple[str, int], ...]
     terms: Terms
     model: TimeModel
     caution: int = 0
@@ -82,6 +87,6 @@ class Selection:
     regret: dict[str, float]
     held_out: dict[str, float]
     exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    expected: Mapping[str, Expectation] = field(default_factory=dict)
+    expected: tuple[Expectation, ...] = ()
     judged: Judged | None = None
     curve: tuple[float, ...] = ()

@@ -11,7 +11,10 @@ from aot_tune.spec.expr import all_of
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
 
-__all__ = ["kind_of", "survey_shapes"]
+__all__ = ["Kind", "kind_of", "survey_shapes"]
+
+Kind = tuple[tuple[str, int], ...]
+"""Facts of calls that have their own variants, with their values."""
 
 _WIDER = 2
 """Without a declared range, a dim goes from half the least extent of the workload to twice the largest."""
@@ -22,26 +25,26 @@ _WHOLE = ((0.5, 64), (0.15, 8), (0.1, 256))
 """Shares of extents that are multiples of something, where most of the workload's are multiples of 8."""
 
 
-def survey_shapes(operator: Operator, family: str, count: int) -> dict[str, tuple[Problem, ...]]:
+def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tuple[Problem, ...]]:
     """For each kind of the workload's problems so many others, or fewer where there are no more; always the same.
 
     Half of them are problems of the workload with some extents drawn anew, half have all extents drawn. What they have
     beside extents, such as optional tensors and attributes, they have of a problem of the workload.
     """
-    kinds: dict[str, list[Problem]] = {}
+    kinds: dict[Kind, list[Problem]] = {}
     for problem in operator.workload_for(family):
         kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
     return {kind: _drawn(operator, kind, problems, count) for kind, problems in sorted(kinds.items())}
 
 
-def kind_of(operator: Operator, facts: Mapping[str, int]) -> str:
+def kind_of(operator: Operator, facts: Mapping[str, int]) -> Kind:
     """What calls have in common that share their variants: dtypes, and the attributes that are a mode."""
     names = [f"dtype.{v}" for v in operator.dtypes] + [f"attribute.{a.name}" for a in operator.attributes if a.mode]
-    return " ".join(f"{name}={facts[name]}" for name in names)
+    return tuple((name, facts[name]) for name in names)
 
 
-def _drawn(operator: Operator, kind: str, problems: Sequence[Problem], count: int) -> tuple[Problem, ...]:
-    draw = random.Random(f"{operator.name} {kind}")
+def _drawn(operator: Operator, kind: Kind, problems: Sequence[Problem], count: int) -> tuple[Problem, ...]:
+    draw = random.Random(f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}")
     ranges = {d: _range(operator, d, problems) for d in operator.dims}
     most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
     most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aot_tune.link.library_records import ExpectedTime, TargetTable
-from aot_tune.select import Term
+from aot_tune.select import Term, Tree
 
 __all__ = ["render_expected"]
 
 Fact = Callable[[str], str]
+
+_NONE = Tree((0, 0, 0), (0, 0, 0), (0,) * 8)
+"""Stands for no tree: an array has an element."""
 
 
 def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
@@ -19,8 +22,8 @@ def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
     """
     shared = _shared(target.expected)
     parts = [_shared_terms(index, target, shared, fact)]
-    parts += [_of_variant(index, one, shared, fact) for one in target.expected]
-    parts += [_table(index, target), _likely(index, target, len(shared))]
+    parts += [_of_variant(f"{index}_{i}", one, shared, fact) for i, one in enumerate(target.expected)]
+    parts += [_table(index, target, fact), _likely(index, target, len(shared))]
     return "\n\n".join(parts)
 
 
@@ -54,8 +57,8 @@ def _term(term: Term, shared: Mapping[int, int], fact: Fact) -> str:
     return f"{'log_term' if term.kind == 'log' else 'number_term'}({term.quantity.cpp(fact)})"
 
 
-def _of_variant(index: int, one: ExpectedTime, shared: Mapping[int, int], fact: Fact) -> str:
-    terms, model, name = one.terms, one.model, f"{index}_{one.variant}"
+def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: Fact) -> str:
+    terms, model = one.terms, one.model
     values = [
         f"s[{shared[number]}]" if number < terms.shared else _term(terms.terms[number], shared, fact)
         for number in model.terms
@@ -63,15 +66,20 @@ def _of_variant(index: int, one: ExpectedTime, shared: Mapping[int, int], fact: 
     rows = [
         f"    {{{{{', '.join(map(str, tree.terms))}}}, {{{', '.join(map(str, tree.cuts))}}}, "
         f"{{{', '.join(map(str, tree.leaves))}}}}},"
-        for tree in model.trees
+        for tree in model.trees or (_NONE,)
     ]
     weights = ", ".join(map(str, model.weights))
+    within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in one.within) or "true"
     return "\n".join(
         [
             f"constexpr int64_t kWeights_{name}[] = {{{weights}}};",
             f"constexpr TimeTree kTrees_{name}[] = {{",
             *rows,
             "};",
+            f"bool within_{name}(const Call& c) {{",
+            "  (void)c;",
+            f"  return {within};",
+            "}",
             f"int64_t expected_{name}(const Call& c, const int64_t* s) {{",
             "  (void)c;",
             "  (void)s;",
@@ -82,18 +90,30 @@ def _of_variant(index: int, one: ExpectedTime, shared: Mapping[int, int], fact: 
     )
 
 
-def _table(index: int, target: TargetTable) -> str:
-    lines = [
+def _table(index: int, target: TargetTable, fact: Fact) -> str:
+    kinds = list(dict.fromkeys(one.facts for one in target.expected))
+    lines = ["// Which of the kinds that variants are kept for a call is of.", f"int kind_{index}(const Call& c) {{"]
+    lines.append("  (void)c;")
+    for number, facts in enumerate(kinds):
+        tests = " && ".join(f"{fact(name)} == {value}" for name, value in facts) or "true"
+        lines.append(f"  if ({tests}) return {number};")
+    lines += [
+        "  return -1;",
+        "}",
+        "",
         "constexpr struct {",
+        "  int32_t kind;",
         "  int32_t variant;",
         "  int32_t caution;  // is added: how much faster than a vendor's it has to be expected",
         "  int32_t error;",
+        "  bool (*within)(const Call&);",
         "  int64_t (*expected)(const Call&, const int64_t*);",
         f"}} kExpected_{index}[] = {{",
     ]
     lines += [
-        f"    {{{one.variant}, {one.caution}, {one.model.error}, expected_{index}_{one.variant}}},"
-        for one in target.expected
+        f"    {{{kinds.index(one.facts)}, {one.variant}, {one.caution}, {one.model.error}, "
+        f"within_{index}_{i}, expected_{index}_{i}}},"
+        for i, one in enumerate(target.expected)
     ]
     return "\n".join([*lines, "};"])
 
@@ -106,7 +126,9 @@ int likely_{index}(const Call& c, Trace& trace) {{
   terms_{index}(c, s);
   Likely found[{len(target.expected)}];
   int count = 0;
+  const int kind = kind_{index}(c);
   for (const auto& one : kExpected_{index}) {{
+    if (one.kind != kind || !one.within(c)) continue;
     if (!allowed(kOperator, kInfo[one.variant], trace) || !accepts(c, one.variant, trace)) continue;
     const int64_t time = one.expected(c, s);
     trace.expected(kInfo[one.variant], time, one.error);

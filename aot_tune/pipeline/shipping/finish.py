@@ -27,7 +27,7 @@ from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import Survey, select, terms_of
-from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
@@ -92,8 +92,14 @@ def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
             )
             for e in entries
         },
+        worth=lambda candidate, facts: all_of(_worthwhile(evidence, candidate), facts),
+        sizes=len(operator.dims) + 1,
         vendor=frozenset(e.candidate.id for e in entries if evidence.is_vendors(e)),
     )
+
+
+def _worthwhile(evidence: Evidence, candidate: str) -> tuple[Expr, ...]:
+    return evidence.operator.kernel(evidence.entries[candidate].candidate.kernel).worthwhile
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
@@ -251,8 +257,15 @@ def _table(one: Chosen, index: Mapping[str, int]) -> TargetTable:
         tuned=tuned,
         exact=tuple(tuple(index[c] for c in selection.exact.get(p.id, ())) for p in tuned),
         expected=tuple(
-            ExpectedTime(variant=index[c], terms=e.terms, model=e.model, caution=e.caution)
-            for c, e in selection.expected.items()
+            ExpectedTime(
+                variant=index[e.candidate],
+                terms=e.terms,
+                model=e.model,
+                caution=e.caution,
+                facts=e.kind,
+                within=_worthwhile(evidence, e.candidate),
+            )
+            for e in selection.expected
         ),
     )
 

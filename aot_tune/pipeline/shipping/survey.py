@@ -17,7 +17,7 @@ from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.select import preselect
 from aot_tune.spec import Problem
-from aot_tune.spec.survey_shapes import kind_of, survey_shapes
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.errors import AotTuneError, ToolchainError
 
 __all__ = ["survey_all"]
@@ -37,7 +37,7 @@ class _Part:
     """The shapes of one kind of an operator's calls, and the candidates that are timed on them, the vendor's first."""
 
     evidence: Evidence
-    kind: str
+    kind: Kind
     problems: Sequence[Problem]
     entries: Sequence[Entry]
 
@@ -90,7 +90,7 @@ def _parts(evidence: Evidence, count: int) -> Iterator[_Part]:
 def _heuristics(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
     """The candidates that leave the choice to a vendor's library, for the dtypes at hand."""
     vendors = [e for e in evidence.entries.values() if evidence.is_vendors(e) and not evidence.is_bound(e) and e.code]
-    return [e for e in vendors if any(evidence.meant_for(e, p) for p in problems)]
+    return [e for e in vendors if any(evidence.worth_a_try(e, p) for p in problems)]
 
 
 def _unbound(evidence: Evidence, row: Mapping[str, float]) -> dict[str, float]:
@@ -141,7 +141,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     evidence, operator = part.evidence, part.evidence.operator
     if operator.name in session.failures:
         return
-    entries = [e for e in part.entries if evidence.meant_for(e, problem) and not evidence.failed(e.candidate.id)]
+    entries = [e for e in part.entries if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
     _, known = evidence.surveyed.get(problem.id, (problem, {}))
     if all(e.candidate.id in known for e in entries):
         return
