@@ -161,9 +161,11 @@ def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
                 why=f"it compiles the generic kernel {operator.name}/{kernel.name}: calls would have no answer",
                 fix="name backends without generic kernels, such as cublaslt; AOT_TUNE_TARGETS says what is built for",
             )
-    gone = frozenset(k.name for k in operator.kernels if k.uses(backends))
-    kept = tuple(k for k in operator.kernels if k.name not in gone)
-    return dataclasses.replace(operator, kernels=kept, left_out=gone) if gone else operator
+    kept = tuple(k for k in operator.kernels if not k.uses(backends))
+    if len(kept) == len(operator.kernels):
+        return operator
+    composed = frozenset(k.name for k in operator.kernels if k.uses(backends) and k.backend not in backends)
+    return dataclasses.replace(operator, kernels=kept, left_out=composed)
 
 
 def load_operators(

@@ -2,8 +2,9 @@
 
 Input: {"candidate": path, "symbol": ..., "templates": folder, "operator": name, "dtype": ..., "rounded": whether the
 first stage's results are rounded to the dtype, "stub": bool, "calls": [...]}. A call has `dims`, and may have
-`present`, `attributes`, `strides` by tensor, `given` values by tensor and `room`, or is {"set": [name, value]} for the
-stand-in. Output: a list with what each call came to; `off` is the largest error, in units of the result's last place.
+`present`, `attributes`, `strides` by tensor, `given` values by tensor, tensors that are `shifted` by an element, and
+`room`, or is {"set": [name, value]} for the stand-in. Output: a list with what each call came to; `off` is the largest
+error, in units of the result's last place.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ class Called:
                 continue
             shape = tuple(e.evaluate(one["dims"]) for e in tensor.shape)
             strides = one.get("strides", {}).get(tensor.name) or row_major(shape, None)
-            made = self._stored[tensor.name] = Stored(shape, strides, dtype, None if tensor.output else draws)
+            shift = int(tensor.name in one.get("shifted", ()))  # elements, of an input that is drawn
+            held = (*shape[:-1], shape[-1] + shift)
+            made = self._stored[tensor.name] = Stored(held, strides, dtype, None if tensor.output else draws)
+            made.view = made.view[..., shift:]
+            made.tensor.data += shift * made.view.itemsize
             made.tensor.dtype[0] = 4 if dtype == "bf16" else 2
             if not tensor.output and not tensor.optional:  # products and sums of these are exact
                 made.view[...] = encode(draws.integers(-3, 4, shape) / 2.0, dtype)
