@@ -6,13 +6,16 @@
 #     [OPERATORS <name>...]     operators to build; default: all below TEMPLATES
 #     [TEMPLATES <folder>...]   template roots, each <root>/<operator>/operator.py; `bundled` adds the project's own
 #     [DATABASE <folder>]       recorded measurements
+#     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
+#                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
 #     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>]   defaults for AOT_TUNE_*
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
 #     [OUTPUT_NAME <name>])     file name of the library, of which a process has one; default: the target's name
 #
-# Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback.
+# Each AOT_TUNE_* option is a CMake cache variable, with the environment variable of the same name as the fallback. The
+# paths of AOT_TUNE_WORKLOAD are relative to the project's source folder, those of WORKLOAD to the CMakeLists.txt.
 #
 # Low-level pieces: _aot_tune_find_python, _aot_tune_configure, _aot_tune_link, _aot_tune_module.
 
@@ -20,8 +23,8 @@ include_guard(GLOBAL)
 cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
-    MODE TARGETS BUDGET EFFORT CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS
-    DEVICE
+    MODE TARGETS BUDGET EFFORT SURVEY CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS
+    DEVICE WORKLOAD
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
@@ -44,7 +47,7 @@ function(aot_tune_add_library target)
   get_property(AOT_TUNE_PACKAGE_DIR GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR)
   cmake_parse_arguments(
     PARSE_ARGV 1 ARG "" "DATABASE;MODE;BUDGET;EFFORT;PREFIX;HEADER;MODULE;OUTPUT_NAME"
-    "OPERATORS;TEMPLATES;TARGETS"
+    "OPERATORS;TEMPLATES;TARGETS;WORKLOAD"
   )
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aot_tune_add_library(${target}): unknown argument '${ARG_UNPARSED_ARGUMENTS}'\n"
@@ -78,7 +81,9 @@ function(aot_tune_add_library target)
     set(ARG_TEMPLATES bundled)
   endif()
 
-  foreach(path IN LISTS ARG_TEMPLATES ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
+  _aot_tune_absolute(AOT_TUNE_WORKLOAD "${CMAKE_SOURCE_DIR}")
+  _aot_tune_absolute(ARG_WORKLOAD "${CMAKE_CURRENT_SOURCE_DIR}")
+  foreach(path IN LISTS ARG_TEMPLATES AOT_TUNE_WORKLOAD ARG_WORKLOAD ITEMS "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}" "${AOT_TUNE_PACKAGE_DIR}")
     if(path MATCHES "[;$]|\\[[^]]*$")
       string(SUBSTRING "${CMAKE_MATCH_0}" 0 1 odd)
       message(FATAL_ERROR "aot_tune_add_library(${target}): the path '${path}' holds '${odd}'\n"
@@ -118,6 +123,18 @@ macro(_aot_tune_find_python)
   get_filename_component(package_parent "${AOT_TUNE_PACKAGE_DIR}" DIRECTORY)
   set(import_path "${package_parent}:${import_path}")
 endmacro()
+
+# Make the paths of a list absolute, in the caller's scope; a `+` in front of one stays.
+function(_aot_tune_absolute list folder)
+  set(absolute "")
+  foreach(path IN LISTS ${list})
+    string(REGEX MATCH "^[+]" sign "${path}")
+    string(REGEX REPLACE "^[+]" "" path "${path}")
+    get_filename_component(path "${path}" ABSOLUTE BASE_DIR "${folder}")
+    list(APPEND absolute "${sign}${path}")
+  endforeach()
+  set(${list} "${absolute}" PARENT_SCOPE)
+endfunction()
 
 # Append an option to `arguments` of the caller's; a value that is a list stays one argument.
 function(_aot_tune_pass flag name value)

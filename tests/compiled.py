@@ -43,6 +43,11 @@ class Bed:
         """Screen a candidate."""
         return self.bench.screen(prepared or self.prepare(), self.entry(name), **options)
 
+    def survey(self, *names: str, **dims: int) -> list[Measurement]:
+        """Survey candidates on a problem, that of `prepare`."""
+        on = problem(**(dims or {"R": 16, "D": 256}))
+        return self.bench.survey(self.folder, self.operator, on, [self.entry(name) for name in names])
+
 
 class CompiledBed:
     """Candidates of one operator on the CPU."""

@@ -93,7 +93,8 @@ class Project:
         (templates / "loop.cpp.j2").write_text(LOOP)
         (folder / "CMakeLists.txt").write_text(LISTS.format(cmake=ROOT / "cmake", arguments=arguments))
         compiler = Compiler.make(folder / "compiler")
-        settings = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_JOBS": "2", "PYTHONPATH": str(ROOT)}
+        settings = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_JOBS": "2", "AOT_TUNE_SURVEY": "0"}
+        settings["PYTHONPATH"] = str(ROOT)
         return cls(folder, compiler, {**settings, "CXX": str(compiler.path), **env})
 
     @property

@@ -12,6 +12,7 @@ OWN_BUILDS = (
     "lifetime",
     "linked",
     "repeat",
+    "trace",
     "triton_package",
 )
 """Files of tests/integration, between `test_` and `.py`, that do not need the project's wheel, which takes long."""

@@ -13,6 +13,7 @@ from aot_tune.cli import internal
 from aot_tune.cli import look_commands as inspect
 from aot_tune.cli import record_commands as records
 from aot_tune.cli import try_command as attempt
+from aot_tune.cli import workload_commands as workload
 from aot_tune.support.errors import AotTuneError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
 
@@ -30,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_commands(commands)
     records.add_commands(commands)
     attempt.add_commands(commands)
+    workload.add_commands(commands)
     internal.add_commands(commands)
     return parser
 

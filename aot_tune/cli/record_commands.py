@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from aot_tune.report import Report, format_report
+from aot_tune.report import format_report, read_report
 from aot_tune.support.errors import BuildError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
@@ -44,22 +42,6 @@ def add_commands(commands: Any) -> None:
         "--library", default="ops", help="the target of aot_tune_add_library; default: ops, the bundled operators"
     )
     record.set_defaults(run=_record)
-
-
-def read_report(path: Path) -> Report:
-    """Read a report.
-
-    Raises:
-        BuildError: when the file is missing or not a report of this version.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
-    except OSError as error:
-        raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
-    except msgspec.DecodeError as error:
-        raise BuildError(
-            f"{path} is not a report of this version", why=str(error), fix="build the library again"
-        ) from error
 
 
 def _report(given: argparse.Namespace) -> int:

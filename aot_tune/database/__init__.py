@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from aot_tune.database.begun import Begun, begin, forget
-from aot_tune.database.database_records import CandidateRecord, OperatorDatabase, as_recorded, make_database
+from aot_tune.database.database_records import (
+    CandidateRecord,
+    OperatorDatabase,
+    SurveyedShape,
+    as_recorded,
+    make_database,
+    rounded,
+)
 from aot_tune.database.files import database_path, load_database, load_databases, save_database
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest, problem_key
@@ -27,6 +34,7 @@ __all__ = [
     "OperatorDatabase",
     "OperatorStore",
     "Refused",
+    "SurveyedShape",
     "as_recorded",
     "begin",
     "database_path",
@@ -45,6 +53,7 @@ __all__ = [
     "nearest_databases",
     "operator_digest",
     "problem_key",
+    "rounded",
     "save_database",
     "update",
     "without",

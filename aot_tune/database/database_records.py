@@ -20,6 +20,7 @@ from aot_tune.support.errors import DatabaseError
 __all__ = [
     "CandidateRecord",
     "OperatorDatabase",
+    "SurveyedShape",
     "as_recorded",
     "half_width",
     "make_database",
@@ -55,6 +56,13 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
         return measured_code(self.source, self.object, self.device)
 
 
+class SurveyedShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A shape of a survey: ns of the candidates that were timed on it, by id."""
+
+    problem: Problem
+    ns: dict[str, float]
+
+
 class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of one operator on one device under one policy, in canonical order.
 
@@ -64,6 +72,7 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
         toolchains: identity of each backend's toolchain, by backend.
         baselines: version of each baseline that took part, by name.
         candidates: by id; problems: by id; measurements: by problem id, then candidate id.
+        survey: by problem id, of candidates that there are.
     """
 
     operator: str
@@ -76,6 +85,7 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[CandidateRecord, ...]
     problems: tuple[Problem, ...]
     measurements: tuple[Measurement, ...]
+    survey: tuple[SurveyedShape, ...] = ()
 
     @property
     def targets(self) -> list[str]:
@@ -98,6 +108,7 @@ def make_database(
     baselines: Mapping[str, str],
     compiled: Iterable[tuple[Rendered, Object]],
     measurements: Iterable[Measurement],
+    survey: Iterable[SurveyedShape] = (),
 ) -> OperatorDatabase:
     """Put what a build knows of one operator into a database: sorted, times rounded, wall-clock phases left out.
 
@@ -127,6 +138,7 @@ def make_database(
             candidates=tuple(candidates.values()),
             problems=(),
             measurements=tuple(measurements),
+            survey=tuple(survey),
         )
     )
 
@@ -158,6 +170,7 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
         candidates=tuple(sorted(database.candidates, key=lambda c: c.id)),
         problems=tuple(sorted(problems.values(), key=lambda p: p.id)),
         measurements=tuple(m for _, m in sorted(found.items(), key=lambda item: item[0])),
+        survey=_tidy_survey(database, known),
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
@@ -174,8 +187,6 @@ def half_width(samples: Iterable[float]) -> float:
 
 def rounded(value: float) -> float:
     """The value to five significant digits: a hundredth of the smallest difference that matters."""
-    if value == 0 or not math.isfinite(value):
-        return value
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -216,6 +227,22 @@ def _tidy(m: Measurement, problem: Problem, where: str) -> Measurement:
         raise DatabaseError(f"{where}: no call takes 0 ns", fix="restore the file, or measure again")
     error = rounded(m.error) if m.error is not None and math.isfinite(m.error) else None
     return msgspec.structs.replace(as_recorded(m), problem=problem, error=error, phases={})
+
+
+def _tidy_survey(database: OperatorDatabase, known: Mapping[str, CandidateRecord]) -> tuple[SurveyedShape, ...]:
+    found: dict[str, SurveyedShape] = {}
+    for shape in database.survey:
+        where = f"database of {database.operator!r}: the survey of '{shape.problem.id}'"
+        if shape.problem.id in found:
+            raise DatabaseError(f"{where} is there twice", fix="keep one of the two")
+        for candidate, ns in shape.ns.items():
+            if candidate not in known:
+                raise DatabaseError(f"{where}: there is no candidate {candidate}", fix="list every one that was timed")
+            if not (math.isfinite(ns) and ns > 0):
+                raise DatabaseError(f"{where}: {ns} is not a time", fix="restore the file, or measure again")
+        times = {c: rounded(ns) for c, ns in sorted(shape.ns.items())}
+        found[shape.problem.id] = msgspec.structs.replace(shape, ns=times)
+    return tuple(found[name] for name in sorted(found) if found[name].ns)
 
 
 def _sorted(mapping: Mapping[str, V]) -> dict[str, V]:

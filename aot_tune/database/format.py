@@ -12,10 +12,12 @@ from aot_tune.compile.object_records import CompileStatus
 from aot_tune.database.database_records import (
     CandidateRecord,
     OperatorDatabase,
+    SurveyedShape,
     canonical_database,
     half_width,
     rounded,
 )
+from aot_tune.database.survey_lines import SurveyLine, shapes_of, survey_lines
 from aot_tune.render import Candidate
 from aot_tune.spec import ConfigValue, Problem
 from aot_tune.support.errors import DatabaseError
@@ -83,10 +85,11 @@ class _Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     screen: tuple[float, ...] = ()
 
 
-class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     candidates: int
     problems: int
     measurements: int
+    surveyed: int = 0
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,6 +103,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     candidate: _Candidate | None = None
     problem: _Problem | None = None
     measurement: _Measurement | None = None
+    survey: SurveyLine | None = None
     end: _End | None = None
 
 
@@ -148,11 +152,14 @@ def _lines(database: OperatorDatabase) -> Iterator[_Line]:
         yield _Line(problem=_Problem(id=problem.id, **msgspec.structs.asdict(problem)))
     for measurement in database.measurements:
         yield _Line(measurement=_measurement_line(measurement))
+    for line in survey_lines(database.survey):
+        yield _Line(survey=line)
     yield _Line(
         end=_End(
             candidates=len(database.candidates),
             problems=len(database.problems),
             measurements=len(database.measurements),
+            surveyed=len(database.survey),
         )
     )
 
@@ -227,6 +234,7 @@ def _assemble(lines: list[_Line], name: str) -> OperatorDatabase:
     candidates: dict[str, CandidateRecord] = {}
     problems: dict[str, Problem] = {}
     measurements: list[Measurement] = []
+    survey: list[SurveyedShape] = []
     for number, line in enumerate(lines[len(kinds) : -1], len(kinds) + 1):
         where = f"{name}:{number}"
         if line.candidate is not None:
@@ -237,9 +245,13 @@ def _assemble(lines: list[_Line], name: str) -> OperatorDatabase:
             measurements.append(
                 _measurement(line.measurement, candidates, problems, (device.digest, policy.digest), where)
             )
+        elif line.survey is not None:
+            survey += _shapes(line.survey, where)
         else:
             raise DatabaseError(f"{where}: a line of the header stands here", fix=_RESTORE)
-    counts = _End(candidates=len(candidates), problems=len(problems), measurements=len(measurements))
+    counts = _End(
+        candidates=len(candidates), problems=len(problems), measurements=len(measurements), surveyed=len(survey)
+    )
     if counts != lines[-1].end:
         raise DatabaseError(
             f"{name}:{len(lines)}: it holds {_counts(counts)}, but its end says {_counts(lines[-1].end)}",
@@ -259,6 +271,7 @@ def _assemble(lines: list[_Line], name: str) -> OperatorDatabase:
                 candidates=tuple(candidates.values()),
                 problems=tuple(problems.values()),
                 measurements=tuple(measurements),
+                survey=tuple(survey),
             )
         )
     except DatabaseError as error:
@@ -306,5 +319,13 @@ def _measurement(
     return found
 
 
+def _shapes(line: SurveyLine, where: str) -> Iterator[SurveyedShape]:
+    try:
+        yield from shapes_of(line)
+    except ValueError as error:
+        raise DatabaseError(f"{where}: {error}", fix=_RESTORE) from None
+
+
 def _counts(end: _End) -> str:
-    return f"{end.candidates} candidates, {end.problems} problems, {end.measurements} measurements"
+    shapes = f", {end.surveyed} surveyed shapes" if end.surveyed else ""
+    return f"{end.candidates} candidates, {end.problems} problems, {end.measurements} measurements{shapes}"

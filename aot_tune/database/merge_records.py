@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
-from aot_tune.database.database_records import OperatorDatabase, canonical_database
+from aot_tune.database.database_records import OperatorDatabase, SurveyedShape, canonical_database
 from aot_tune.database.identity import problem_key
 from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
@@ -52,6 +52,7 @@ def merge(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase:
             candidates=tuple(candidates.values()),
             problems=_union(newer.problems, older.problems),
             measurements=(*newer.measurements, *(m for m in merged if m is not None)),
+            survey=_both(older.survey, newer.survey, same),
         )
     )
 
@@ -70,6 +71,9 @@ def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDataba
         database,
         candidates=tuple(c for c in database.candidates if c.id not in gone),
         measurements=tuple(m for m in database.measurements if m.candidate not in gone),
+        survey=tuple(
+            msgspec.structs.replace(s, ns={c: ns for c, ns in s.ns.items() if c not in gone}) for s in database.survey
+        ),
     )
 
 
@@ -120,6 +124,16 @@ def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | N
 def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     names = sorted(one.keys() & two.keys())
     return {n: one[n] for n in names}, {n: two[n] for n in names}
+
+
+def _both(older: Iterable[SurveyedShape], newer: Iterable[SurveyedShape], same: set[str]) -> tuple[SurveyedShape, ...]:
+    """All shapes of both; of the older one the times of candidates that are the same code still."""
+    found = {s.problem.id: s for s in newer}
+    for shape in older:
+        ns = {c: time for c, time in shape.ns.items() if c in same}
+        new = found.get(shape.problem.id)
+        found[shape.problem.id] = msgspec.structs.replace(shape, ns=ns if new is None else ns | new.ns)
+    return tuple(found.values())
 
 
 def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from aot_tune.link.check.against_manifest import check_against_manifest
 from aot_tune.link.emit.generate import Generated, generate
-from aot_tune.link.library_records import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable
+from aot_tune.link.library_records import (
+    DecisionNode,
+    ExpectedTime,
+    LibrarySpec,
+    LinkedVariant,
+    OperatorTable,
+    TargetTable,
+)
 
 __all__ = [
     "DecisionNode",
+    "ExpectedTime",
     "Generated",
     "LibrarySpec",
     "LinkedVariant",

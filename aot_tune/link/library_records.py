@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aot_tune.link.families import family_facts, family_of
+from aot_tune.select import Terms, TimeModel
 from aot_tune.spec import ConfigValue, Expr, Operator, Problem
 
 __all__ = [
     "DecisionNode",
+    "ExpectedTime",
     "LibrarySpec",
     "LinkedVariant",
     "OperatorTable",
@@ -83,8 +85,24 @@ class DecisionNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpectedTime:
+    """What a variant (by its index) is expected to take on a call that nobody measured.
+
+    `caution` is added to the expected log2 ns in 1/4096 where variants are ranked.
+    """
+
+    variant: int
+    terms: Terms
+    model: TimeModel
+    caution: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetTable:
-    """The decision tree of an operator for one target, and the problems that it was measured on.
+    """How calls of an operator are decided for one target.
+
+    A call like one of the problems `tuned` tries the variants that `exact` has for it, if that has any; else, and where
+    none of them serves, come the variants with an `expected` time, the likeliest first, and then those of the tree.
 
     Devices from `level` to `last` (0: no last) use it, unless another table is more specific: of a higher level, or at
     the same level of a higher `rank` or for fewer devices.
@@ -94,6 +112,8 @@ class TargetTable:
     level: int
     nodes: tuple[DecisionNode, ...]
     tuned: tuple[Problem, ...] = ()
+    exact: tuple[tuple[int, ...], ...] = ()
+    expected: tuple[ExpectedTime, ...] = ()
     last: int = 0
     rank: int = 0
 
@@ -106,7 +126,8 @@ class TargetTable:
     @property
     def used(self) -> tuple[int, ...]:
         """Indices of the variants that it names, sorted."""
-        return tuple(sorted({index for node in self.nodes for index in node.leaf}))
+        named = {index for leaf in (*self.exact, *(node.leaf for node in self.nodes)) for index in leaf}
+        return tuple(sorted(named | {one.variant for one in self.expected}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.finish import choose, finish
+from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.plan.library_plan import Plan, read_plan
 from aot_tune.report import Report, format_report
@@ -104,7 +105,7 @@ def _end(session: Session, begun: Begun | None) -> None:
 def _kind(session: Session) -> str:
     """What builds have in common that would measure the same."""
     plan, options = session.plan, session.options
-    asked = [options.filter, options.exclude_backends, options.effort]
+    asked = [options.filter, options.exclude_backends, options.effort, plan.workload.operators]
     return canonical_digest([plan.name, plan.prefix, plan.operators, plan.targets, plan.devices, asked])
 
 
@@ -124,8 +125,10 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     elif plan.options.mode == "replay":
         evidence = replay_all(session)
     else:
+        began = session.progress.now()
         with verified_beside(session):
             evidence = tune(session)
+        survey_all(session, evidence, session.progress.now() - began)
     tuned = session.progress.now() if session.tuned is None else session.tuned
     generics: dict[str, list[Entry]] = {}
     chosen: dict[str, list[Chosen]] = {}

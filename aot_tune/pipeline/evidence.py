@@ -24,6 +24,8 @@ __all__ = ["Chosen", "Entry", "Evidence", "serves", "share_among_targets", "tie_
 _LEFT_OUT = 1.03
 """What a race left out counts as so much slower than its best at least: more than a variant may be that is kept in the
 place of others. Its screen was short: a product that draws much power was 1 % behind in it, and 8 % in a race."""
+_SLOW = 4.0
+"""Times the best, what a kernel that is not worth a try is taken for."""
 _TRIFLE = 1e-6
 """So much more than a vendor's variant costs what does not beat it: it ranks behind that one, and is no regret."""
 
@@ -87,8 +89,8 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
     candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
-    that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
-    measured.
+    that failed. `surveyed` are problems of a survey, by id, with the times that were taken there. Of an operator that
+    is `left_out` of what is tuned, the generic variants are verified and nothing is measured.
     """
 
     operator: Operator
@@ -98,6 +100,7 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    surveyed: dict[str, tuple[Problem, dict[str, float]]] = field(default_factory=dict)
     note: str = ""
     left_out: bool = False
 
@@ -130,6 +133,11 @@ class Evidence:
     def workload(self) -> tuple[Problem, ...]:
         """The problems worth tuning on the target."""
         return () if self.left_out else self.operator.workload_for(self.target.family)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """How much each problem counts, by id; empty where all count the same."""
+        return self.operator.weights_for(self.target.family)
 
     def meant_for(self, entry: Entry, problem: Problem) -> bool:
         """Whether a candidate can serve a problem and its kernel is worth a try on it."""
@@ -168,6 +176,34 @@ class Evidence:
             row[measurement.candidate] = measurement
         if _fails(measurement):
             self.broken.add(measurement.candidate)
+
+    def survey(self, problem: Problem, times: Mapping[str, float]) -> None:
+        """Take over times in ns by candidate on a shape of a survey."""
+        known = self.surveyed.get(problem.id, (problem, {}))[1]
+        self.surveyed[problem.id] = problem, {**known, **{c: t for c, t in times.items() if c in self.entries}}
+
+    def survey_costs(self) -> Costs:
+        """Times of the survey, in ns by problem and candidate, of those that never failed.
+
+        What serves a shape that its kernel is not worth a try on was not timed: it is taken to be slow.
+        """
+        timed = {c for _, row in self.surveyed.values() for c in row if not self.failed(c)}
+        found: Costs = {}
+        for name, (problem, row) in self.surveyed.items():
+            times = {c: t for c, t in row.items() if c in timed}
+            slow = _SLOW * min(times.values(), default=math.inf)
+            facts = self._conditions.facts(problem)
+            for candidate in timed - times.keys() if times else ():
+                if serves(self, candidate, facts) and not self.meant_for(self.entries[candidate], problem):
+                    times[candidate] = slow
+            if times:
+                found[name] = times
+        return found
+
+    def is_bound(self, entry: Entry) -> bool:
+        """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""
+        kernel = self.operator.kernel(entry.candidate.kernel)
+        return kernel.algorithms is not None and not kernel.has(entry.candidate.config, self.target.facts)
 
     def add_screen(self, measurement: Measurement) -> None:
         """Take a screen over, about which the next race on the problem is."""

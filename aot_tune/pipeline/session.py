@@ -82,7 +82,8 @@ class Session:
             for n, (f, op) in load_operators(roots, plan.operators, plan.options.exclude_backends).items()
         }
         for name, loaded in self.operators.items():
-            known = with_declarations(loaded.operator, plan.inspections, plan.families)
+            stated = plan.workload.stated_for(loaded.operator, plan.families)
+            known = with_declarations(stated, plan.inspections, plan.families)
             self.operators[name] = LoadedOperator(loaded.folder, known)
         self.renderer = Renderer(roots)
         self.environment = _environment(plan, paths)
@@ -147,6 +148,14 @@ class Session:
         for cache in self._caches.values():
             cache.close()
         self.progress.close()
+
+    def processors_of(self, target: Target) -> int:
+        """Multiprocessors of the GPU whose measurements decide for a target, or the threads of CPU candidates."""
+        known = [d for d in (*self.devices, *(r.device for r in self.databases)) if d.family == target.family]
+        here = self.device_for(target)
+        device = here or next(iter(known), None)
+        count = device.identity.get("sm_count", device.identity.get("threads", 0)) if device is not None else 0
+        return int(count) or self.threads
 
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""

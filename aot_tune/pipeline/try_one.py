@@ -9,7 +9,7 @@ from pathlib import Path
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.naming import problem_named, variant_name
+from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import Request, make_plan
@@ -17,6 +17,7 @@ from aot_tune.render import candidates_for
 from aot_tune.report import format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, operator_folders
+from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
 

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -24,25 +23,29 @@ from aot_tune.compile import (
     generic_targets,
     native_targets,
     toolchain_for,
-    toolchains,
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
+    check_answers,
+    check_backends,
     check_devices,
+    check_filter,
     check_kernels,
     check_machine,
     check_measuring,
+    check_memory,
     idle_kernels,
     unchecked,
 )
 from aot_tune.plan.wanted_targets import targets_for
+from aot_tune.plan.workload_files import WorkloadPlan, read_workload
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
-from aot_tune.spec import ConfigValue, Kernel, Operator, Target
-from aot_tune.spec.load_operators import bundled_templates, load_operators
+from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
+from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
-from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError, did_you_mean
+from aot_tune.support.errors import BuildError, Mistakes, SpecError
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
@@ -74,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A checked library.
 
     `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `inputs` is a
-    digest of everything that is read.
+    digest of everything that is read. `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str
     notes: tuple[str, ...] = ()
     inspections: Inspections = {}
+    workload: WorkloadPlan = WorkloadPlan()
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
@@ -104,6 +108,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
             f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
             f"devices {'; '.join(self.devices)}",
+            *(f"workload {line}" for line in self.workload.told()),
             f"budget {budget}, effort {options.effort}",
             *([f"without kernels of {', '.join(options.exclude_backends)}"] if options.exclude_backends else []),
             *(f"note: {note}" for note in self.notes),
@@ -132,7 +137,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     stated = {name: value for name, value in environment.items() if value}  # one that is empty is as one not set
     options = resolve(request.options, {**request.defaults, **stated})
     _check_cache(options, environment)
-    _check_backends(options.exclude_backends)
+    check_backends(options.exclude_backends)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
     mistakes = Mistakes()
     loaded = load_operators(roots, request.operators, options.exclude_backends, mistakes)
@@ -146,14 +151,18 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         )
     check_kernels(operators)
     if not mistakes:
-        _check_filter(options.filter, operators)
+        check_filter(options.filter, operators)
     databases = _databases(request.database)
+    workload = read_workload(
+        options.workload, operators, {f.name for f in operator_folders(roots)}, _recorded(databases), mistakes
+    )
     check_devices(options.device if options.mode != "generic" else (), databases)
     wanted = targets_for(options, deciding(databases, options.device))
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
-    _check_answers(operators, families)
+    check_answers(operators, families)
+    operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
     inspections: Inspections = {}
     left_out = ""
@@ -163,17 +172,18 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     with mistakes.gather():
         _check_spaces(operators, targets, baselines, roots)
     mistakes.tell()
-    files = _input_files(roots, operators, request.database, imported)
+    files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
+    found = devices(options.threads or usable_cores(), families)
     if may_measure and options.mode in ("auto", "tune"):
         notes += check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
+        check_memory(operators.values(), options.filter, targets, found, workload.places)
+    notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
-    if options.mode != "generic":
-        notes += unchecked(operators.values())
-    found = devices(options.threads or usable_cores(), families)
+    notes += unchecked(operators.values()) if options.mode != "generic" else []
     plan = Plan(
         name=request.name,
         prefix=request.prefix,
@@ -184,7 +194,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         targets=tuple(t.name for t in targets),
         baselines=tuple(t.name for t in baselines),
         families=tuple(families),
-        options=options,
+        options=msgspec.structs.replace(options, workload=()),
         may_measure=may_measure,
         toolchains=toolchains,
         devices=tuple(d.name for d in found),
@@ -192,6 +202,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         inputs=_digest(files, roots),
         notes=tuple(notes),
         inspections=inspections,
+        workload=workload.plan,
     )
     chains = [toolchain_for(b, environment) for b in plan.toolchains]
     paths = Paths(
@@ -231,40 +242,20 @@ def _databases(folder: str) -> list[OperatorDatabase]:
     return load_databases(Path(folder))
 
 
+def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]:
+    """The problems of databases by operator."""
+    found: dict[str, list[Problem]] = {}
+    for database in databases:
+        found.setdefault(database.operator, []).extend(database.problems)
+    return found
+
+
 def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
     """Raise when the cache that the user named cannot be used; without the one by default a build goes on."""
     named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
-
-
-def _check_backends(exclude: Sequence[str]) -> None:
-    known = sorted(toolchains())
-    for name in exclude:
-        if name not in known:
-            raise OptionError(
-                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is no backend", fix=did_you_mean(name, known)
-            )
-
-
-def _check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
-    names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
-    choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
-    if names and not any(fnmatchcase(name, pattern) for name in names):
-        raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
-
-
-def _check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:
-    """Raise for an operator of which the library would have no variant at all."""
-    for operator in operators.values():
-        served = {f for k in operator.generics for f in families_of(toolchain_for(k.backend))}
-        if not served & set(families):
-            raise BuildError(
-                f"operator {operator.name!r} has kernels for {' and '.join(sorted(served))} only",
-                why=f"this library is built for {', '.join(families)}",
-                fix="name a target, such as AOT_TUNE_TARGETS=cuda-sm_90a, or build on a machine with such a device",
-            )
 
 
 def _check_spaces(

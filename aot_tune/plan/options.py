@@ -48,6 +48,12 @@ OPTIONS: tuple[Option, ...] = (
         ("quick", "default", "thorough", "exhaustive"),
     ),
     Option(
+        "AOT_TUNE_SURVEY",
+        "",
+        "shapes of each kind of calls that what won is timed on beside the workload, so that other calls get the right "
+        "variant too: a number, 0 for none; empty is 0 for the effort `quick`, 200 within 90 s for `default`, else 800",
+    ),
+    Option(
         "AOT_TUNE_CACHE",
         "rw",
         "object cache and measurement store: `rw`, `ro` (read only), `fresh` (write, never read), `off`",
@@ -94,6 +100,13 @@ OPTIONS: tuple[Option, ...] = (
         "separated by `;`, with `*` for any characters; empty takes those of a device that is here or like it, else "
         "the first folder by name",
     ),
+    Option(
+        "AOT_TUNE_WORKLOAD",
+        "",
+        "files with the problems worth tuning, JSON lines with weights, separated by `;`: `FILE` in place of the "
+        "declared problems of the operators that it names, `+FILE` beside them; see "
+        "[docs/workload-files.md](docs/workload-files.md)",
+    ),
 )
 
 
@@ -131,6 +144,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     filter: str
     exclude_backends: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
+    survey: int | None = None
+    workload: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -164,6 +179,8 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         filter=values["AOT_TUNE_FILTER"],
         exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
         device=_names("AOT_TUNE_DEVICE", values),
+        survey=_count("AOT_TUNE_SURVEY", values["AOT_TUNE_SURVEY"], least=0),
+        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
     )
 
 
@@ -195,11 +212,11 @@ def _seconds(name: str, value: str) -> float | None:
     return seconds
 
 
-def _count(name: str, value: str) -> int | None:
+def _count(name: str, value: str, least: int = 1) -> int | None:
     if not value:
         return None
-    if not value.isdecimal() or not 1 <= int(value) <= 4096:
-        raise OptionError(f"{name}={value!r} is not a count from 1 to 4096", fix=f"write for example {name}=2")
+    if not value.isdecimal() or not least <= int(value) <= 4096:
+        raise OptionError(f"{name}={value!r} is not a count from {least} to 4096", fix=f"write for example {name}=2")
     return int(value)
 
 

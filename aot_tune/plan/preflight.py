@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
-from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.cuda.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
+from aot_tune.plan.workload_files import is_served
 from aot_tune.spec import Operator, Target, all_of
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 
-__all__ = ["check_devices", "check_kernels", "check_machine", "check_measuring", "idle_kernels", "unchecked"]
+__all__ = [
+    "check_answers",
+    "check_backends",
+    "check_devices",
+    "check_filter",
+    "check_kernels",
+    "check_machine",
+    "check_measuring",
+    "check_memory",
+    "idle_kernels",
+    "unchecked",
+]
 
 
 def check_machine(machine: str) -> None:
@@ -59,18 +73,54 @@ def check_devices(patterns: Iterable[str], databases: Sequence[OperatorDatabase]
             raise OptionError(what, fix=did_you_mean(pattern, names))
 
 
+def check_memory(
+    operators: Iterable[Operator],
+    pattern: str,
+    targets: Sequence[Target],
+    devices: Sequence[Device],
+    places: Mapping[tuple[str, str], str],
+) -> None:
+    """Check that the tensors of each problem fit into the memory of the device that it would be measured on.
+
+    Args:
+        pattern: of the kernels that are tuned; where it names none of an operator, nothing is measured.
+        places: file and line of problems that a file states, by operator and problem id.
+
+    Raises:
+        BuildError: naming all problems that do not fit.
+    """
+    named = [op for op in operators if any(fnmatchcase(f"{op.name}/{k.name}", pattern) for k in op.kernels)]
+    mistakes = Mistakes()
+    first = {d.family: d for d in reversed(devices)}
+    for device in (first[f] for f in sorted(first.keys() & {t.family for t in targets})):
+        memory = family(device.family).memory_of(device)
+        sizes = ((op, p, op.tensor_bytes(p)) for op in named for p in op.workload_for(device.family))
+        for operator, problem, size in sizes:
+            if memory is not None and size > memory and is_served(operator, problem, device.family):
+                place = places.get((operator.name, problem.id), "")
+                with mistakes.gather():
+                    raise BuildError(
+                        f"{place and f'{place}: '}operator {operator.name!r}: problem '{problem.id}' needs "
+                        f"{size / (1 << 30):.1f} GiB for its tensors",
+                        why=f"{device.name} has {memory / (1 << 30):.1f} GiB",
+                        fix="leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or take a "
+                        "device with more memory",
+                    )
+    mistakes.tell()
+
+
 def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
     """A line for each kernel that no problem of the workload meets the conditions of: it would never be tried."""
     found: list[str] = []
     for operator in operators:
         for kernel in operator.kernels:
-            for family in sorted({t.family for t in targets} & families_of(toolchain_for(kernel.backend))):
-                calls = [operator.facts(p) for p in operator.workload_for(family)]
+            for devices in sorted({t.family for t in targets} & families_of(toolchain_for(kernel.backend))):
+                calls = [operator.facts(p) for p in operator.workload_for(devices)]
                 if calls and not any(all_of(kernel.requires, facts) for facts in calls):
                     wanted = " and ".join(c.key() for c in kernel.requires)
                     found.append(
                         f"kernel {operator.name}/{kernel.name} is tried on no problem: it requires {wanted}, and no "
-                        f"problem of the workload for {family} is so"
+                        f"problem of the workload for {devices} is so"
                     )
     return found
 
@@ -115,3 +165,33 @@ def check_kernels(operators: Mapping[str, Operator]) -> None:
                         fix=did_you_mean(kernel.backend, toolchains()),
                     )
     mistakes.tell()
+
+
+def check_backends(exclude: Sequence[str]) -> None:
+    """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are no backends."""
+    known = sorted(toolchains())
+    for name in exclude:
+        if name not in known:
+            raise OptionError(
+                f"AOT_TUNE_EXCLUDE_BACKENDS has {name!r}, which is no backend", fix=did_you_mean(name, known)
+            )
+
+
+def check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
+    """Raise when AOT_TUNE_FILTER names no kernel of a library that has some to tune."""
+    names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
+    choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
+    if names and not any(fnmatchcase(name, pattern) for name in names):
+        raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
+
+
+def check_answers(operators: Mapping[str, Operator], families: Sequence[str]) -> None:
+    """Raise for an operator of which the library would have no variant at all."""
+    for operator in operators.values():
+        served = {f for k in operator.generics for f in families_of(toolchain_for(k.backend))}
+        if not served & set(families):
+            raise BuildError(
+                f"operator {operator.name!r} has kernels for {' and '.join(sorted(served))} only",
+                why=f"this library is built for {', '.join(families)}",
+                fix="name a target, such as AOT_TUNE_TARGETS=cuda-sm_90a, or build on a machine with such a device",
+            )

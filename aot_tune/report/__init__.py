@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from aot_tune.report.policy_words import policy_lines
-from aot_tune.report.report_records import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, Report, VariantRow
-from aot_tune.report.table import format_report, format_time
+from aot_tune.report.read_report import read_report
+from aot_tune.report.report_records import (
+    NOT_TRIED,
+    DroppedCandidate,
+    OperatorReport,
+    ProblemRow,
+    Report,
+    SurveyRow,
+    VariantRow,
+)
+from aot_tune.report.table import columns, format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
@@ -12,8 +21,11 @@ __all__ = [
     "OperatorReport",
     "ProblemRow",
     "Report",
+    "SurveyRow",
     "VariantRow",
+    "columns",
     "format_report",
     "format_time",
     "policy_lines",
+    "read_report",
 ]

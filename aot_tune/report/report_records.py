@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "VariantRow"]
+__all__ = ["NOT_TRIED", "DroppedCandidate", "OperatorReport", "ProblemRow", "Report", "SurveyRow", "VariantRow"]
 
 NOT_TRIED = "not-tried"
 """The status of candidates that there was no reason to try, or no time."""
@@ -19,7 +19,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     was than the fastest baseline in the rounds of one race: the median of the rounds' ratios and its standard error.
     `regret` is what `picked` costs more than the best, by the costs that the choice went by: nothing for a tie.
     `remark` is what is to be said of the winner's times, `others` how many processes that were not ours used the device
-    meanwhile.
+    meanwhile. `weight` is how much the problem counts.
     """
 
     problem: str
@@ -36,6 +36,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     paired: tuple[float, float] | None = None
     remark: str = ""
     others: int = 0
+    weight: float = 1.0
 
     @property
     def speedup(self) -> float | None:
@@ -81,12 +82,29 @@ class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""
 
 
+class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What dispatch gives up on shapes that were surveyed and not learned from, against the best that was timed there.
+
+    Regrets are time over best time, less 1: the mean, that which 95 % of the shapes do not exceed, and the worst, with
+    its problem. `curve` is the mean regret over workload and survey, with all known, of keeping so many variants.
+    """
+
+    shapes: int
+    learned_from: int
+    mean: float
+    p95: float
+    worst: float
+    where: str
+    curve: tuple[float, ...] = ()
+
+
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     """One operator on one target.
 
     `tried` are all its candidates, which `statuses` counts by the worst that happened to them.
     `held_out_regret` is a mean over the problems that could be judged; it leaves out `not_held_out` others, on which
-    what is picked was never timed.
+    what is picked was never timed. `weighted_regret` is the mean in which problems count by their weights; None where
+    these do not differ.
     """
 
     operator: str
@@ -99,13 +117,16 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     mean_regret: float
     held_out_regret: float | None
     not_held_out: int = 0
+    weighted_regret: float | None = None
     note: str = ""
+    survey: SurveyRow | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole build; `notes` are lines that nobody should miss.
 
     `policy` names the measurement policies, `measuring` says what each is: lines of which the first names it.
+    `workload` has a line for each file that states one.
     """
 
     library: str
@@ -117,3 +138,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[OperatorReport, ...]
     notes: tuple[str, ...] = ()
     measuring: tuple[tuple[str, ...], ...] = ()
+    workload: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report
 
-__all__ = ["format_report", "format_time"]
+__all__ = ["columns", "format_report", "format_time"]
 
 _ENOUGH = 5
 """A mean over fewer problems says nothing of others: leaving out one of two says how unlike they are."""
@@ -36,6 +36,7 @@ def format_report(report: Report, *, operators: Sequence[str] = (), failures: in
         f"targets   {', '.join(report.targets) or 'none: generic variants only'}",
     ]
     lines += [f"device    {d}" for d in report.devices]
+    lines += [f"workload  {line}" for line in report.workload]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
     tuned = any(one.tried for one in report.operators)  # else no time was taken
     for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
@@ -52,9 +53,11 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if one.note:
         lines.append(f"  NOTE {one.note}")
     if one.problems:
-        head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
-        lines += ["  " + line for line in _columns([head, *(_problem(row) for row in one.problems)])]
-        text = f"  regret of dispatch: {_percent(one.mean_regret)} in the mean" + _on_others(one)
+        lines += ["  " + line for line in _problems(one)]
+        mean = f"{_percent(one.mean_regret)} in the mean"
+        if one.weighted_regret is not None:
+            mean = f"{_percent(one.weighted_regret)} in the mean by weight, {_percent(one.mean_regret)} without weights"
+        text = f"  regret of dispatch: {mean}" + _on_others(one)
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
         lines += _remarks(one.problems)
@@ -73,6 +76,16 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
     if len(one.failures) > failures:
         lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
+
+
+def _problems(one: OperatorReport) -> list[str]:
+    """The table of problems; their weights are in it where these differ."""
+    head = ("problem", "winner", "time", "spread", "noise", "rate", "baseline", "its time", "x", "dispatch")
+    rows = [head, *(_problem(row) for row in one.problems)]
+    if one.weighted_regret is not None:
+        weights = ["weight", *(f"{row.weight:g}" for row in one.problems)]
+        rows = [(row[0], weight, *row[1:]) for row, weight in zip(rows, weights, strict=True)]
+    return columns(rows)
 
 
 def _tried(one: OperatorReport) -> str:
@@ -98,6 +111,12 @@ def _remarks(rows: Sequence[ProblemRow]) -> list[str]:
 
 def _on_others(one: OperatorReport) -> str:
     """What dispatch costs on shapes that it did not learn from, where there are enough of them to say so."""
+    if one.survey is not None:
+        return (
+            f", {_percent(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
+            f"(95 % of them within {_percent(one.survey.p95)}; worst {_percent(one.survey.worst)} on "
+            f"'{one.survey.where}')"
+        )
     if one.held_out_regret is None:
         return ""
     judged = len(one.problems) - one.not_held_out
@@ -143,6 +162,7 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines of a table."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

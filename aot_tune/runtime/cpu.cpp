@@ -119,6 +119,7 @@ int32_t cpu_workspace(int32_t, void*, size_t size, Workspace* taken) noexcept {
 }  // namespace
 
 extern const Backend backend_cpu;
-const Backend backend_cpu = {"cpu", kDLCPU, cpu_level, cpu_workspace, nullptr, nullptr, nullptr, nullptr};
+const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level, cpu_workspace, nullptr,
+                             nullptr, nullptr, nullptr,   nullptr};
 
 }  // namespace aot_tune

@@ -1,9 +1,10 @@
 // Text about a choice, one "key: value" per line.
 #include <cinttypes>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
-#include "runtime.h"
+#include "choice.h"
 
 namespace aot_tune {
 
@@ -46,6 +47,25 @@ void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, co
            variant.kernel, variant.digest, workspace);
   if (*note != '\0') text.add("note: %s\n", note);
   text.add("why: %s\n", why);
+}
+
+namespace {
+
+// 2 to the power of n/4096; exp2 is newer than the C libraries that wheels are for.
+double power_of_2(int64_t n) noexcept {
+  double found = std::ldexp(1.0, static_cast<int>(n >> 12)), root = 2;
+  for (int bit = 11; bit >= 0; --bit) {
+    root = std::sqrt(root);
+    if ((n >> bit & 1) != 0) found *= root;
+  }
+  return found;
+}
+
+}  // namespace
+
+void TextTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+  text->add("expected: %s takes about %.3g us, give or take %.0f %%\n", variant.name, power_of_2(time) / 1000,
+            100 * (power_of_2(error) - 1));
 }
 
 void TextTrace::rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,

@@ -144,7 +144,7 @@ struct Scope {
 };
 
 // What the library needs to know of a family of devices. Each has a source file that defines `const Backend
-// backend_<family>`; generated code lists those that a library has variants for. The last four may be NULL.
+// backend_<family>`; generated code lists those that a library has variants for. The last five may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -155,10 +155,9 @@ struct Backend {
   // Makes the device the thread's and lets kernels load while a stream is captured; `leave` undoes both.
   int32_t (*enter)(int32_t device_id, Scope* scope) noexcept;
   void (*leave)(const Scope& scope) noexcept;
-  // What a status of a variant's functions means, or NULL.
-  const char* (*describe)(int32_t status) noexcept;
-  // What the thread's launches go to, its context or device, or NULL.
-  void* (*context)() noexcept;
+  const char* (*describe)(int32_t status) noexcept;  // what a status of a variant's functions means, or NULL
+  void* (*context)() noexcept;  // what the thread's launches go to, its context or device, or NULL
+  bool (*capturing)(void* stream) noexcept;  // whether a graph is captured from a stream
 };
 
 // The error of a call on a device of another family than those of the variants.
@@ -327,63 +326,6 @@ class Text {
   char* buffer_;
   size_t size_;
   size_t used_ = 0;
-};
-
-// Passed to the generated choice: notes nothing, and takes a variant without asking for its workspace.
-struct NoTrace {
-  static bool test(bool value, const char*, const char*) noexcept { return value; }
-  static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
-  template <typename Call>
-  static bool fits(const Call&, int) noexcept {
-    return true;
-  }
-  template <typename Call>
-  static void unfit(const Call&, int, int32_t, size_t, size_t) noexcept {}
-};
-
-// Passed to the generated choice: writes each branch that is taken and why a variant is not.
-struct TextTrace {
-  Text* text;
-  bool test(bool value, const char* when_true, const char* when_false) noexcept {
-    text->add("path: %s\n", value ? when_true : when_false);
-    return value;
-  }
-  bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
-    if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
-    return value;
-  }
-  template <typename Call>
-  void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {
-    char note[256] = "";
-    if (status != 0) call.note(variant, note, sizeof note);
-    rejected(call.info(variant), status, size, limit, note);
-  }
-  void rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,
-                const char* note) noexcept;
-};
-
-// Passed to the generated choice around another: takes only variants that can be had here with the workspace
-// that there is. `Need` tells status and size of a variant's workspace.
-template <typename Inner, typename Need>
-struct Fitting {
-  Inner& inner;
-  Need need;
-  size_t limit;
-  bool test(bool value, const char* when_true, const char* when_false) noexcept {
-    return inner.test(value, when_true, when_false);
-  }
-  bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
-    return inner.guard(value, variant, condition);
-  }
-  template <typename Call>
-  bool fits(const Call& call, int variant) noexcept {
-    size_t size = 0;
-    const int32_t status = need(call, variant, &size);
-    if (status == 0 && size <= limit) return true;
-    if (status != 0 && status != kUnavailable) return true;  // the call reports it
-    inner.unfit(call, variant, status, size, limit);
-    return false;
-  }
 };
 
 void explain_device(Text& text, const Backend& backend, int32_t level) noexcept;

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
-from aot_tune.select.selection import REGRET_LIMIT, select
-from aot_tune.select.selection_records import Costs, Node, Selection
+from aot_tune.select.choose_variants import preselect
+from aot_tune.select.decide import Survey
+from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, ranked, select
+from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
+from aot_tune.select.terms import Term, Terms, terms_of
+from aot_tune.select.time_model import TimeModel, Tree
 from aot_tune.select.tree import rank
 
-__all__ = ["REGRET_LIMIT", "Costs", "Node", "Selection", "rank", "select"]
+__all__ = [
+    "REGRET_LIMIT",
+    "SURVEYED",
+    "ChoiceLimits",
+    "Costs",
+    "Expectation",
+    "Judged",
+    "Node",
+    "Selection",
+    "Survey",
+    "Term",
+    "Terms",
+    "TimeModel",
+    "Tree",
+    "preselect",
+    "rank",
+    "ranked",
+    "select",
+    "terms_of",
+]

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["choose_variants"]
+__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number"]
+
+PRESELECTED = 24
+"""Candidates that are surveyed for each kind of calls, at most."""
 
 
 def choose_variants(
@@ -17,13 +20,16 @@ def choose_variants(
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     byte_budget: int | None = None,
+    worst: float | None = None,
+    most: int | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Candidate ids to keep, in the order in which they pay off.
 
-    Greedy: add the candidate that removes most regret until the geometric mean is within `limit` of the best and no
-    problem is more than three times `limit` off; then drop what later additions made needless. Ties go to what `times`
-    say is faster on the problems that it was timed on, then to the smaller id, so the result does not depend on the
-    order of the input.
+    Greedy: add the candidate that removes most regret until the weighted geometric mean is within `limit` of the best
+    and no problem is more than `worst` off, or there are as many as may be; then drop what later additions made
+    needless. Ties go to what `times` say is faster on the problems that it was timed on, then to the smaller id, so the
+    result does not depend on the order of the input.
 
     Args:
         costs: times in ns; problems without any are ignored.
@@ -31,11 +37,16 @@ def choose_variants(
         times: in ns, where `costs` take for equal what is so within the noise; by default the costs.
         sizes: bytes of each candidate's object.
         byte_budget: bytes that the kept objects may take together; None is no limit.
+        worst: allowed regret on any problem; by default three times `limit`.
+        most: how many may be kept, whatever regret is left; None is no limit.
+        weights: how much each problem's regret counts in the mean, 1 by default.
     """
+    limits = math.log1p(limit), math.log1p(3 * limit if worst is None else worst)
     rows = {p: c for p, c in costs.items() if c}
     kept: list[str] = []
-    state, pace = _State(rows), _paces(times or rows)
-    while rows and not _good_enough(state.regrets, limit):
+    shares = _shares(rows, weights or {})
+    state, pace = _State(rows, shares), _paces(times or rows)
+    while rows and not _good_enough(state.regrets, shares, limits) and (most is None or len(kept) < most):
         affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
         best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
         if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
@@ -44,15 +55,48 @@ def choose_variants(
         state.add(best)
     for candidate in list(kept):
         rest = [c for c in kept if c != candidate]
-        if rest and _good_enough(_State(rows, rest).regrets, limit):
+        if rest and _good_enough(_State(rows, shares, rest).regrets, shares, limits):
             kept = rest
     return kept
 
 
-class _State:
-    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem."""
+def preselect(costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED) -> list[str]:
+    """Candidate ids to survey: those that leave no regret, in the order in which they pay off, then the next best.
 
-    def __init__(self, rows: Costs, kept: Sequence[str] = ()) -> None:
+    The next best are of others' tiles: `alike` tells what nearly equal candidates have in common, and one is enough.
+    """
+    chosen = choose_variants(costs, limit=0.0, worst=0.0, most=most)
+    seen = {alike[c] for c in chosen if c in alike}
+    paces = _paces({p: c for p, c in costs.items() if c})
+    for candidate in sorted(paces, key=lambda c: (paces[c], c)):
+        if len(chosen) < most and candidate not in chosen and alike.get(candidate, candidate) not in seen:
+            chosen.append(candidate)
+            seen.add(alike.get(candidate, candidate))
+    return chosen
+
+
+def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
+    """The geometric mean regret with the first of the kept alone, with the first two, and so on.
+
+    What nothing serves is left out of the mean.
+    """
+    rows = {p: c for p, c in costs.items() if c}
+    state, found = _State(rows, _shares(rows, {})), []
+    for candidate in kept:
+        state.add(candidate)
+        unserved, total = state.total()
+        found.append(math.expm1(total / max(len(state.regrets) - unserved, 1)))
+    return tuple(found)
+
+
+class _State:
+    """The log regret of each problem under what is kept; `by` has each candidate's own, by problem.
+
+    `shares` are the weights of the problems, 1 in the mean.
+    """
+
+    def __init__(self, rows: Costs, shares: Mapping[str, float], kept: Sequence[str] = ()) -> None:
+        self._shares = shares
         self.by: dict[str, dict[str, float]] = {}
         for problem, row in rows.items():
             best = min(row.values())
@@ -71,7 +115,7 @@ class _State:
 
     def total(self) -> tuple[int, float]:
         """Problems that nothing serves, and the summed regret of the others."""
-        served = [r for r in self.regrets.values() if not math.isinf(r)]
+        served = [r * self._shares[p] for p, r in self.regrets.items() if not math.isinf(r)]
         return len(self.regrets) - len(served), math.fsum(served)
 
     def after(self, candidate: str) -> tuple[int, float]:
@@ -80,9 +124,9 @@ class _State:
         for problem, regret in self.by[candidate].items():
             now = self.regrets[problem]
             if math.isinf(now):
-                unserved, total = unserved - 1, total + regret
+                unserved, total = unserved - 1, total + regret * self._shares[problem]
             elif regret < now:
-                total += regret - now
+                total += (regret - now) * self._shares[problem]
         return unserved, round(total, 12)
 
 
@@ -96,9 +140,18 @@ def _paces(times: Costs) -> dict[str, float]:
     return {candidate: round(math.fsum(values) / len(values), 12) for candidate, values in logs.items()}
 
 
-def _good_enough(regrets: Mapping[str, float], limit: float) -> bool:
-    values = regrets.values()
-    return sum(values) / len(values) <= math.log1p(limit) and max(values) <= math.log1p(3 * limit)
+def _shares(rows: Costs, weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights of the problems, scaled to 1 in the mean: exactly 1 each where all are the same."""
+    given = {p: weights.get(p, 1.0) for p in rows}
+    most = max(given.values(), default=1.0)  # divided by first: their sum may be too large for a float
+    total = math.fsum(w / most for w in given.values())
+    return {p: w / most * len(given) / total for p, w in given.items()}
+
+
+def _good_enough(regrets: Mapping[str, float], shares: Mapping[str, float], limits: tuple[float, float]) -> bool:
+    """Whether the log regrets are within the limits of their mean and of each."""
+    mean = sum(r * shares[p] for p, r in regrets.items()) / len(regrets)
+    return mean <= limits[0] and max(regrets.values()) <= limits[1]
 
 
 def _fits(kept: list[str], sizes: Mapping[str, int] | None, budget: int | None) -> bool:

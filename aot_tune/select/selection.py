@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from aot_tune.select.choose_variants import choose_variants
+from aot_tune.select.choose_variants import choose_variants, regret_by_number
+from aot_tune.select.decide import Survey, expect, judge, likeliest
 from aot_tune.select.selection_records import Costs, Node, Selection
 from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 
-__all__ = ["REGRET_LIMIT", "select"]
+__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
-"""Mean regret over the workload that is given up for fewer variants."""
+"""Mean regret over the workload that is given up for fewer variants, where there is no survey."""
+MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
+"""With one: mean and largest regret over workload and survey, and how many are kept of each kind of calls at most."""
 
 _FOLDS = 12
 """Trees learned to judge dispatch on shapes that it has not seen; with fewer problems, each is left out alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceLimits:
+    """What a choice may give up: mean regret, regret on any problem, and variants and bytes that it may keep.
+
+    `variants` are for each kind of calls; None is no limit.
+    """
+
+    regret: float = REGRET_LIMIT
+    worst: float | None = None
+    variants: int | None = None
+    bytes: int | None = None
+
+
+SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS)
 
 
 def select(
@@ -26,39 +46,131 @@ def select(
     facts: Mapping[str, Facts],
     serves: Callable[[str, Facts], bool],
     *,
-    limit: float = REGRET_LIMIT,
+    limits: ChoiceLimits | None = None,
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
-    byte_budget: int | None = None,
     plainer: Mapping[str, str] | None = None,
     alike: Mapping[str, str] | None = None,
+    survey: Survey | None = None,
+    kind_of: Callable[[Facts], str] = lambda _facts: "",
+    bound: frozenset[str] = frozenset(),
+    weights: Mapping[str, float] | None = None,
 ) -> Selection:
-    """Choose the variants and the decision tree of one operator for one target.
+    """Choose the variants of one operator for one target, and how to decide among them.
 
     Args:
         costs: times in ns by problem id and candidate id, of verified candidates only.
         facts: facts of each problem.
         serves: whether a candidate's guards hold for facts.
-        limit, times, sizes, byte_budget: see `choose_variants`.
+        limits: by default `SURVEYED` with a survey, else a small regret alone.
+        times, sizes, weights: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. It is kept beside it, to be tried after
             those that were chosen, in front of the generic variant: for calls unlike those of the workload.
         alike: problem that was not measured, of which `facts` tells too, to the one that resembles it most: what is
             fast there is taken to be fast here, as far as it serves.
+        survey: times on shapes that were drawn, by which variants are chosen too and other calls are decided.
+        kind_of: calls of one kind have their own variants, as those of one dtype.
+        bound: with a survey, candidates that are for single problems, as a vendor's algorithms: they serve none but
+            those on which they are ahead of all that is kept, and are counted by no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    kept = choose_variants(rows, limit=limit, times=times, sizes=sizes, byte_budget=byte_budget)
+    surveyed = {p: row for p, row in sorted(survey.costs.items()) if row} if survey is not None else {}
+    limits = limits or (SURVEYED if surveyed else ChoiceLimits())
+    known = {**facts, **(survey.facts if survey is not None else {})}
+    bound = bound if surveyed else frozenset()
+    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
+    kept, curve = _choose(free, lambda p: kind_of(known[p]), limits, times, sizes, weights or {})
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
-    likely = _Likely(alike or {}, facts, serves)
-    nodes = learn(likely.beside(rows), facts, kept)
+    kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
+    exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
+    if survey is not None and surveyed:
+        expected = expect(rows, survey, facts, [c for c in kept if c not in bound])
+        rest = [c for c in _with(beside, kept) if c not in expected and c not in bound]
+        return Selection(
+            kept=_with(beside, kept),
+            nodes=(Node(ranked=tuple(rest)),),
+            regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
+            held_out={},
+            exact=exact,
+            expected=expected,
+            judged=judge(expected, survey, serves),
+            curve=curve,
+        )
+    likely = _Likely(alike or {}, facts, serves)
+    nodes = learn(likely.beside(rows), facts, kept)
     return Selection(
         kept=_with(beside, kept),
         nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
-        regret={p: _regret(nodes, row, facts[p], serves) for p, row in rows.items()},
+        regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
         held_out=_held_out(rows, facts, kept, serves, likely),
+        exact=exact,
+        curve=curve,
     )
+
+
+def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
+    """The candidates that dispatch tries on a call, best first; those that do not serve it are left out.
+
+    `problem` is the id of the measured problem that the call is like, if there is one.
+    """
+    tried = [*selection.exact.get(problem, ()), *likeliest(selection.expected, facts, serves)]
+    tried += rank(selection.nodes, facts) if selection.nodes else ()
+    return tuple(c for c in dict.fromkeys(tried) if serves(c, facts))
+
+
+def _choose(
+    rows: Costs,
+    kind_of: Callable[[str], str],
+    limits: ChoiceLimits,
+    times: Costs | None,
+    sizes: Mapping[str, int] | None,
+    weights: Mapping[str, float],
+) -> tuple[list[str], tuple[float, ...]]:
+    """The variants to keep for each kind of problems, and the mean regret by their number where there is one kind."""
+    kinds: dict[str, Costs] = {}
+    for problem, row in rows.items():
+        kinds.setdefault(kind_of(problem), {})[problem] = row
+    kept: list[str] = []
+    curve: tuple[float, ...] = ()
+    for kind in sorted(kinds):
+        chosen = choose_variants(
+            kinds[kind],
+            limit=limits.regret,
+            worst=limits.worst,
+            most=limits.variants,
+            times=times,
+            sizes=sizes,
+            byte_budget=limits.bytes,
+            weights=weights,
+        )
+        curve = regret_by_number(kinds[kind], chosen) if len(kinds) == 1 else ()
+        kept += [c for c in chosen if c not in kept]
+    return kept, curve
+
+
+def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:
+    """The bound candidates that are ahead of all that is kept by more than the regret that is given up, somewhere."""
+    found = set()
+    for row in rows.values():
+        best = min((t for c, t in row.items() if c not in bound and c in kept), default=math.inf)
+        first = min((c for c in row if c in bound), key=lambda c: (row[c], c), default=None)
+        if first is not None and row[first] * (1 + MAX_REGRET) < best:
+            found.add(first)
+    return sorted(found)
+
+
+def _by_time(row: Mapping[str, float], kept: Sequence[str]) -> tuple[str, ...]:
+    """The kept candidates that were timed on a problem, the fastest first; ties go to what pays off earlier."""
+    return tuple(sorted((c for c in kept if c in row), key=lambda c: (row[c], kept.index(c))))
+
+
+def _lost(row: Mapping[str, float], tried: Sequence[str]) -> float:
+    """Regret on a measured problem: of the first that is tried; what none is tried on counts as the slowest timed."""
+    first = next((row[c] for c in tried if c in row), max(row.values()))
+    return first / min(row.values()) - 1
 
 
 @dataclass(frozen=True)

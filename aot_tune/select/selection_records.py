@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import msgspec
 
-__all__ = ["Costs", "Node", "Selection"]
+from aot_tune.select.terms import Terms
+from aot_tune.select.time_model import TimeModel
+
+__all__ = ["Costs", "Expectation", "Judged", "Node", "Selection"]
 
 Costs = dict[str, dict[str, float]]
 """Problem id to candidate id to time in ns; a candidate that cannot serve a problem is missing there."""
@@ -23,16 +29,59 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ranked: tuple[str, ...] = ()
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True)
+class Expectation:
+    """What a candidate's time is expected from; `caution` is added to it, in 1/4096 of log2 ns, where it is ranked."""
+
+    terms: Terms
+    model: TimeModel
+    caution: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Regret on surveyed shapes that nothing was learned from, against the best candidate that was surveyed there.
+
+    `regret` is by problem id: time of what dispatch picks over the best time, less 1.
+    """
+
+    regret: Mapping[str, float]
+    learned_from: int
+
+    @property
+    def mean(self) -> float:
+        """Over all of them."""
+        return sum(self.regret.values()) / len(self.regret)
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The largest regret, and the problem."""
+        problem = max(self.regret, key=lambda p: (self.regret[p], p))
+        return self.regret[problem], problem
+
+    def percentile(self, share: float) -> float:
+        """The regret that so large a share of the shapes does not exceed."""
+        ordered = sorted(self.regret.values())
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
     """The variants of one operator for one target.
 
-    `regret` is, per problem of the workload, the time of the variant that dispatch picks over the best time measured,
-    less 1; `held_out` the same where the tree was learned without the problem (NaN-free; empty for a single problem).
-    Problems of `regret` that are not in `held_out` could not be judged: what the tree picks was never timed there, or
-    nothing that is kept was timed on any of the others.
+    `exact` has, for problems that were measured, the candidates to try; `expected` is for other calls, the tree of
+    `nodes` where nothing in it serves. `regret` is, per problem of the workload, the time of the variant that dispatch
+    picks over the best time measured, less 1; `held_out` the same where the tree was learned without the problem
+    (empty for a single problem, and with a survey, whose own judgement is `judged`). Problems of `regret` that are not
+    in `held_out` could not be judged: what the tree picks was never timed there, or nothing that is kept was timed on
+    any of the others. `curve` is the mean regret over workload and survey with so many kept as its place tells.
     """
 
     kept: tuple[str, ...]
     nodes: tuple[Node, ...]
     regret: dict[str, float]
     held_out: dict[str, float]
+    exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    expected: Mapping[str, Expectation] = field(default_factory=dict)
+    judged: Judged | None = None
+    curve: tuple[float, ...] = ()

@@ -50,6 +50,7 @@ from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem
 from aot_tune.spec.strides import canonical_strides, row_major
 from aot_tune.spec.targets import Target
 from aot_tune.spec.tensors import Attribute, Scalar, Tensor
+from aot_tune.spec.tiling import Tiling
 from aot_tune.spec.tolerance import FLOATING, OffBy, off_by
 from aot_tune.spec.trace import trace
 from aot_tune.spec.triton_function import (
@@ -103,6 +104,7 @@ __all__ = [
     "Sparse",
     "Target",
     "Tensor",
+    "Tiling",
     "TritonFunction",
     "Values",
     "alignment",

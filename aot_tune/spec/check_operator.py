@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot_tune.spec.check_problem import check_problem, check_values_of, check_work
+from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.dtypes import DTYPES, dtype
 from aot_tune.spec.epilogue import AddTensor
-from aot_tune.spec.expr import Expr, all_of
-from aot_tune.spec.generators import ROWWISE, Generator, IntegerSums, check_values
+from aot_tune.spec.expr import Expr
+from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_identifier
 from aot_tune.spec.operator_fields import OperatorFields
-from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.problem import Problem
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["check_operator", "check_problem", "check_unique_operators"]
+__all__ = ["check_operator", "check_unique_operators"]
 
 # What a library and its Python module have beside their operators, and the functions that belong to each of these.
 _TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators")
@@ -37,6 +38,7 @@ def check_operator(op: OperatorFields) -> None:
         _check_names,
         _check_dtypes,
         _check_dims,
+        check_ranges,
         _check_inputs,
         _check_exact,
         _check_epilogue,
@@ -306,93 +308,7 @@ def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]
                 raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
             seen.append(problem)
             check_problem(op, problem)
-            _check_values(op, problem)
+            check_values_of(op, problem)
             if listed.startswith("workload"):
-                _check_work(op, problem, where)
+                check_work(op, problem, where)
     mistakes.tell()
-
-
-def _check_work(op: OperatorFields, problem: Problem, where: str) -> None:
-    present = [t for t in op.outputs if op.is_present(problem, t)]
-    if not any(math.prod(op.shape(problem, t)) for t in present):
-        raise SpecError(
-            f"{where} lists problem '{problem.id}', on which there is nothing to compute",
-            why="no output has elements there, and such a call returns at once",
-            fix="leave it out",
-        )
-
-
-def _check_values(op: OperatorFields, problem: Problem) -> None:
-    """Evaluate everything that is asked of a problem, in the order in which tuning does."""
-    place = "a shape"
-    try:
-        facts = op.facts(problem)
-        place = "legal"
-        for condition in op.legal:
-            if not condition.evaluate(facts):
-                raise SpecError(f"{condition.key()} does not hold", fix="change the problem, or what is legal")
-        place = "flops"
-        op.flops.evaluate(facts)
-        for kernel in op.kernels:
-            place = f"kernel {kernel.name!r}: requires or worthwhile"
-            all_of((*kernel.requires, *kernel.worthwhile), facts)
-    except SpecError as error:
-        raise SpecError(
-            f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
-            fix=error.fix or "write maximum(..., 1) for a divisor that may be 0, or leave the problem out",
-        ) from error
-
-
-def check_problem(op: OperatorFields, problem: Problem) -> None:
-    """Check that a problem states every dim of the operator and nothing it does not have.
-
-    Raises:
-        SpecError: naming the problem and the offending value.
-    """
-    where = f"operator {op.name!r}: problem '{problem.id}'"
-    strange = "".join(f" in place of {n}" for n in problem.dims if n not in op.dims)
-    for name in op.dims:
-        if name not in problem.dims:
-            raise SpecError(f"{where}: dim {name!r} is not bound", fix=f"state {name}=...{strange}")
-    for name in problem.dims:
-        if name not in op.dims:
-            raise SpecError(f"{where}: unknown dim {name!r}", fix=did_you_mean(name, op.dims))
-    for variable, name in problem.dtypes.items():
-        if name not in op.dtypes.get(variable, ()):
-            raise SpecError(
-                f"{where}: {variable}={name!r} is no dtype of the operator",
-                fix=did_you_mean(name, op.dtypes.get(variable, op.dtypes)),
-            )
-    _check_problem_tensors(op, problem, where)
-    choices = {a.name: a.choices for a in op.attributes}
-    for name, value in problem.attributes.items():
-        if name not in choices:
-            raise SpecError(f"{where}: unknown attribute {name!r}", fix=did_you_mean(name, choices))
-        if value not in choices[name]:
-            raise SpecError(f"{where}: attribute {name!r} cannot be {value!r}", fix=did_you_mean(value, choices[name]))
-
-
-def _check_problem_tensors(op: OperatorFields, problem: Problem, where: str) -> None:
-    tensors = {t.name: t for t in op.tensors}
-    for name in (*problem.order, *problem.strides, *problem.present, *problem.alignment):
-        if name not in tensors:
-            raise SpecError(f"{where}: unknown tensor {name!r}", fix=did_you_mean(name, tensors))
-    for name in problem.present:
-        if not tensors[name].optional:
-            raise SpecError(f"{where}: {name!r} is always present", fix="list only optional tensors")
-    for name, order in problem.order.items():
-        if sorted(order) != list(range(tensors[name].rank)):
-            raise SpecError(f"{where}: order {order} of {name!r} is not a permutation of its axes")
-    for name, strides in problem.strides.items():
-        if len(strides) != tensors[name].rank:
-            raise SpecError(f"{where}: {name!r} has {tensors[name].rank} axes, {len(strides)} strides were given")
-        if isinstance(tensors[name].values, ROWWISE) and strides[-1] == 0 and not tensors[name].output:
-            raise SpecError(
-                f"{where}: {name!r} has stride 0 on its last axis",
-                why=f"all elements of a row are one: no {type(tensors[name].values).__name__}",
-                fix="give that axis another stride",
-            )
-    for name, alignment in problem.alignment.items():
-        size = op.dtype(problem, tensors[name]).itemsize
-        if alignment < size or alignment > DEFAULT_ALIGNMENT or alignment & (alignment - 1):
-            raise SpecError(f"{where}: alignment {alignment} of {name!r} is not a power of two from {size} to 64")

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
-from aot_tune.spec.expr import Expr, parameter
+from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
+from aot_tune.spec.tiling import Tile, TileOf, Tiling, check_tile
 from aot_tune.spec.triton_function import TritonFunction
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -77,6 +78,10 @@ class Kernel:
         triton: for the backend `triton`, the function. Its autotuner's configs are the space where no parameters are
             given here.
         listed: configs given one by one, in place of the product of the parameters, which need not be given then.
+        tile: dim to how much of it one block computes (of a dim that no output has: works on in one step), as integers
+            or expressions over the parameters, or all of it as a function of the config. From it and from `split`
+            follow the blocks, waves and steps that a variant's time is expected from on shapes that nobody measured.
+        split: how many blocks share the steps of one tile.
         compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
         stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
@@ -100,6 +105,8 @@ class Kernel:
     algorithms: Callable[[Problem], Mapping[str, object] | None] | None = None
     triton: TritonFunction | None = None
     listed: tuple[Config, ...] = ()
+    tile: Tile | TileOf = field(default_factory=lambda: MappingProxyType({}))
+    split: ExprLike = 1
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
 
@@ -122,6 +129,7 @@ class Kernel:
                 why="a generic variant answers every legal call",
                 fix="move them to another kernel",
             )
+        check_tile(self.name, self.tile, self.split, names)
         self._check_space(names)
 
     def _check_space(self, names: list[str]) -> None:
@@ -188,6 +196,11 @@ class Kernel:
     def uses(self, backends: Collection[str]) -> bool:
         """Whether one of some backends compiles it, or is what one of its stages calls."""
         return self.backend in backends or not set(backends).isdisjoint(self.stages)
+
+    def tiling(self, config: Config) -> Tiling | None:
+        """The tile of one of its configs, where one is declared."""
+        values = {n: _enum_index(self, n, v) if isinstance(v, str) else int(v) for n, v in config.items()}
+        return Tiling.of(self.tile, self.split, values, config)
 
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.

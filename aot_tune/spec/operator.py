@@ -26,6 +26,8 @@ class Operator(OperatorFields):
         workload: problems worth tuning: a tuple, or one by family of devices (`cpu`, `cuda`).
         dtypes: dtype variables that tensors name, with their choices; the first is the default.
         checks: problems to verify beside those of the workload and the derived odd ones.
+        ranges: dim to the least and the largest extent that calls are expected to have; without, half the least and
+            twice the largest of the workload. Surveys draw shapes from them.
         tolerance: how many times the error of the yardstick a result may be off, 4 by default: a number, `off_by` for
             integers, or a dict of output to one of them. The yardstick is the reference computed as kernels of these
             dtypes do: products accumulated in f32, and each intermediate result rounded.
@@ -39,6 +41,7 @@ class Operator(OperatorFields):
         kernels: exactly one of them generic per backend that has generic variants, and at least one in all.
         documentation: what it computes, for `help` and the C header.
         folder: where files of `from_file` are; set when the operator is loaded.
+        weights: how much problems of the workload count, by their ids, 1 by default; set from AOT_TUNE_WORKLOAD.
     """
 
     def _check(self) -> None:

@@ -68,6 +68,7 @@ class OperatorFields:
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tolerance: Tolerance | None = None
     intermediates: str = ""
     legal: tuple[Expr, ...] = ()
@@ -76,6 +77,7 @@ class OperatorFields:
     deterministic: bool = False
     documentation: str = ""
     folder: str = field(default="", compare=False)
+    weights: Mapping[str, float] = field(default_factory=dict, compare=False)
     left_out: frozenset[str] = field(default=frozenset(), compare=False)  # composed kernels that call what is excluded
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -119,6 +121,15 @@ class OperatorFields:
     def workload_for(self, family: str) -> tuple[Problem, ...]:
         """Problems worth tuning on a family of devices."""
         return self._workloads.get(family, self._workloads.get("", ()))
+
+    def weight(self, problem: Problem) -> float:
+        """How much a problem of the workload counts."""
+        return self.weights.get(problem.id, 1.0)
+
+    def weights_for(self, family: str) -> dict[str, float]:
+        """The weights of a family's problems by id; empty where all of them count the same."""
+        found = {p.id: self.weight(p) for p in self.workload_for(family)}
+        return found if len(set(found.values())) > 1 else {}
 
     def dtype_choices(self, kernel: Kernel) -> list[dict[str, str]]:
         """The dtypes that a kernel has candidates for: one dict of variable to dtype each."""
@@ -266,6 +277,15 @@ class OperatorFields:
                 for extent in self.shape(problem, tensor):
                     count *= extent
                 total += count * self.dtype(problem, tensor).itemsize
+        return total
+
+    def tensor_bytes(self, problem: Problem) -> int:
+        """Bytes that the problem's tensors take, each from its first element to its last."""
+        total = 0
+        for tensor in (t for t in self.tensors if self.is_present(problem, t)):
+            shape = self.shape(problem, tensor)
+            reach = sum((n - 1) * abs(s) for n, s in zip(shape, self.strides(problem, tensor), strict=True))
+            total += (reach + 1) * self.dtype(problem, tensor).itemsize if all(shape) else 0
         return total
 
     def _without_defaults(self, problem: Problem) -> Problem:

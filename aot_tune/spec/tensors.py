@@ -160,10 +160,14 @@ def _check_number(value: float, dtype_name: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A choice among names, such as an activation; the first choice is the default. In C it is its index."""
+    """A choice among names, such as an activation; the first choice is the default. In C it is its index.
+
+    With `mode`, kernels differ by it as they do by dtype: calls of each choice have variants of their own.
+    """
 
     name: str
     choices: tuple[str, ...] = field(default=())
+    mode: bool = False
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "attribute", argument=True)

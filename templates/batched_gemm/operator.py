@@ -58,7 +58,7 @@ operator = Operator(
     ),
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    attributes=(Attribute("math", ("ieee", "tf32")),),  # of f32 products: tf32 rounds the factors to 10 bits
+    attributes=(Attribute("math", ("ieee", "tf32"), mode=True),),  # of f32 products: tf32 rounds the factors to 10 bits
     reference=reference,
     exact=IntegerSums(K, thinned="b"),
     flops=2 * B * M * N * K,

@@ -75,7 +75,9 @@ operator = Operator(
     intermediates="f32",
     attributes=(
         Attribute("activation", ("none", "relu", "gelu", "gelu_tanh", "silu")),
-        Attribute("math", ("ieee", "tf32")),  # of f32 products: ieee keeps all bits of the factors, tf32 ten of them
+        Attribute(
+            "math", ("ieee", "tf32"), mode=True
+        ),  # of f32 products: ieee keeps all bits of the factors, tf32 ten of them
     ),
     epilogue=EPILOGUE,
     reference=reference,

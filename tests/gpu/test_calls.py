@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from traces import read_trace
 
 
 def test_importing_makes_no_context(library: Any) -> None:
@@ -28,6 +30,17 @@ def test_capture(library: Any, first: str, loading: str) -> None:
 
 def test_a_capture_beside_first_calls_of_another_thread(library: Any) -> None:
     library.run("capture_beside")
+
+
+def test_a_trace_tells_which_calls_were_captured(library: Any, tmp_path: Path) -> None:
+    """Each case is called once in a graph, whose replays are no calls, and once without; asking disturbs no capture."""
+    library.run("capture", "cold", AOT_TUNE_TRACE=str(tmp_path / "one"))
+    traced = read_trace(tmp_path / "one")
+    assert traced.total > 0
+    assert all(2 * line["captured"] == line["calls"] for line in traced.counts)
+    library.run("capture_beside", AOT_TUNE_TRACE=str(tmp_path / "beside"))
+    traced = read_trace(tmp_path / "beside")
+    assert 0 < sum(line["captured"] for line in traced.counts) < traced.total
 
 
 def test_preload(library: Any) -> None:

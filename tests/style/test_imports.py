@@ -14,7 +14,7 @@ PACKAGE = ROOT / "aot_tune"
 
 FOLDERS = (
     "support", "spec", "render", "triton", "compile", "vendor", "bench", "database", "search", "select", "link",
-    "report", "plan", "pipeline", "cli",
+    "report", "workloads", "plan", "pipeline", "cli",
 )  # fmt: skip
 """Each imports itself and those before it. `runtime` is C++; `build.py`, the build backend, imports `plan` alone."""
 

@@ -71,6 +71,10 @@ class Cpu:
         rate = threads * hertz / 1e9
         return max(flops / (rate * 4 * lanes), nbytes / (rate * 12 * lanes))
 
+    def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
+        """The machine's."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
     def runs(self, module: str) -> bool:  # noqa: ARG002
         """Every framework does."""
         return True

@@ -106,6 +106,10 @@ class Cuda:
         near = min(nbytes, 2 * int(device.identity.get("l2_bytes", 0)))
         return max(flops / rate, near / _L2_RATE + (nbytes - near) / memory)
 
+    def memory_of(self, device: Device) -> int | None:
+        """The GPU's own."""
+        return int(device.identity["memory_gib"]) << 30 if "memory_gib" in device.identity else None
+
     def runs(self, module: str) -> bool:
         """What computes on the host alone does not."""
         return module.partition(".")[0] not in ("numpy", "scipy")

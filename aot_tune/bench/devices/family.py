@@ -74,6 +74,9 @@ class Family(Protocol):
         `math` is the dtype that most of the operations are in, or `tf32`.
         """
 
+    def memory_of(self, device: Device) -> int | None:
+        """Bytes of memory that a device's candidates compute in; None where nothing tells."""
+
     def runs(self, module: str) -> bool:
         """Whether a framework's module computes on this family's devices."""
 

@@ -46,6 +46,10 @@ class Hip:
         """Nothing is known of these devices' peaks, so that no recorded time is refused for them."""
         return 0.0
 
+    def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
+        """Nothing is known of these devices."""
+        return None
+
     def runs(self, module: str) -> bool:
         """What computes on the host alone does not."""
         return module.partition(".")[0] not in ("numpy", "scipy")

@@ -15,11 +15,13 @@ from aot_tune.bench.host.pool import Pool
 from aot_tune.bench.host.preparation import Preparation
 from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.runner import Entrant
+from aot_tune.bench.host.survey_problem import survey_problem
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import failure_of
 from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import WorkerError
 
 __all__ = ["Bench"]
@@ -162,6 +164,22 @@ class Bench:
             b for b in operator.baselines if self.context.family.runs(b.requires) and b.supports(prepared.problem)
         ]
         return Race(self.context, prepared, entries, baselines).run()
+
+    def survey(
+        self, operator_folder: Path, operator: Operator, problem: Problem, entrants: Sequence[Entrant]
+    ) -> list[Measurement]:
+        """Time candidates that were verified elsewhere on a problem, whose results are compared with the first one's.
+
+        Raises:
+            WorkerError: when no worker can be started.
+        """
+        folder = str(operator_folder.resolve())
+        self.context.operators[operator.name] = operator
+        key = f"survey {canonical_digest([folder, problem.id, dict(problem.dtypes)])}"
+        prepared = Prepared(
+            key=key, operator=operator.name, operator_folder=folder, check=Check(problem=problem), folder=""
+        )
+        return survey_problem(self.context, prepared, entrants)
 
     def _measure(
         self, prepared: Prepared, entrant: Entrant, best_ns: float | None, tune_checks: bool, *, timed: bool

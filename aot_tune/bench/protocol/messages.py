@@ -24,6 +24,7 @@ __all__ = [
     "Reply",
     "Request",
     "Screen",
+    "SurveyOne",
     "Timed",
     "Turn",
     "Unload",
@@ -113,6 +114,19 @@ class Screen(_Message):
     best_ns: float | None = None
 
 
+class SurveyOne(_Message):
+    """Time a loaded candidate on a problem that has no reference results, as a screen does.
+
+    The first one on a problem leaves its results there; those of others are compared with them. `best_ns` is the best
+    time so far.
+    """
+
+    handle: str
+    key: str
+    first: bool = False
+    best_ns: float | None = None
+
+
 class PrepareBaseline(_Message):
     """Import a baseline's module and prepare it on a problem; `handle` names it from now on."""
 
@@ -140,7 +154,9 @@ class Turn(_Message):
     resumed: bool = True
 
 
-Request = Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | PrepareBaseline | Turn
+Request = (
+    Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | SurveyOne | PrepareBaseline | Turn
+)
 
 
 class Hello(_Message):
@@ -219,7 +235,7 @@ class Failure(_Message):
 
 Reply = Hello | Pong | Place | Done | Empty | Checked | Timed | Failure
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of these messages, sent in Hello."""
 
 _requests = msgspec.json.Decoder(Request)

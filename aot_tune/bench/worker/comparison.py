@@ -7,7 +7,7 @@ from typing import Any
 
 from aot_tune.bench.worker.reference_results import Bounds
 
-__all__ = ["FAR_OFF", "compare"]
+__all__ = ["FAR_OFF", "agree", "compare"]
 
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that is not comparable; finite, since JSON has no infinity."""
@@ -101,3 +101,24 @@ def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> 
     overflow = (xp.abs(exact) > highest) & xp.isinf(value) & (xp.sign(exact) == xp.sign(value))
     fine = (xp.isnan(value) & xp.isnan(exact)) | (value == exact) | overflow
     return xp.where(finite, ratio, xp.where(fine, 0.0, FAR_OFF))
+
+
+def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
+    """How two candidates' results differ by more than rounding may explain; empty where they do not.
+
+    It is a look for what goes wrong on odd shapes, not a verification: what is off by less than 16 times the rounding
+    of the largest value, or 2^-8 of it, passes.
+
+    Args:
+        name: of the output.
+        got, want: arrays of numpy or tensors of torch, of one shape and dtype.
+        epsilon: of their dtype; None of integers and bools, which must be equal.
+    """
+    if epsilon is None:
+        return "" if bool((got == want).all()) else f"{name!r} is not what another candidate computes"
+    if not math.prod(got.shape):
+        return ""
+    off, limit = float(abs(got - want).max()), max(16 * epsilon, 2.0**-8) * float(abs(want).max())
+    if off <= limit:  # which NaN is not
+        return ""
+    return f"{name!r} is off by {off:.3g} from what another candidate computes, more than {limit:.3g}"

@@ -73,6 +73,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
             messages.Unload: self._unload,
             messages.Verify: self._verify,
             messages.Screen: self._bench,
+            messages.SurveyOne: self._survey,
             messages.PrepareBaseline: self._baseline,
             messages.Turn: self._turn,
         }
@@ -109,6 +110,10 @@ class WorkerSession(ABC, Generic[State, Ready]):
     @abstractmethod
     def _screen(self, request: messages.Screen) -> messages.Timed:
         """A verified candidate's screen."""
+
+    @abstractmethod
+    def _surveyed(self, loaded: Loaded, state: State, request: messages.SurveyOne) -> messages.Timed:
+        """A candidate's times on a problem without reference results."""
 
     @abstractmethod
     def _prepare_baseline(self, request: messages.PrepareBaseline) -> PreparedBaseline:
@@ -158,6 +163,10 @@ class WorkerSession(ABC, Generic[State, Ready]):
         """Make all buffers of some problems, and let go of those of others that were used longest ago."""
         for key in keys:
             self._fill(self._state(key))
+        self._make_room(keys)
+
+    def _make_room(self, keys: Sequence[str]) -> None:
+        """Let go of buffers of problems but some that were used longest ago, as far as there are too many."""
         held = sum(s.bytes for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
         for key, state in list(self._states.items()):
@@ -219,6 +228,12 @@ class WorkerSession(ABC, Generic[State, Ready]):
     def _bench(self, request: messages.Screen, emit: Emit) -> messages.Reply:
         emit(progress("timed calls"))
         return _timed(lambda: self._screen(request))
+
+    def _survey(self, request: messages.SurveyOne, emit: Emit) -> messages.Reply:
+        emit(progress("calls of a survey"))
+        if request.first:
+            self._make_room([request.key])
+        return _timed(lambda: self._surveyed(self._loaded[request.handle], self._state(request.key), request))
 
     def _baseline(self, request: messages.PrepareBaseline, _emit: Emit) -> messages.Reply:
         try:

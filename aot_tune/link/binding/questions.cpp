@@ -158,6 +158,16 @@ bool is_key(const char* line, size_t length, const char* key) {
   return std::strlen(key) == length && std::strncmp(line, key, length) == 0;
 }
 
+// The list that lines with a key go to, or null.
+const char* list_of(const char* line, size_t key) {
+  if (is_key(line, key, "tensor")) return "tensors";
+  static const char* const lists[] = {"expected", "path", "rejected"};
+  for (const char* list : lists) {
+    if (is_key(line, key, list)) return list;
+  }
+  return nullptr;
+}
+
 bool add_line(PyObject* dict, const char* line, size_t length) {
   const auto* colon = static_cast<const char*>(std::memchr(line, ':', length));
   if (colon == nullptr || colon + 2 > line + length) return true;
@@ -173,10 +183,9 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
                         : PyUnicode_FromStringAndSize(text, static_cast<Py_ssize_t>(size));
   if (value == nullptr) return false;
   bool added;
-  if (is_key(line, key, "path") || is_key(line, key, "rejected")) {
-    added = add_to_list(dict, is_key(line, key, "path") ? "path" : "rejected", value);
-  } else if (is_key(line, key, "tensor")) {
-    added = add_to_list(dict, "tensors", value);
+  const char* list = list_of(line, key);
+  if (list != nullptr) {
+    added = add_to_list(dict, list, value);
   } else {
     PyObject* name = PyUnicode_FromStringAndSize(line, static_cast<Py_ssize_t>(key));
     added = name != nullptr && PyDict_SetItem(dict, name, value) == 0;
@@ -187,8 +196,8 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
 }
 
 PyObject* to_dict(const char* text) {
-  PyObject* dict = Py_BuildValue("{s:{},s:{},s:{},s:[],s:[],s:[]}", "dims", "dtypes", "attributes", "tensors",
-                                 "path", "rejected");
+  PyObject* dict = Py_BuildValue("{s:{},s:{},s:{},s:[],s:[],s:[],s:[]}", "dims", "dtypes", "attributes",
+                                 "tensors", "expected", "path", "rejected");
   while (dict != nullptr && *text != '\0') {
     const char* end = std::strchr(text, '\n');
     const size_t length = end != nullptr ? static_cast<size_t>(end - text) : std::strlen(text);

@@ -1,16 +1,17 @@
-"""Generated decisions: each target's tree as nested conditions, the choice among targets, the problems measured."""
+"""Generated decisions: what was measured, what is likely, each target's tree, and the choice among targets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from aot_tune.link.emit.expected_times import render_expected
+from aot_tune.link.emit.measured_problems import render_measured
 from aot_tune.link.emit.signature import c_string
-from aot_tune.link.emit.stride_classes import canonical_strides, stride_class
 from aot_tune.link.families import family_of
 from aot_tune.link.library_records import DecisionNode, OperatorTable, TargetTable
-from aot_tune.spec import Expr, Operator, Problem, dtype_index
+from aot_tune.spec import Expr, Operator, dtype_index
 
-__all__ = ["fact_printer", "render_choice", "render_tuned"]
+__all__ = ["fact_printer", "render_choice"]
 
 
 def fact_printer(op: Operator) -> Callable[[str], str]:
@@ -40,11 +41,13 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
 
 
 def render_choice(table: OperatorTable) -> str:
-    """The functions of an operator that choose a variant: guards, one function per target's tree, the choice."""
-    parts = [*_refusals(table), _first_of(table)]
-    parts += [_tree(table, i, target) for i, target in enumerate(table.tables)]
+    """The functions of an operator that choose a variant: guards, one function per target's table, the choice."""
+    parts = [*_refusals(table), _first_of(table), render_measured(table)]
+    for i, target in enumerate(table.tables):
+        parts += [render_expected(i, target, fact_printer(table.operator))] if target.expected else []
+        parts.append(_tree(table, i, target))
     parts += [_generic_of(table), _select_table(table), _choose(table)]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def _refusals(table: OperatorTable) -> list[str]:
@@ -105,6 +108,15 @@ def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
     lines += [f"constexpr int16_t {names[leaf]}[] = {{{', '.join(map(str, leaf))}}};" for leaf in leaves]
     lines += ["template <typename Trace>", f"int choose_{index}(const Call& c, Trace& trace) {{"]
     lines += ["  (void)c;", "  (void)trace;"]
+    if any(target.exact):
+        lines += [
+            f"  if (const Tuned* row = measured_{index}(c)) {{",
+            f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
+            "    if (variant >= 0) return variant;",
+            "  }",
+        ]
+    if target.expected:
+        lines += [f"  const int variant = likely_{index}(c, trace);", "  if (variant >= 0) return variant;"]
     if target.nodes:
         lines += _node(table, names, target, 0, "  ")
     else:
@@ -183,70 +195,3 @@ def _choose(table: OperatorTable) -> str:
         lines += [f"    case {index}:", f"      choice = choose_{index}(c, trace);", "      break;"]
     lines += ["    default:", "      (void)trace;", "      break;", "  }"]
     return "\n".join([*lines, "  return choice >= 0 ? choice : c.generic;", "}"])
-
-
-def render_tuned(table: OperatorTable) -> str:
-    """`is_tuned` of an operator, with the measured problems of each table."""
-    op = table.operator
-    names = max(len(op.dims), 1), len(op.tensors), max(len(op.attributes), 1)
-    lines = [
-        "struct Tuned {",
-        f"  int64_t dims[{names[0]}];",
-        f"  int64_t classes[{names[1]}];  // of strides; -1 where the tensor is absent",
-        f"  int32_t attributes[{names[2]}];",
-        *([f"  int32_t dtypes[{len(op.dtypes)}];"] if op.dtypes else []),
-        "};",
-    ]
-    used = [(i, sorted({_tuned(op, p) for p in t.tuned})) for i, t in enumerate(table.tables)]
-    for index, rows in used:
-        if rows:
-            lines += [f"constexpr Tuned kTuned_{index}[] = {{", *(f"    {row}," for row in rows), "};"]
-    lines += ["", "int is_tuned(const Call& c) {", "  if (c.empty || c.hollow) return 0;"]
-    lines += ["  const Tuned* rows = nullptr;", "  int count = 0;", "  switch (table_for(c.backend, c.level)) {"]
-    for index, rows in used:
-        if rows:
-            lines += [f"    case {index}:", f"      rows = kTuned_{index};"]
-            lines += [f"      count = {len(rows)};", "      break;"]
-    lines += ["    default:", "      break;", "  }"]
-    lines += [f"  const int64_t dims[] = {{{', '.join(f'c.d_{d}' for d in op.dims) or '0'}}};"]
-    classes = ", ".join(
-        f"c.t_{t.name} != nullptr ? stride_class(*c.t_{t.name}) : -1" if t.optional else f"stride_class(*c.t_{t.name})"
-        for t in op.tensors
-    )
-    lines += [f"  const int64_t classes[] = {{{classes}}};"]
-    attributes = ", ".join(f"c.v_{a.name}" for a in op.attributes) or "0"
-    if op.dtypes:
-        lines.append(f"  const int32_t dtypes[] = {{{', '.join(f'c.y_{v}' for v in op.dtypes)}}};")
-    lines += [
-        f"  const int32_t attributes[] = {{{attributes}}};",
-        "  for (int i = 0; i < count; ++i) {",
-        "    bool same = true;",
-        f"    for (int k = 0; k < {names[0]}; ++k) same &= rows[i].dims[k] == dims[k];",
-        f"    for (int k = 0; k < {names[1]}; ++k) same &= rows[i].classes[k] == classes[k];",
-        f"    for (int k = 0; k < {names[2]}; ++k) same &= rows[i].attributes[k] == attributes[k];",
-        *(
-            [f"    for (int k = 0; k < {len(op.dtypes)}; ++k) same &= rows[i].dtypes[k] == dtypes[k];"]
-            if op.dtypes
-            else []
-        ),
-        "    if (same) return 1;",
-        "  }",
-        "  return 0;",
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-def _tuned(op: Operator, problem: Problem) -> str:
-    facts = op.facts(problem)
-    dims = ", ".join(str(problem.dims[d]) for d in op.dims) or "0"
-    classes = []
-    for tensor in op.tensors:
-        shape = op.shape(problem, tensor)
-        here = op.is_present(problem, tensor)
-        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
-    attributes = ", ".join(str(facts[f"attribute.{a.name}"]) for a in op.attributes) or "0"
-    row = [dims, ", ".join(map(str, classes)), attributes]
-    if op.dtypes:
-        row.append(", ".join(str(facts[f"dtype.{v}"]) for v in op.dtypes))
-    return f"{{{', '.join(f'{{{part}}}' for part in row)}}}"

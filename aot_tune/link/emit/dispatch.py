@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
-from aot_tune.link.emit.decision import fact_printer, render_choice, render_tuned
+from aot_tune.link.emit.decision import fact_printer, render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
+from aot_tune.link.emit.measured_problems import render_is_tuned
 from aot_tune.link.emit.repeated_calls import render_known
 from aot_tune.link.emit.signature import (
     arguments,
@@ -26,7 +28,7 @@ __all__ = ["bound_dims", "render_dispatch"]
 _LOCALS = frozenset(
     (
         *("buffer", "size", "tuned", "c_", "data_", "given_", "plain_", "dtypes_", "call_", "text_", "status_"),
-        *("entered_", "known_", "calls_", "number_", "options_"),
+        *("entered_", "known_", "calls_", "number_", "options_", "traced_"),
     )
 )
 _CHUNK = 96
@@ -43,9 +45,12 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
+#include "choice.h"
+#include "expected.h"
 #include "known.h"
 #include "plain.h"
 #include "runtime.h"
+#include "trace.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -63,6 +68,8 @@ using namespace aot_tune;
 
 constexpr char kManifest[] =
 {text};
+
+{render_traced_library(spec, manifest)}
 
 }}  // namespace
 
@@ -121,11 +128,13 @@ namespace operator_{op.name} {{
 
 {render_choice(table)}
 
-{render_tuned(table)}
+{render_is_tuned(table)}
 
 {render_serve(table)}
 
 {render_known(table, bound_dims(table.operator))}
+
+{render_trace(op)}
 
 {render_explain(table)}
 

@@ -231,9 +231,17 @@ namespace {scope} {{
 __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exec, uint64_t number_) {{
   Call call_;
   int32_t status_ = {scope}::read(call_, true, {passed});
-  if (status_ != AOT_TUNE_OK || call_.empty) return status_;
+  if (status_ != AOT_TUNE_OK) return status_;
+  const bool traced_ = aot_tune::is_traced();
+  if (call_.empty) {{
+    if (traced_) {scope}::trace_call(call_, false);
+    return AOT_TUNE_OK;
+  }}
 {enter}{arrays}
-  return {scope}::run(call_, exec, given_, options_, number_);
+  // what is counted is not remembered, so that each such call comes here
+  status_ = {scope}::run(call_, exec, given_, options_, traced_ ? 0 : number_);
+  if (traced_ && status_ == AOT_TUNE_OK) {scope}::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  return status_;
 }}
 
 }}  // namespace {scope}

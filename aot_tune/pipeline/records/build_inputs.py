@@ -47,6 +47,7 @@ _FREE_OPTIONS = ("budget", "cache", "cache_dir", "jobs", "mode")
 one: only `auto` takes a build's files, and only `auto` and `tune` leave theirs."""
 _FREE_VARIABLES = (
     *(f"AOT_TUNE_{name}" for name in ("BUDGET", "CACHE", "CACHE_DIR", "JOBS", "MODE", "TRUST_CACHE")),
+    "AOT_TUNE_WORKLOAD",  # what its files say is in the plan
     "AOT_TUNE_IMPORT_PATH",  # folders of an isolated build: their contents count, not their names
     "CUDA_CACHE_PATH",
 )

@@ -32,6 +32,7 @@ __all__ = [
     "known_here",
     "most_fitting",
     "others_fix",
+    "recall_survey",
     "recorded_evidence",
     "render_again",
     "rendered_again",
@@ -70,7 +71,7 @@ class Known:
             there = evidence.measurements.get(problem.id, {})
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
             for measurement in (*found, *beside):
-                evidence.add(measurement)
+                evidence.add(_of_problem(measurement, problem))
             given += len(found)
         if given and not family(evidence.target.family).compiling_disturbs:  # screens waited, and some were spared
             self._pass_over(evidence)
@@ -84,6 +85,13 @@ class Known:
             resemblances.pass_over(
                 problem, [e for e in missing if (e.candidate.id, key) not in self._refused], NEAR_IN_A_RECORD
             )
+
+
+def _of_problem(measurement: Measurement, problem: Problem) -> Measurement:
+    """The measurement as one of a workload's problem, of which a record may have the dims in another order."""
+    if measurement.problem.id == problem.id:
+        return measurement
+    return msgspec.structs.replace(measurement, problem=problem)
 
 
 def known_here(session: Session, operator: Operator, device: Device, entries: Mapping[str, Entry]) -> Known:
@@ -176,16 +184,32 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             evidence.leave_out()
         return evidence, None
     evidence = Evidence(operator, target, rendered_again(session, operator, target, database))
-    workload = {problem_key(p) for p in evidence.workload}
+    workload = {problem_key(p): p for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
         subject = is_baseline(measurement.candidate) or (
             entry is not None and evidence.meant_for(entry, measurement.problem)
         )
-        if subject and problem_key(measurement.problem) in workload:
+        failed = measurement.status not in ("ok", "skipped")  # on a shape of a survey, too
+        if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
-            evidence.add(measurement)
+            evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
+    for shape in database.survey:
+        evidence.survey(shape.problem, shape.ns)
     return evidence, database
+
+
+def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
+    """Take over what a record of this very device knows of shapes, of candidates that are the same code."""
+    operator = evidence.operator
+    policy, contract = session.policy_of(device.family).digest, operator_digest(operator)
+    for database in session.databases if session.options.mode != "tune" else ():
+        identity = database.operator, database.device.digest, database.policy_digest, database.contract
+        if identity == (operator.name, device.digest, policy, contract):
+            codes = {c.id: c.code for c in database.candidates}
+            same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
+            for shape in database.survey:
+                evidence.survey(shape.problem, {c: ns for c, ns in shape.ns.items() if c in same})
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:

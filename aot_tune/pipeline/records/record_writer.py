@@ -11,6 +11,7 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.database import (
     OperatorDatabase,
+    SurveyedShape,
     make_database,
     measured_before,
     operator_digest,
@@ -238,4 +239,16 @@ def database_of(
         baselines=baseline_versions(loaded),
         compiled=compiled,
         measurements=measurements.values(),
+        survey=_surveyed(own, here),
     )
+
+
+def _surveyed(own: Sequence[Evidence], here: Mapping[str, Entry]) -> list[SurveyedShape]:
+    """The shapes of all targets together."""
+    found: dict[str, SurveyedShape] = {}
+    for one in own:
+        for name, (problem, times) in one.surveyed.items():
+            before = found[name].ns if name in found else {}
+            ns = {c: t for c, t in times.items() if c in here}
+            found[name] = SurveyedShape(problem=problem, ns=before | ns)
+    return list(found.values())

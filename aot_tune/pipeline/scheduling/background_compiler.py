@@ -37,15 +37,21 @@ def _when(operator: Operator, entry: Entry) -> tuple[float, bool]:
 class BackgroundCompiler:
     """Compiles entries in a thread of its own until `close`: the longest first, of equal ones what follows others last.
 
-    `priority_of` tells the priority of an entry's screens. `waited` are seconds in which `take` had nothing to give.
+    Those of more weight come before others where `weight_of` tells one. `priority_of` tells the priority of an entry's
+    screens. `waited` are seconds in which `take` had nothing to give.
     """
 
     def __init__(
-        self, session: Session, linker: BenchLinker, entries: Sequence[Entry], priority_of: Callable[[Entry], Priority]
+        self,
+        session: Session,
+        linker: BenchLinker,
+        entries: Sequence[Entry],
+        priority_of: Callable[[Entry], Priority],
+        weight_of: Callable[[Entry], float] = lambda _: 0.0,
     ) -> None:
         self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = {n: loaded.operator for n, loaded in session.operators.items()}
-        self._entries = sorted(entries, key=lambda e: _when(operators[e.candidate.operator], e))
+        self._entries = sorted(entries, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
         self._found: queue.Queue[Entry | BaseException | None] = queue.Queue()
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._most = Priority.NOTHING

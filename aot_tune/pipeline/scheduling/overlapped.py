@@ -77,7 +77,8 @@ class OverlappedTune:
         self._background: BackgroundCompiler | None = None
         self._generics: list[Entry] = []
         self._granted: set[Task] = set()
-        self.queue, self.timings = ScreenQueue(pairs), Timings()
+        self._weighed = session.turn.seconds is not None
+        self.queue, self.timings = ScreenQueue(pairs, weighed=self._weighed), Timings()
 
     def due(self) -> list[Entry]:
         """Those that are left and to be compiled now."""
@@ -163,7 +164,8 @@ class OverlappedTune:
                 mine = [e for e in self._left if e.candidate.operator == evidence.operator.name]
                 seconds |= {(evidence.operator.name, p): s for p, s in awaited(evidence, mine).items()}
             self.queue.rank(seconds)
-            self._background = BackgroundCompiler(self._session, self._linker, due, self.queue.priority_of)
+            queue = self.queue
+            self._background = BackgroundCompiler(self._session, self._linker, due, queue.priority_of, queue.weight_of)
 
     def _end(self) -> None:
         """End the compilers, and count what they took; what they had no time for is left again."""
@@ -189,11 +191,13 @@ class OverlappedTune:
         return set(races) if self._session.turn.left <= seconds else set()
 
     def race_all(self) -> None:
-        """Race on every problem where that is due; entrants that only a record knew are compiled together before.
+        """Race on every problem where that is due, those of more weight first.
 
-        Where the budget does not allow that, the times of the record stand.
+        Entrants that only a record knew are compiled together before. Where the budget does not allow that, the times
+        of the record stand.
         """
-        due = [(p, entrants) for p in queued_problems(self._pairs) if (entrants := finalists(p.evidence, p.problem))]
+        places = sorted(queued_problems(self._pairs, weighed=self._weighed), key=lambda p: -p.weight)
+        due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and may_compile(self._session):
             self._session.compile(missing.values(), "finalists")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -33,7 +34,8 @@ class QueuedProblem:
 
     Candidates that are to be screened on it wait: in `rivals` those whose times decide what is compiled that follows
     others, in `others` the rest. `awaited` are the seconds that such followers take to compile, 0 without any. Problems
-    of a lower `rank` tell what need not be tried on it.
+    of a lower `rank` tell what need not be tried on it. A problem of more `weight` comes first; all weigh the same
+    where there is time for all.
     """
 
     number: int
@@ -41,6 +43,7 @@ class QueuedProblem:
     evidence: Evidence
     problem: Problem
     rank: int = 0
+    weight: float = 1.0
     awaited: float = 0.0
     rivals: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
@@ -73,20 +76,28 @@ class QueuedProblem:
                 (self.rivals if competes(self.evidence, entry) else self.others).append(entry)
 
 
-def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> list[QueuedProblem]:
-    """All problems of the operators' workloads."""
+def queued_problems(pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> list[QueuedProblem]:
+    """All problems of the operators' workloads; `weighed` where a budget may end before the last of them."""
     each = ((loaded, evidence, problem) for loaded, evidence in pairs for problem in evidence.workload)
     return [
-        QueuedProblem(number, loaded, evidence, problem, rank_of(evidence.operator, problem))
+        QueuedProblem(
+            number,
+            loaded,
+            evidence,
+            problem,
+            rank=rank_of(evidence.operator, problem),
+            weight=evidence.operator.weight(problem) if weighed else 1.0,
+        )
         for number, (loaded, evidence, problem) in enumerate(each)
     ]
 
 
 class ScreenQueue:
-    """What is compiled and not screened yet."""
+    """What is compiled and not screened yet; `weighed` as problems are, see `queued_problems`."""
 
-    def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]]) -> None:
-        self._places = queued_problems(pairs)
+    def __init__(self, pairs: Sequence[tuple[LoadedOperator, Evidence]], *, weighed: bool = False) -> None:
+        self._places = queued_problems(pairs, weighed=weighed)
+        self._weighs = len({p.weight for p in self._places}) > 1
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
         self._fallen = {id(evidence): _fallen(evidence) for _, evidence in pairs}
 
@@ -114,6 +125,11 @@ class ScreenQueue:
         awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(entry, p.problem) for p in own)
         return Priority.DECIDING if awaited else Priority.OTHERS
 
+    def weight_of(self, entry: Entry) -> float:
+        """That of all problems which an entry is meant for; 0 where all problems weigh the same."""
+        mine = (p for p in self._places if p.evidence.operator.name == entry.candidate.operator)
+        return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem)) if self._weighs else 0.0
+
     def unsettled(self, evidence: Evidence) -> set[str]:
         """Ids of an operator's problems on which rivals wait."""
         return {place.problem.id for place in self._places if place.evidence is evidence and place.rivals}
@@ -121,14 +137,14 @@ class ScreenQueue:
     def screen(self, pool: DevicePool, stop: Callable[[Priority], bool]) -> None:
         """Screen what waits with the highest priority; no problem is begun once `stop` says so of that priority.
 
-        Of what decides, that comes first which most is to be compiled by.
+        Problems of more weight come first; of what decides, then that which most is to be compiled by.
         """
         top = max((place.priority for place in self._places), default=Priority.NOTHING)
         chosen = [place for place in self._places if place.priority == top != Priority.NOTHING]
         if top == Priority.DECIDING:
-            chosen.sort(key=lambda place: (-place.awaited, place.rank, place.number))
+            chosen.sort(key=lambda place: (-place.weight, -place.awaited, place.rank, place.number))
         else:
-            chosen.sort(key=lambda place: (place.rank, place.number))
+            chosen.sort(key=lambda place: (-place.weight, place.rank, place.number))
         known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
         pool.each((place.number, partial(screen_queued, place, found, top, stop)) for place, found in known)
         self._reconsider()

@@ -41,6 +41,7 @@ class _OpenProblem:
     waiting: dict[str, Entry] = field(default_factory=dict)
     raced: int = 0
     asked: tuple[list[str], bool] = ([], False)
+    weight: float = 1.0
 
     def best(self) -> float | None:
         """The best time so far, in ns, of any but the generic variants."""
@@ -56,10 +57,11 @@ class BudgetTuning:
         self._session, self._pool = session, pool
         self._measurer: Measurer = pool.members[0]
         self._places = [
-            _OpenProblem(loaded, evidence, p, task_of(loaded.operator, p))
+            _OpenProblem(loaded, evidence, p, task_of(loaded.operator, p), weight=loaded.operator.weight(p))
             for loaded, evidence in pairs
             for p in evidence.workload
         ]
+        self._weighs = len({p.weight for p in self._places}) > 1
         self._pairs = pairs
         self._durations = session.pending.durations
         self._gains = Gains(self._durations)
@@ -71,7 +73,7 @@ class BudgetTuning:
         self._arrive(e for _, evidence in self._pairs for e in evidence.entries.values() if e.code)
         self._vouch_for_generics()  # it has to be done, and takes no less time later
         with ended_with(turn, self._stop):
-            queue = in_turn([e for e in entries if e.object is None], self._places_of)
+            queue = in_turn([e for e in entries if e.object is None], self._weight_of)
             begun, compiling = turn.spent, 0.0
             while turn.allows(1e-9):
                 task = self._most_gainful()
@@ -96,10 +98,10 @@ class BudgetTuning:
         kill_running()
         self._pool.interrupt()
 
-    def _places_of(self, entry: Entry) -> int:
-        return sum(
-            p.task.operator == entry.candidate.operator and p.evidence.meant_for(entry, p.problem) for p in self._places
-        )
+    def _weight_of(self, entry: Entry) -> float:
+        """That of all problems which an entry is meant for; their count where they count 1 each."""
+        mine = (p for p in self._places if p.task.operator == entry.candidate.operator)
+        return math.fsum(p.weight for p in mine if p.evidence.meant_for(entry, p.problem))
 
     def _room(self, first: Entry) -> int:
         """How many candidates like `first` to compile at once: no more than there is time for, and to measure too."""
@@ -144,14 +146,17 @@ class BudgetTuning:
     def _most_gainful(self, least: float = 1e-12) -> Callable[[], None] | None:
         """The measurement that promises most per second, of those for which there is time; None when there is none.
 
-        It promises `least` or more.
+        It promises `least` or more. Where weights differ, problems are begun in the order of their weights, and then
+        a promise counts as many times as its problem.
         """
         left = self._session.turn.left
-        best: tuple[float, Callable[[], None]] | None = None
+        best: tuple[tuple[float, float, float], Callable[[], None]] | None = None
         for place in self._places:
+            first = place.weight if self._weighs and place.best() is None else 0.0
             for gain, seconds, task in self._choices(place):
-                if seconds <= left and gain >= least and (best is None or gain > best[0]):
-                    best = gain, task
+                rank = (math.inf if gain == math.inf else first, gain * place.weight, gain)
+                if seconds <= left and gain >= least and (best is None or rank > best[0]):
+                    best = rank, task
         return best[1] if best is not None else None
 
     def _choices(self, place: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], None]]]:
@@ -211,15 +216,15 @@ def mean_costs(evidence: Evidence) -> dict[str, float]:
     return {c: statistics.fmean(values) for c, values in found.items()}
 
 
-def in_turn(entries: list[Entry], places: Callable[[Entry], int]) -> list[Entry]:
+def in_turn(entries: list[Entry], weight: Callable[[Entry], float]) -> list[Entry]:
     """The first entries of all kernels, then the second ones, and so on.
 
-    In each turn an operator's kernel that serves most of the `places` comes first, and operators take turns.
+    In each turn an operator's kernel comes first that serves problems of most `weight`, and operators take turns.
     """
     by_kernel: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         by_kernel.setdefault((entry.candidate.operator, entry.candidate.kernel), []).append(entry)
-    served = {kernel: places(found[0]) for kernel, found in by_kernel.items()}
+    served = {kernel: weight(found[0]) for kernel, found in by_kernel.items()}
     ranks: dict[tuple[str, str], int] = {}
     for operator in {o for o, _ in by_kernel}:
         mine = sorted((k for k in by_kernel if k[0] == operator), key=lambda k: -served[k])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,15 +11,25 @@ import msgspec
 from aot_tune.bench.devices.family import caution_of
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import target_by_name
-from aot_tune.link import DecisionNode, LibrarySpec, LinkedVariant, OperatorTable, TargetTable, generate
+from aot_tune.link import (
+    DecisionNode,
+    ExpectedTime,
+    LibrarySpec,
+    LinkedVariant,
+    OperatorTable,
+    TargetTable,
+    generate,
+)
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
-from aot_tune.select import select
+from aot_tune.select import Survey, select, terms_of
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.survey_shapes import kind_of
+from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
 
 __all__ = ["choose", "disturbed", "finish", "least_assuming", "without_epilogue"]
@@ -56,8 +67,33 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
+        survey=_survey_of(session, evidence),
+        kind_of=partial(kind_of, operator),
+        bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
+        weights=evidence.weights,
     )
     return Chosen(evidence, selection, costs)
+
+
+def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
+    """What was surveyed, and what times are expected from; None where nothing was."""
+    costs, operator = evidence.survey_costs(), evidence.operator
+    if not costs:
+        return None
+    candidates = {c for row in costs.values() for c in row}
+    entries = [evidence.entries[c] for c in candidates]
+    processors = session.processors_of(evidence.target)
+    return Survey(
+        costs=costs,
+        facts={p.id: operator.facts(p) for p, _ in evidence.surveyed.values()},
+        terms={
+            e.candidate.id: terms_of(
+                operator, operator.kernel(e.candidate.kernel).tiling(e.candidate.config), processors
+            )
+            for e in entries
+        },
+        vendor=frozenset(e.candidate.id for e in entries if evidence.is_vendors(e)),
+    )
 
 
 def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
@@ -65,19 +101,15 @@ def without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[
 
     A tree that knows nothing of them may send them where other sizes went.
     """
-    own = {_facts(operator, one) for one in problems}
+    own = {facts_of(operator, one) for one in problems}
     found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
     for one in problems:
         bare = operator.without_epilogue(one)
         parts = len(one.present) - len(bare.present) + len(one.attributes) - len(bare.attributes)
-        facts = _facts(operator, bare)
+        facts = facts_of(operator, bare)
         if facts not in own and (facts not in found or parts < found[facts][0]):
             found[facts] = parts, bare, one
     return [(bare, one) for _, bare, one in found.values()]
-
-
-def _facts(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(operator.facts(problem).items()))
 
 
 def least_assuming(evidence: Evidence) -> dict[str, str]:
@@ -132,6 +164,7 @@ def finish(
         toolchains={b: i.get("version", "") for b, i in session.plan.toolchains.items()},
         policy="; ".join(lines[0] for lines in measuring),
         measuring=measuring,
+        workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
         notes=(
             *_remarks(session),
@@ -189,31 +222,39 @@ def _operator(
                 index[candidate] = len(variants)
                 variants.append(_variant(evidence.entries[candidate]))
         if selection.nodes:
-            nodes = tuple(
-                DecisionNode(
-                    fact=n.fact,
-                    threshold=n.threshold,
-                    below=n.below,
-                    above=n.above,
-                    leaf=tuple(index[c] for c in n.ranked),
-                )
-                for n in selection.nodes
-            )
-            tuned = tuple(p for p in evidence.workload if p.id in one.costs)
-            tables.append(
-                TargetTable(
-                    target=evidence.target.name,
-                    level=evidence.target.level,
-                    last=evidence.target.last,
-                    nodes=nodes,
-                    tuned=tuned,
-                )
-            )
+            tables.append(_table(one, index))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
         reports.append(tell(one, beside))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
+
+
+def _table(one: Chosen, index: Mapping[str, int]) -> TargetTable:
+    """How calls are decided for one target; `index` tells the places of the variants."""
+    evidence, selection, target = one.evidence, one.selection, one.evidence.target
+    tuned = tuple(p for p in evidence.workload if p.id in one.costs)
+    return TargetTable(
+        target=target.name,
+        level=target.level,
+        last=target.last,
+        nodes=tuple(
+            DecisionNode(
+                fact=n.fact,
+                threshold=n.threshold,
+                below=n.below,
+                above=n.above,
+                leaf=tuple(index[c] for c in n.ranked),
+            )
+            for n in selection.nodes
+        ),
+        tuned=tuned,
+        exact=tuple(tuple(index[c] for c in selection.exact.get(p.id, ())) for p in tuned),
+        expected=tuple(
+            ExpectedTime(variant=index[c], terms=e.terms, model=e.model, caution=e.caution)
+            for c, e in selection.expected.items()
+        ),
+    )
 
 
 def _variant(entry: Entry) -> LinkedVariant:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
-from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, VariantRow
-from aot_tune.select import rank
+from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
+from aot_tune.select import Selection, ranked
 
-__all__ = ["failures_of", "generic_only", "paired_ratio", "tell"]
+__all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
 
 
 def _bytes(entry: Entry) -> int:
@@ -30,6 +32,7 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
     kept += [g for g in generics if g.candidate.id not in selection.kept]
     regrets = list(selection.regret.values())
     held_out = list(selection.held_out.values())
+    weights = evidence.weights
     return OperatorReport(
         operator=evidence.operator.name,
         target=evidence.target.name,
@@ -50,9 +53,27 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         ),
         failures=tuple(failures_of(evidence)),
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
+        weighted_regret=weighted_mean(selection.regret, weights) if weights else None,
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
+        survey=_survey(selection),
+    )
+
+
+def _survey(selection: Selection) -> SurveyRow | None:
+    judged = selection.judged
+    if judged is None:
+        return None
+    worst, where = judged.worst
+    return SurveyRow(
+        shapes=len(judged.regret),
+        learned_from=judged.learned_from,
+        mean=judged.mean,
+        p95=judged.percentile(0.95),
+        worst=worst,
+        where=where,
+        curve=selection.curve,
     )
 
 
@@ -63,7 +84,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     facts = evidence.operator.facts(problem)
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
-    picked = next((c for c in rank(one.selection.nodes, facts) if serves(evidence, c, facts)), None)
+    picked = next(iter(ranked(one.selection, problem_id, facts, partial(serves, evidence))), None)
     name = variant_name(evidence.entries[picked]) if picked else "generic"
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
@@ -84,7 +105,15 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
         paired=paired_ratio(measured[best], [m for c, m in measured.items() if is_baseline(c)]),
         remark=measured[best].reason,
         others=measured[best].others,
+        weight=evidence.operator.weight(problem),
     )
+
+
+def weighted_mean(regrets: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+    """The mean of regrets, each of which counts as much as its problem; None without any."""
+    most = max((weights[p] for p in regrets), default=1.0)  # divided by first: their sum may be too large for a float
+    shares = {p: weights[p] / most for p in regrets}
+    return math.fsum(r * shares[p] for p, r in regrets.items()) / math.fsum(shares.values()) if regrets else None
 
 
 def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple[float, float] | None:

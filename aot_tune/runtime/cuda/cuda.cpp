@@ -41,6 +41,7 @@ enum : int {
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
   kRelaxedCapture = 2,
+  kActiveCapture = 1,
 };
 
 // None of these functions but `primary_retain` makes a context.
@@ -56,6 +57,7 @@ struct Driver {
   int (*current_device)(int* device) = nullptr;
   int (*exchange_mode)(int* mode) = nullptr;
   int (*allocate)(void** memory, size_t size) = nullptr;
+  int (*is_capturing)(void* stream, int* state) = nullptr;
   int (*error_string)(int status, const char** text) = nullptr;
   bool found = false;
   int status = 0;  // of `init`
@@ -80,6 +82,7 @@ struct Driver {
     find(exchange_mode, "cuThreadExchangeStreamCaptureMode");
     find(allocate, "cuMemAlloc_v2");
     find(error_string, "cuGetErrorString");
+    find(is_capturing, "cuStreamIsCapturing");
     if (found) status = init(0);
   }
 };
@@ -230,6 +233,12 @@ void* cuda_context() noexcept {
   return functions.found && functions.get_current(&context) == 0 ? context : nullptr;
 }
 
+// The legacy stream cannot be captured: while others are, the question fails, and does them no harm.
+bool cuda_capturing(void* stream) noexcept {
+  int state = 0;
+  return driver().found && driver().is_capturing(stream, &state) == 0 && state == kActiveCapture;
+}
+
 // ---- Workspace
 // -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +253,7 @@ const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_t
 }  // namespace
 
 extern const Backend backend_cuda;
-const Backend backend_cuda = {"cuda",     kDLCUDA,    cuda_level,    cuda_workspace,
-                              cuda_enter, cuda_leave, cuda_describe, cuda_context};
+const Backend backend_cuda = {"cuda",     kDLCUDA,       cuda_level,   cuda_workspace, cuda_enter,
+                              cuda_leave, cuda_describe, cuda_context, cuda_capturing};
 
 }  // namespace aot_tune

@@ -27,6 +27,7 @@ enum : int {
   kNoDevice = 100,
   kInvalidDevice = 101,
   kRelaxedCapture = 2,
+  kActiveCapture = 1,
 };
 
 // hipDeviceProp_tR0600 as far as it is read: the name of the architecture, with bytes to spare behind it.
@@ -44,6 +45,7 @@ struct Runtime {
   int (*set_device)(int device) = nullptr;
   int (*exchange_mode)(int* mode) = nullptr;
   int (*allocate)(void** memory, size_t size) = nullptr;
+  int (*is_capturing)(void* stream, int* state) = nullptr;
   int (*last_error)() = nullptr;
   const char* (*error_string)(int status) = nullptr;
   const char* lacks = nullptr;  // the first function that is not there
@@ -67,6 +69,7 @@ struct Runtime {
     find(allocate, "hipMalloc");
     find(last_error, "hipGetLastError");
     find(error_string, "hipGetErrorString");
+    find(is_capturing, "hipStreamIsCapturing");
     if (usable() && (status = init(0)) != 0) last_error();  // which is kept here
   }
 
@@ -185,6 +188,12 @@ int32_t hip_enter(int32_t device_id, Scope* scope) noexcept {
   return runtime_failed(device_id, error);
 }
 
+// The legacy stream cannot be captured: while others are, the question fails.
+bool hip_capturing(void* stream) noexcept {
+  int state = 0;
+  return runtime().usable() && forget(runtime().is_capturing(stream, &state)) == 0 && state == kActiveCapture;
+}
+
 // ---- Workspace
 // -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +209,7 @@ const char* hip_describe(int32_t status) noexcept { return status > 0 ? error_te
 }  // namespace
 
 extern const Backend backend_hip;
-const Backend backend_hip = {"hip",     kDLROCM,   hip_level,    hip_workspace,
-                             hip_enter, hip_leave, hip_describe, nullptr};
+const Backend backend_hip = {"hip",     kDLROCM,      hip_level, hip_workspace, hip_enter,
+                             hip_leave, hip_describe, nullptr,   hip_capturing};
 
 }  // namespace aot_tune

@@ -131,6 +131,8 @@ def _mma(b: tuple[Expr, ...], plain: str, ragged: str) -> tuple[Kernel, ...]:
         "parameters": MMA_PARAMETERS,
         "requires": (*ROWS_OF_A, *b),
         "order": MMA_ORDER,
+        "tile": {"M": parameter("BM"), "N": parameter("BN"), "K": 32},
+        "split": parameter("SPLIT"),
     }
     return (
         Kernel(plain, constraints=(~HOPPER, *MMA_CONSTRAINTS), worthwhile=(M >= 16,), **shared),
@@ -263,6 +265,8 @@ CUDA_KERNELS = (
         requires=(attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M >= 16,),
         order=MMA_ORDER,
+        tile={"M": parameter("BM"), "N": parameter("BN"), "K": 32},
+        split=parameter("SPLIT"),
     ),
     Kernel(
         "cuda_simt",
@@ -274,6 +278,8 @@ CUDA_KERNELS = (
         requires=(K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M >= 8, attribute("math") == 0),
         order=SIMT_ORDER,
+        tile={"M": parameter("BM"), "N": parameter("BN"), "K": parameter("BK")},
+        split=parameter("SPLIT"),
     ),
     Kernel(
         "cuda_simt_kn",
@@ -285,5 +291,7 @@ CUDA_KERNELS = (
         requires=(K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(M >= 8, attribute("math") == 0),
         order=SIMT_ORDER,
+        tile={"M": parameter("BM"), "N": parameter("BN"), "K": parameter("BK")},
+        split=parameter("SPLIT"),
     ),
 )

@@ -13,6 +13,7 @@ from aot_tune.spec import (
     among,
     attribute,
     dims,
+    maximum,
     parameter,
     present,
     stride,
@@ -87,6 +88,7 @@ def _parameters(swap: bool, **values: tuple[ConfigValue, ...]) -> tuple[Paramete
     return tuple(Parameter(name, v) for name, v in (space | values).items())
 
 
+_TILE = {"M": TM, "N": TN, "K": TK}
 _SHARED: dict[str, Any] = {
     "backend": "nvcc",
     "requires": _requires(),
@@ -128,6 +130,8 @@ CUTLASS = Kernel(
         (256, 144, 64, 1, 1, "cooperative", 1, 1, "heuristic"),  # [256 x 18944, 1024 x 4608]
         (128, 80, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1280]
     ),
+    tile=_TILE,
+    split=maximum(SPLITS, 1),
     **_SHARED,
 )
 
@@ -159,6 +163,7 @@ CUTLASS_SWAPPED = Kernel(
     constraints=(*_fits(2), among(_SPACE_OF_FEW, _FEW)),
     worthwhile=(M > 4, M <= 128, N >= 64),
     order=_FEW,
+    tile={"M": TN, "N": TM, "K": TK},
     **_SHARED,
 )
 
@@ -188,6 +193,7 @@ CUTLASS_TF32 = Kernel(
     constraints=(*_fits(4), _EARLY_IF_WHOLE, among(_SPACE_OF_TF32, _TF32)),
     worthwhile=(M > 16, N >= 64),
     order=_TF32,
+    tile=_TILE,
     **_SHARED
     | {
         "requires": (attribute("math") == 1, *(r for r in _requires())),
@@ -229,6 +235,7 @@ CUTLASS_TF32_HALVES = Kernel(
     constraints=(target("wgmma") == 1,),
     worthwhile=(M * N >= 640 * (M + N), K >= 512),
     order=_HALVES,
+    tile=_TILE,
     **_SHARED
     | {
         "requires": (attribute("math") == 1, M + N < 2**31 - 4, *_requires()),
@@ -263,6 +270,7 @@ CUTLASS_KN = Kernel(
     constraints=(*_fits(2), _EARLY_IF_WHOLE, among(_SPACE_OF_ROWS, _ROWS)),
     worthwhile=(M >= 64, N >= 64),
     order=_ROWS,
+    tile=_TILE,
     **_SHARED | {"requires": _requires("kn")},
 )
 

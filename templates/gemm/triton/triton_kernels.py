@@ -86,6 +86,7 @@ _SHARED: dict[str, Any] = {
     "follows": {"f16": "bf16"},
     "compile_seconds": 6.0,
 }
+_TILE = {"M": BLOCK_M, "N": BLOCK_N, "K": BLOCK_K}
 _TILED = "BLOCK_M BLOCK_N BLOCK_K GROUP HALVES num_warps num_stages"
 _HOPPER = (target("capability") >= 90, target("shared_bytes") >= 227 * 1024)
 
@@ -102,6 +103,7 @@ TRITON_TMA = Kernel(
     constraints=_HOPPER,
     requires=_tiles(0),
     worthwhile=(M > 64, N >= 64),
+    tile=_TILE,
     **_SHARED,
 )
 
@@ -117,6 +119,7 @@ TRITON_TMA_KN = Kernel(
     constraints=_HOPPER,
     requires=_tiles(1),
     worthwhile=(M > 64, N >= 64),
+    tile=_TILE,
     **_SHARED,
 )
 
@@ -146,6 +149,7 @@ TRITON_WIDE = Kernel(
     constraints=_HOPPER,
     requires=_tiles(0),
     worthwhile=(M > 256, N >= 64),
+    tile={"M": BLOCK_M, "N": NEAR + FAR, "K": BLOCK_K},
     **_SHARED,
 )
 
@@ -160,6 +164,7 @@ TRITON_TF32 = Kernel(
     constraints=_HOPPER,
     requires=(attribute("math") == 1, *_tiles(0)),
     worthwhile=(M > 64, N >= 64),
+    tile=_TILE,
     **_SHARED | {"dtypes": {"T": ("f32",)}, "follows": {}},
 )
 
@@ -178,6 +183,7 @@ TRITON_SPECIALIZED = Kernel(
     requires=_tiles(0),
     # With a residual, Triton 3.6 makes code that reads some of its rows wrongly, which verification refuses.
     worthwhile=(M > 1024, N >= 64, present("residual") == 0),
+    tile=_TILE,
     **_SHARED,
 )
 
@@ -208,6 +214,8 @@ TRITON_SPLIT = Kernel(
     constraints=(target("capability") != 90,),  # no product was faster on an H200
     requires=_rows(0),
     worthwhile=(M > 1, M <= 256, N >= 64, K >= 1024),
+    tile=_TILE,
+    split=SPLIT,
     **_SHARED,
 )
 
@@ -217,6 +225,8 @@ TRITON_SPLIT_KN = Kernel(
     listed=table(_SPLITS, (16, 64, 64, 4, 4, 5), (64, 64, 64, 4, 4, 4)),
     requires=_rows(1),
     worthwhile=(M > 1, M <= 256, N >= 64, K >= 1024),
+    tile=_TILE,
+    split=SPLIT,
     **_SHARED,
 )
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.cli.main import main
 from aot_tune.pipeline.evidence import Entry
-from aot_tune.pipeline.naming import again, problem_named, variant_name
+from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec import Operator, Target
+from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operators
-from aot_tune.support.errors import OptionError
 
 OWN = """
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
@@ -31,34 +29,6 @@ OWN_GENERIC = """{{ prelude() }}
 {{ kernel_signature("launch") }} { return 0; }
 """
 OPERATORS = {name: op for name, (_, op) in load_operators([bundled_templates()]).items()}
-
-
-@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-def test_every_problem_is_found_by_its_id(operator: Operator) -> None:
-    problems = [*operator.workload_for("cpu"), *operator.workload_for("cuda")]
-    problems += [check.problem for check in derived_checks(operator)]
-    assert any(p.strides for p in problems)
-    for one in problems:
-        found = problem_named(operator, one.id)
-        assert found.id == one.id
-        assert operator.facts(found) == operator.facts(one)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "M=1 N=2",
-        "M=1 N=2 K=3 Q=4",
-        "M=1 N=2 K=x",
-        "M=1 N=2 K=3 +nothing",
-        "M=1 N=2 K=3 c:(1,2)",
-        "M=1 N=2 K=3 a@b",
-        "?",
-    ],
-)
-def test_what_is_no_problem_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"no problem of operator 'gemm'|says nothing of a problem"):
-        problem_named(OPERATORS["gemm"], text)
 
 
 def test_the_command_names_roots_by_their_last_part() -> None:

@@ -22,6 +22,7 @@ from aot_tune.report import (
     OperatorReport,
     ProblemRow,
     Report,
+    SurveyRow,
     VariantRow,
     format_report,
     format_time,
@@ -137,6 +138,14 @@ REPORT = Report(
 )
 
 
+def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
+    survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7")
+    one = msgspec.structs.replace(REPORT.operators[0], survey=survey)
+    told = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
+    assert ", 2.1 % on 40 surveyed shapes left out of learning (95 % of them within 10.0 %; worst 50.0 % on" in told
+    assert "'M=3 N=5 K=7')" in told
+
+
 @pytest.mark.parametrize(
     ("count", "not_judged", "said"),
     [
@@ -157,6 +166,22 @@ def test_report_is_as_in_the_golden_file() -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text(), "see the difference, then run with UPDATE_GOLDEN=1"
+
+
+def test_weights_are_shown_where_they_differ() -> None:
+    one = REPORT.operators[0]
+    rows = [msgspec.structs.replace(row, weight=w) for row, w in zip(one.problems, (12.5, 1e6, 1.0), strict=False)]
+    weighed = msgspec.structs.replace(one, problems=tuple(rows), weighted_regret=0.0123)
+    lines = ("serving.jsonl: 3 problems",)
+    said = format_report(msgspec.structs.replace(REPORT, operators=(weighed,), workload=lines)).splitlines()
+    assert "workload  serving.jsonl: 3 problems" in said
+    (head,) = (line for line in said if line.startswith("  problem"))
+    assert head.split()[:3] == ["problem", "weight", "winner"]
+    (row,) = (line for line in said if line.startswith(f"  {rows[0].problem}"))
+    assert row[head.index("weight") :].split()[0] == "12.5"
+    plain = f"{100 * one.mean_regret:.1f} %"
+    assert any(f"regret of dispatch: 1.2 % in the mean by weight, {plain} without weights" in line for line in said)
+    assert "weight" not in format_report(REPORT)
 
 
 def test_report_survives_json() -> None:

@@ -16,6 +16,7 @@ import pytest
 from linked_cuda import N, OnDevice, python
 from linked_hip import GFX942, Fake, call
 from places import SHARED
+from traces import read_trace
 
 from aot_tune.link import LibrarySpec, check_against_manifest, generate
 from aot_tune.link.check.against_manifest import read_manifest
@@ -99,6 +100,23 @@ def test_the_thread_is_left_as_it_was(hip: ModuleType, fake: Fake) -> None:
     with pytest.raises(RuntimeError, match=r"rocm:1 cannot be used: HIP error 2 \(a fake error\)"):
         call(hip, 8, 1)
     assert fake.state() == 0
+
+
+def test_a_trace_tells_captured_calls(built: linked.Built, tmp_path: Path) -> None:
+    """The stand-in captures from streams of odd numbers; the question that it has no answer to leaves no error."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(SHARED)!r})
+import linked, linked_hip
+from pathlib import Path
+hip, fake = linked.load_module(Path({str(built.module)!r})), linked_hip.Fake(Path({str(built.module.parent)!r}))
+for stream in (3, 4, 5, 0):
+    linked_hip.call(hip, 8, 0, stream=stream)
+    assert fake.state() == 0
+"""
+    python(code, AOT_TUNE_TRACE=str(tmp_path / "trace"))
+    counts = read_trace(tmp_path / "trace").counts
+    assert (sum(line["calls"] for line in counts), sum(line["captured"] for line in counts)) == (4, 2)
 
 
 def test_variants_load_in_relaxed_mode_once_per_device(built: linked.Built) -> None:

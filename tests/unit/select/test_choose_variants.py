@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.select import Costs, Node, rank, select
+from aot_tune.select import ChoiceLimits, Costs, Node, rank, select
 from aot_tune.select.choose_variants import choose_variants
 from aot_tune.select.tree import learn
 
@@ -46,6 +47,41 @@ def test_a_variant_within_the_limit_is_not_kept_for_its_own_sake() -> None:
     assert set(choose_variants(costs, limit=0.0)) == {"x", "y"}
 
 
+def test_what_a_problem_counts_decides_whether_a_variant_pays_off() -> None:
+    """One that gains 2.9 % on one of four problems, under a limit of 1 % in the mean."""
+    costs: Costs = {p: {"x": 100.0} for p in "abc"} | {"d": {"x": 102.9, "y": 100.0}}
+    assert choose_variants(costs, limit=0.01) == ["x"]
+    assert choose_variants(costs, limit=0.01, weights={"d": 0.5}) == ["x"]
+    assert choose_variants(costs, limit=0.01, weights={"d": 3.0}) == ["x", "y"]
+    assert choose_variants(costs, limit=0.01, weights=dict.fromkeys("abc", 1e-300)) == ["x", "y"]
+    assert choose_variants(costs, limit=0.01, weights=dict.fromkeys("abcd", sys.float_info.max)) == ["x"]
+    assert set(
+        select(costs, {p: {} for p in costs}, always, limits=ChoiceLimits(regret=0.01), weights={"d": 3.0}).kept
+    ) == {"x", "y"}
+
+
+def test_the_heavier_problem_says_which_variant_is_first() -> None:
+    costs: Costs = {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 2.0, "y": 1.0}}
+    for weights, first in (({"a": 2.0}, "x"), ({"b": 2.0}, "y")):
+        assert choose_variants(costs, limit=0.01, weights=weights)[0] == first
+
+
+def test_and_which_is_next() -> None:
+    """`x` serves all; `y` makes one problem faster and `z` another, by as much."""
+    costs: Costs = {
+        "a": {"x": 1.0, "y": 9.0, "z": 9.0},
+        "b": {"x": 2.0, "y": 1.0, "z": 9.0},
+        "c": {"x": 2.0, "y": 9.0, "z": 1.0},
+    }
+    for weights, order in (({"b": 2.0}, ["x", "y", "z"]), ({"c": 2.0}, ["x", "z", "y"])):
+        assert choose_variants(costs, limit=0.01, weights=weights) == order
+
+
+def test_no_weight_frees_a_problem_of_the_limit_of_each() -> None:
+    costs: Costs = {"a": {"x": 100.0, "y": 200.0}, "b": {"x": 110.0, "y": 100.0}}
+    assert set(choose_variants(costs, limit=0.01, weights={"a": 1e9})) == {"x", "y"}
+
+
 def test_a_variant_that_serves_only_some_problems_is_ranked_behind_where_it_cannot() -> None:
     costs: Costs = {"a": {"narrow": 1.0, "wide": 3.0}, "b": {"wide": 3.0}}
     facts = {"a": {"stride.b.0": 1}, "b": {"stride.b.0": 512}}
@@ -76,7 +112,7 @@ def test_two_splits_are_found_where_one_alone_gains_nothing() -> None:
 def test_byte_budget_limits_what_is_kept() -> None:
     costs, facts = by_size([1, 256], 64)
     sizes = {"small": 60, "large": 60}
-    assert len(select(costs, facts, always, sizes=sizes, byte_budget=100).kept) == 1
+    assert len(select(costs, facts, always, sizes=sizes, limits=ChoiceLimits(bytes=100)).kept) == 1
 
 
 def test_nothing_measured_keeps_nothing() -> None:
@@ -101,6 +137,13 @@ def test_a_problem_whose_pick_was_never_timed_on_it_is_not_in_the_held_out_regre
 
 times = st.dictionaries(st.sampled_from("abcde"), st.floats(1, 100), min_size=1)
 tables = st.dictionaries(st.integers(1, 5000).map(lambda m: f"M={m}"), times, min_size=1, max_size=12)
+
+
+@given(tables, st.floats(0.0, 0.3), st.floats(1e-3, 1e3))
+def test_equal_weights_are_as_none(costs: Costs, limit: float, weight: float) -> None:
+    assert choose_variants(costs, limit=limit, weights=dict.fromkeys(costs, weight)) == choose_variants(
+        costs, limit=limit
+    )
 
 
 @given(tables, st.sampled_from([0.0, 0.01, 0.2]))

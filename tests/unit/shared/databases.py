@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Status
-from aot_tune.database import CandidateRecord, OperatorDatabase
+from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape
 from aot_tune.render import Candidate
 from aot_tune.spec import problem
 
@@ -82,6 +82,9 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
                         phases={"load": 0.1},
                     )
                 )
+    surveyed = draw(st.lists(problems, max_size=4, unique_by=lambda p: p.id)) if records else []
+    names = st.sampled_from([r.id for r in records] or [""])
+    shapes = [SurveyedShape(problem=p, ns=draw(st.dictionaries(names, st.floats(1, 1e9)))) for p in surveyed]
     return OperatorDatabase(
         operator="gemm",
         contract=draw(digests),
@@ -93,6 +96,7 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
         candidates=tuple(records),
         problems=tuple(chosen),
         measurements=tuple(measurements),
+        survey=tuple(shapes),
     )
 
 

@@ -65,6 +65,12 @@ int cuThreadExchangeStreamCaptureMode(int* wanted) {
   return 0;
 }
 
+// Handles of streams that are captured are odd; the legacy stream has no answer, as while another one is captured.
+int cuStreamIsCapturing(void* stream, int* state) {
+  *state = reinterpret_cast<intptr_t>(stream) & 1;
+  return stream == nullptr ? 906 : 0;
+}
+
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) {
   *version = std::getenv("FAKE_VERSION") != nullptr ? std::atoi(std::getenv("FAKE_VERSION")) : 13000;

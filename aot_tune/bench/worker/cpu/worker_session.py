@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
@@ -16,13 +19,14 @@ from aot_tune.bench.worker.cpu import timing
 from aot_tune.bench.worker.cpu.baselines import prepare_baseline
 from aot_tune.bench.worker.cpu.buffers import Region
 from aot_tune.bench.worker.cpu.fresh_calls import FreshCalls
-from aot_tune.bench.worker.cpu.state import ProblemState
+from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.cpu.verify import Bits, inspect, same_bits, unsteady, verify, workspace_for
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded, empty_call
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
+from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import Operator
 from aot_tune.support.processes import resident_bytes
@@ -66,6 +70,7 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
         most = min(_KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
         super().__init__(policy, role, policy.memory_bytes, most)
         self._last_cache = last_cache
+        self._results = SurveyedResults()
 
     def _work(self, request: messages.Work, emit: Emit) -> messages.Reply:
         reply = super()._work(request, emit)
@@ -127,6 +132,23 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {watch.calls} timed calls)" if fault else less,
         )
 
+    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
+        with contextlib.closing(self._make_ready(loaded, state)) as ready:
+            ready.calls.poison()
+            with self._confined():
+                samples, overhead = self._beside_empty(
+                    ready,
+                    lambda empty: timing.screen(ready.sampler.sample, self._policy, request.best_ns, overhead=empty),
+                )
+            fault = self._results.compare(request.key, _outputs(ready.calls), first=request.first)
+        state.restore()
+        return messages.Timed(
+            samples=tuple(max(s - overhead, 0.0) for s in samples),
+            overhead=overhead,
+            status="wrong-result" if fault else "ok",
+            reason=fault,
+        )
+
     def _does_less(self, ready: _Ready, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
         """What a candidate does less of where a call is repeated, and what is wrong after timed or fresh ones."""
         if not same_bits(ready.calls, bits) and (fault := self._fault(ready, state, bits)):
@@ -164,6 +186,17 @@ class CpuSession(WorkerSession[ProblemState, _Ready]):
             status="wrong-result" if fault else "suspicious" if less else "ok",
             reason=f"{fault} (after a race)" if fault else less,
         )
+
+
+def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
+    """Copies of a call's results, in float32 where their own dtype is narrower."""
+    found = {}
+    for tensor in calls.outputs():
+        values = calls.views[tensor.name]
+        epsilon = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else None
+        narrow = epsilon is not None and values.dtype.itemsize < 4
+        found[tensor.name] = SurveyedOutput(values.astype(np.float32) if narrow else values.copy(), epsilon)
+    return found
 
 
 def _tell(emit: Emit, place: str) -> None:

@@ -6,6 +6,7 @@ worker holds nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from functools import cached_property
@@ -22,15 +23,16 @@ from aot_tune.bench.worker.cuda.engine import Engine, FaultError, GpuEngine
 from aot_tune.bench.worker.cuda.fresh_calls import FreshCalls
 from aot_tune.bench.worker.cuda.host_engine import HostEngine
 from aot_tune.bench.worker.cuda.probes import Probes
-from aot_tune.bench.worker.cuda.state import ProblemState
+from aot_tune.bench.worker.cuda.state import CallSet, ProblemState
 from aot_tune.bench.worker.cuda.timing import Sampler, measure_empty
-from aot_tune.bench.worker.cuda.truth import write_limits
+from aot_tune.bench.worker.cuda.truth import torch_dtype, write_limits
 from aot_tune.bench.worker.cuda.verify import Bits, Caller, Workspaces, inspect, verify
 from aot_tune.bench.worker.honesty import does_less
 from aot_tune.bench.worker.loaded_objects import Loaded
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline
 from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, progress
-from aot_tune.bench.worker.verdicts import Verdict
+from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
+from aot_tune.bench.worker.verdicts import GARBAGE, Verdict
 from aot_tune.spec import Operator
 
 __all__ = ["CudaSession", "make_session"]
@@ -73,6 +75,7 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
         self._device, self._connect = device, connect
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
         self._on_streams = False
+        self._results = SurveyedResults()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -229,6 +232,20 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after {sampler.made} timed calls)" if fault else less or sampler.note,
         )
 
+    def _surveyed(self, loaded: Loaded, state: ProblemState, request: messages.SurveyOne) -> messages.Timed:
+        with self._confined(), contextlib.closing(self._make_ready(loaded, state)) as ready:
+            ready.runner.run(GARBAGE[0])
+            self._use_streams()
+            samples = ready.sampler.screen(self._policy, request.best_ns)
+            calls = ready.runner.first
+            fault = next((calls.describe(name) for name, written in calls.changed() if bool(written)), "")
+            fault = fault or self._results.compare(request.key, _outputs(calls), first=request.first)
+            if fault:
+                calls.restore()
+        return messages.Timed(
+            samples=tuple(samples), overhead=self._overhead, status="wrong-result" if fault else "ok", reason=fault
+        )
+
     def _does_less(self, runner: Caller, state: ProblemState, bits: Bits, call_ns: float) -> tuple[str, str]:
         """What a candidate does less of where a call is repeated, and what is wrong after calls that were not."""
         with self._confined():
@@ -281,6 +298,18 @@ class CudaSession(WorkerSession[ProblemState, _Ready]):
             reason=f"{fault} (after a race)" if fault else less or sampler.note,
             mhz=mhz,
         )
+
+
+def _outputs(calls: CallSet) -> dict[str, SurveyedOutput]:
+    """Copies of a call's results, in float32 where their own dtype is narrower."""
+    found = {}
+    for tensor in calls.outputs():
+        dtype = torch_dtype(tensor)
+        epsilon = float(torch.finfo(dtype).eps) if dtype.is_floating_point else None
+        narrow = epsilon is not None and dtype.itemsize < 4
+        values = calls.tensor(tensor)
+        found[tensor.name] = SurveyedOutput(values.to(torch.float32) if narrow else values.clone(), epsilon)
+    return found
 
 
 def _verdict(fault: str, less: str, sampler: Sampler) -> Status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.spec import Config, Expr, Kernel, Parameter, among, attribute, dims, table, target
+from aot_tune.spec import Config, Expr, Kernel, Parameter, among, attribute, dims, parameter, table, target
 
 from .wgmma_kernels import copied
 
@@ -30,6 +30,8 @@ def _bf16x6(name: str, worthwhile: tuple[Expr, ...], order: tuple[Config, ...]) 
         requires=(attribute("math") == 0, *copied(4), M * N < 2**36),
         worthwhile=worthwhile,
         order=order,
+        tile={"M": 64 * parameter("GROUPS"), "N": parameter("WIDTH"), "K": 64},
+        split=parameter("SPLIT"),
     )
 
 

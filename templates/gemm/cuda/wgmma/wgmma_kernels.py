@@ -86,6 +86,8 @@ def _wgmma(
         requires=(*((attribute("math") == 1,) if floats else ()), *copied(size)),
         worthwhile=worthwhile,
         order=order,
+        tile={"M": 64 * GROUPS, "N": WIDTH, "K": 128 // size},
+        split=SPLIT,
     )
 
 

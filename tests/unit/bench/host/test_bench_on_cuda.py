@@ -114,6 +114,14 @@ def test_a_reference_that_takes_too_much_memory_says_what_to_do(worn_bed: Bed) -
     assert worn_bed.screen("good").status == "ok"
 
 
+def test_surveyed_candidates_are_timed_and_compared(worn_bed: Bed) -> None:
+    names = ("good", "half", "segfault", "good")
+    found = worn_bed.survey(*names, R=33, D=129)
+    assert [m.status for m in found] == ["ok", "wrong-result", "crashed", "ok"], [m.reason for m in found]
+    assert found[0].ns is not None
+    assert worn_bed.survey("good", R=7, D=7)[0].status == "ok"
+
+
 def test_what_is_said_of_a_problem_is_said_of_all_its_times(kept_bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed, remarks = kept_bed, Remarks(lambda _line: None)
     prepared = bed.prepare()

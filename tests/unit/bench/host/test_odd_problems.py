@@ -25,7 +25,7 @@ from aot_tune.spec import (
     stride,
     where,
 )
-from aot_tune.spec.check_operator import check_problem
+from aot_tune.spec.check_problem import check_problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
 FOLDERS = operator_folders([bundled_templates()])

@@ -9,12 +9,15 @@ import msgspec
 import pytest
 from databases import DEVICE, a_database
 
+from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import target_by_name
 from aot_tune.database import OperatorDatabase, deciding, operator_digest
-from aot_tune.pipeline.records.lookup import most_fitting, others_fix, recorded_evidence, with_a_choice
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.records.lookup import Known, most_fitting, others_fix, recorded_evidence, with_a_choice
 from aot_tune.plan.options import resolve
 from aot_tune.plan.preflight import check_devices
 from aot_tune.plan.wanted_targets import targets_for
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import OptionError
@@ -104,6 +107,24 @@ def test_a_record_need_not_have_what_no_named_kernel_serves() -> None:
     assert rows("cuda_thin") == {16}
     assert max(rows("cuda_thin", "cuda_simt")) == 4096
     assert rows() == set()
+
+
+def test_measurements_are_of_the_workloads_problem_whatever_the_order_of_dims_in_the_record() -> None:
+    softmax = load_operator(bundled_templates() / "softmax")
+    one = softmax.workload_for("cpu")[0]
+    candidate = Candidate(
+        operator="softmax", kernel="generic", backend="cxx", target=TARGET.name, generic=True, dtypes={"T": "f32"}
+    )
+    rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
+    entry = Entry(candidate=candidate, rendered=rendered, requires=(), recorded="code")
+    turned = msgspec.structs.replace(one, dims=dict(reversed(one.dims.items())))
+    assert turned.id != one.id
+    measured = Measurement(
+        candidate=candidate.id, code="code", problem=turned, device="d", policy="p", status="ok", screen=(9.0,) * 4
+    )
+    evidence = Evidence(softmax, TARGET, {candidate.id: entry})
+    assert Known((measured,)).give(evidence) == 1
+    assert list(evidence.times()) == [one.id]
 
 
 def test_a_device_without_a_record_is_refused_with_those_that_have_some() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from overlapping import OPERATOR, TARGET, TIMES, World, entry, everyone, recorded
+from overlapping import OPERATOR, TARGET, TIMES, N, World, entry, everyone, recorded
 
 from aot_tune.compile import Object
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -92,6 +93,44 @@ def test_after_the_end_of_a_budget_nothing_is_tried(budget: float) -> None:
     time.sleep(0.01)
     world.run(everyone())
     assert (world.compiled, world.screened) == ([], [])
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_within_a_budget_heavy_problems_come_first(budget: float | None) -> None:
+    """What serves them is compiled first, too. Where there is time for all, the order is as it was."""
+    world, plain = World(budget=budget), World(budget=budget)
+    plain.run(everyone())
+    one, entries = dataclasses.replace(OPERATOR, weights={"N=64": 5.0}), everyone()
+    world.run(entries, Evidence(one, TARGET, {e.candidate.id: e for e in entries}))
+    assert plain.raced[0] == "N=8"
+    assert world.raced[0] == ("N=8" if budget is None else "N=64")
+    if budget is None:
+        assert world.compiled == plain.compiled
+    else:
+        assert next(w for w, symbol in world.screened if not symbol.startswith("generic")) == "N=64"
+
+
+def test_of_screens_that_decide_nothing_those_of_heavy_problems_are_first_too() -> None:
+    one, entries = dataclasses.replace(OPERATOR, weights={"N=64": 5.0}), [entry("quick", "bf16")]
+    for weighed, first in ((True, "N=64"), (False, "N=8")):
+        world = World()
+        evidence = Evidence(one, TARGET, {e.candidate.id: e for e in entries})
+        queue = ScreenQueue([(cast(LoadedOperator, SimpleNamespace(operator=one)), evidence)], weighed=weighed)
+        entries[0].object = None
+        world.compile(entries, "generic")
+        queue.add(entries)
+        queue.screen(cast(DevicePool, world), lambda _: False)
+        assert world.screened[0] == (first, "quick_bf16_0")
+
+
+def test_what_serves_heavy_problems_is_compiled_first() -> None:
+    """Without weights the longest compiles begin; here they are for the light problem alone."""
+    kernels = tuple(dataclasses.replace(k, worthwhile=(N <= 8,)) if k.name == "slow" else k for k in OPERATOR.kernels)
+    for weights, first in (({"N=64": 100.0}, "quick_bf16_0"), ({}, "slow_bf16_1")):
+        one = dataclasses.replace(OPERATOR, weights=weights, kernels=kernels)
+        world, entries = World(budget=60.0), everyone()
+        world.run(entries, Evidence(one, TARGET, {e.candidate.id: e for e in entries}))
+        assert next(symbol for symbol in world.compiled if not symbol.startswith("generic")) == first
 
 
 def test_at_the_end_of_the_budget_what_is_there_is_raced() -> None:

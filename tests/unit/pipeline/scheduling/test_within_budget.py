@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,8 +33,9 @@ COMPILE, RACE = 2.0, 8.0
 """Seconds of a compile, and of a race over those of a screen on the same problem."""
 
 
-def operator(name: str, sizes: tuple[int, ...]) -> Operator:
+def operator(name: str, sizes: tuple[int, ...], weights: Mapping[str, float]) -> Operator:
     return Operator(
+        weights=weights,
         name=name,
         dims=("N",),
         tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
@@ -75,14 +76,22 @@ def ns(entry: Entry) -> float:
 class World:
     """The session, the pool and its only member: what was done, and when."""
 
-    def __init__(self, seconds: float | None, *, stored: Iterable[str] = (), raced: bool = False) -> None:
+    def __init__(
+        self,
+        seconds: float | None,
+        *,
+        stored: Iterable[str] = (),
+        raced: bool = False,
+        weights: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
         self.now, self.log, self.stored, self.raced = 0.0, [], set(stored), raced
         self.turn = Budget(seconds, lambda: self.now)
         self.progress = Progress(cast(Any, SimpleNamespace(write=len, flush=lambda: None)), lambda: self.now)
         self.pending = PendingWork(self.progress, self.turn)
         self.members = [self]
         self.overran = 0.0
-        both = operator("a", (10, 1000, 10**7)), operator("b", (10, 10**6))
+        known = weights or {}
+        both = operator("a", (10, 1000, 10**7), known.get("a", {})), operator("b", (10, 10**6), known.get("b", {}))
         self.operators = {o.name: LoadedOperator(Path(), o) for o in both}
         self.pairs = [
             (loaded, Evidence(loaded.operator, TARGET, {e.candidate.id: e for e in entries_of(loaded.operator)}))
@@ -247,6 +256,49 @@ def test_a_short_budget_serves_every_operator_before_any_has_all(monkeypatch: py
     tried = [line for line in world.log if line.startswith("screen") and "generic" not in line]
     assert {line.split()[1][0] for line in tried[:2]} == {"a", "b"}
     assert len(world.winners()) >= 4
+
+
+def tried(log: list[str]) -> list[str]:
+    """The problems of the screens, without those of generic variants, by operator and id."""
+    lines = (line.split() for line in log if line.startswith("screen") and "generic" not in line)
+    return [f"{symbol[0]} {where}" for _, symbol, where in lines]
+
+
+@pytest.mark.parametrize("heavy", ["a N=10", "a N=1000", "a N=10000000", "b N=1000000"])
+def test_the_heaviest_problem_is_begun_first(heavy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is; and a budget that ends before the others have theirs has tried more on it."""
+    name, _, where = heavy.partition(" ")
+    plain = World(60.0).tune(monkeypatch)
+    world = World(60.0, weights={name: {where: 1000.0}}).tune(monkeypatch)
+    assert tried(world.log)[0] == heavy
+    assert tried(world.log).index(heavy) <= tried(plain.log).index(heavy)
+    cut = len(tried(plain.log)) // 2
+    assert tried(world.log)[:cut].count(heavy) >= tried(plain.log)[:cut].count(heavy)
+
+
+def test_problems_are_begun_in_the_order_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {"a": {"N=10": 2.0, "N=1000": 4.0, "N=10000000": 8.0}, "b": {"N=10": 3.0, "N=1000000": 16.0}}
+    world = World(1000.0, weights=weights).tune(monkeypatch)
+    begun = list(dict.fromkeys(tried(world.log)))
+    of_a, of_b = ([p for p in begun if p[0] == name] for name in "ab")
+    assert of_a == ["a N=10000000", "a N=1000", "a N=10"]
+    assert of_b == ["b N=1000000", "b N=10"]
+    assert set(world.winners().values()) == {100.0}
+
+
+def test_after_that_a_try_counts_as_many_times_as_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries on the largest problem take longest: without weights the others have their second ones before."""
+    large, small = "screen a_rows_2 N=10000000", "screen a_rows_2 N=10"
+    plain = World(60.0).tune(monkeypatch).log
+    weighed = World(60.0, weights={"a": {"N=10000000": 1000.0}}).tune(monkeypatch).log
+    assert plain.index(large) > plain.index(small)
+    assert weighed.index(large) < weighed.index(small)
+
+
+def test_equal_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"a": (10, 1000, 10**7), "b": (10, 10**6)}
+    same = {name: {f"N={n}": 7.0 for n in found} for name, found in sizes.items()}
+    assert World(40.0, weights=same).tune(monkeypatch).log == World(40.0).tune(monkeypatch).log
 
 
 def test_compilers_and_measurements_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,11 @@ int hipThreadExchangeStreamCaptureMode(int* wanted) {
   *wanted = before;
   return 0;
 }
+// Handles of streams that are captured are odd; the legacy stream has no answer, as while another one is captured.
+int hipStreamIsCapturing(void* stream, int* state) {
+  *state = reinterpret_cast<intptr_t>(stream) & 1;
+  return stream == nullptr ? failed(906) : 0;
+}
 int hipMalloc(void** memory, size_t size) {
   event(("malloc " + std::to_string(size >> 10) + "K on " + std::to_string(current)).c_str());
   const char* status = std::getenv("FAKE_MALLOC");

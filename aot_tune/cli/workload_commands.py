@@ -1,0 +1,333 @@
+"""`aot-tune workload`: files of the problems worth tuning are made, merged and shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aot_tune.spec import Operator
+from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
+from aot_tune.support.installed_paths import BUNDLED_MODULE
+from aot_tune.workloads.call_table import call_tables, counted
+from aot_tune.workloads.known_problems import add_up, computes, known
+from aot_tune.workloads.mapped_calls import MappedCalls
+from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
+
+__all__ = ["add_commands"]
+
+_EXAMPLE = """\
+a line of such a file is a problem and how much it counts, of a trace also how it was called:
+  {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, "weight": 2}
+
+  aot-tune workload merge traces/*.jsonl -o workload.jsonl
+  aot-tune workload from-model config.json --tokens 1,16,512 --tp 2 -o workload.jsonl
+  aot-tune workload show workload.jsonl --top 5
+  aot-tune workload coverage traces/*.jsonl
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command and its subcommands to the parser."""
+    workload = commands.add_parser(
+        "workload",
+        help="make, merge and show files of problems worth tuning",
+        description="Make, merge and show workload files: the problems that a build should tune.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subcommands = workload.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    _add_merge(subcommands)
+    _add_show(subcommands)
+    _add_coverage(subcommands)
+    _add_from_torch(subcommands)
+    _add_from_tunableop(subcommands)
+    _add_from_model(subcommands)
+
+
+def _add_merge(subcommands: Any) -> None:
+    merge = subcommands.add_parser(
+        "merge",
+        help="one workload file of many, or of traces",
+        description="Add up the lines of traces and workload files: the calls of a problem become its weight. What "
+        "counts most comes first.",
+    )
+    _add_files(merge, "traces and workload files")
+    _add_output(merge)
+    _add_templates(merge)
+    merge.set_defaults(run=_merge)
+
+
+def _add_show(subcommands: Any) -> None:
+    show = subcommands.add_parser(
+        "show",
+        help="what is called how often",
+        description="Print a table for each operator: how often each problem is called, and what share of it while a "
+        "graph was captured. What is called most comes first; a weight counts as so many calls.",
+    )
+    _add_files(show, "traces and workload files")
+    show.add_argument("--top", type=_positive, metavar="N", help="only the N problems of each operator called most")
+    _add_templates(show)
+    show.set_defaults(run=_show)
+
+
+def _add_coverage(subcommands: Any) -> None:
+    coverage = subcommands.add_parser(
+        "coverage",
+        help="how much of it a build measured",
+        description="Say how many of the calls of traces a build measured (`is_tuned`), and how much of their time. "
+        "The time of other calls is an estimate.",
+    )
+    _add_files(coverage, "traces and workload files")
+    where = coverage.add_mutually_exclusive_group()
+    where.add_argument(
+        "--library",
+        type=Path,
+        metavar="PATH",
+        help="the library, or the folder with the manifest.json and report.json of its build, such as "
+        "build/aot_tune/my_kernels",
+    )
+    where.add_argument(
+        "--module",
+        default=BUNDLED_MODULE,
+        help="Python module of an installed library, with both files beside it; default: %(default)s",
+    )
+    coverage.add_argument("--target", help="only this target of the library, such as cuda-sm_90a")
+    coverage.add_argument(
+        "--top", type=_positive, default=10, metavar="N", help="list N problems not measured; default: %(default)s"
+    )
+    _add_templates(coverage)
+    coverage.set_defaults(run=_coverage)
+
+
+def _add_from_torch(subcommands: Any) -> None:
+    torch = subcommands.add_parser(
+        "from-torch",
+        help="of a torch.profiler trace, or of operator inputs",
+        description="Make a workload file of the calls of ATen operators that torch wrote down: a Chrome trace of "
+        "torch.profiler with record_shapes=True, or a file of operator inputs as torch's benchmarks and TritonBench "
+        "keep them. A problem weighs as often as it was called. What no bundled operator computes is told.",
+    )
+    _add_files(torch, "traces, .json or .json.gz, and files of operator inputs, .json or .txt")
+    _add_output(torch)
+    torch.set_defaults(run=_from_torch)
+
+
+def _add_from_tunableop(subcommands: Any) -> None:
+    tunableop = subcommands.add_parser(
+        "from-tunableop",
+        help="of PyTorch TunableOp's CSV files",
+        description="Make a workload file of the products in CSV files of PyTorch's TunableOp, tuned or recorded to be "
+        "tuned. Each weighs 1, as the files do not say how often it was called.",
+    )
+    _add_files(tunableop, "such as tunableop_results0.csv or tunableop_untuned0.csv")
+    _add_output(tunableop)
+    tunableop.set_defaults(run=_from_tunableop)
+
+
+def _add_from_model(subcommands: Any) -> None:
+    model = subcommands.add_parser(
+        "from-model",
+        help="of a decoder's config.json",
+        description="Make a workload file of what a decoder computes, of its config.json as Hugging Face keeps it: for "
+        "each number of tokens the products (qkv, o, gate and up in one, down, lm_head), norms, silu_mul and attention "
+        "of a forward pass, each weighing as often as it is called. Layers are attention and a gated perceptron or "
+        "experts, each behind an RMS norm, as in Llama, Mistral, Qwen and Mixtral.",
+    )
+    model.add_argument("config", type=Path, metavar="CONFIG", help="a config.json")
+    model.add_argument(
+        "--tokens",
+        type=_positive_list,
+        required=True,
+        metavar="N,...",
+        help="numbers of tokens of a forward pass, such as 1,16,512",
+    )
+    model.add_argument(
+        "--tp", type=_positive, default=1, metavar="N", help="devices that share each layer (tensor parallelism)"
+    )
+    model.add_argument(
+        "--context",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="tokens before these that attention sees, as when one token is made behind N others; default: none",
+    )
+    model.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="", help="default: the config's torch_dtype")
+    _add_output(model)
+    model.set_defaults(run=_from_model)
+
+
+def _add_files(parser: Any, what: str) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
+
+
+def _add_output(parser: Any) -> None:
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="the file to write; default: standard output")
+
+
+def _add_templates(parser: Any) -> None:
+    parser.add_argument(
+        "--templates",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="template root whose operators the files name, as TEMPLATES of aot_tune_add_library; may be repeated; "
+        "default: the bundled operators",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _positive_list(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
+
+
+def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
+    from aot_tune.spec.load_operators import bundled_templates, load_operators
+
+    roots = [bundled_templates() if str(root) == "bundled" else root for root in templates] or [bundled_templates()]
+    return {name: operator for name, (_, operator) in load_operators(roots).items()}
+
+
+def _read(files: Sequence[Path]) -> list[CountedProblem]:
+    """The lines of all files, in order; all that is wrong with any of them is told at once."""
+    found: list[CountedProblem] = []
+    mistakes = Mistakes()
+    for file in files:
+        with mistakes.gather():
+            found += decode_workload(_bytes(file), str(file))
+    mistakes.tell()
+    if not found:
+        raise SpecError(
+            f"{', '.join(map(str, files))}: no problem is in there",
+            why="a trace is empty where nothing of the library was called",
+            fix="run the program with AOT_TUNE_TRACE again, or name other files",
+        )
+    return found
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read", why=str(error.strerror or error), fix="check its name") from error
+
+
+def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator]) -> list[CountedProblem]:
+    """Those on which there is something to compute; of others a line is told.
+
+    Raises:
+        SpecError: when there are none.
+    """
+    kept = [one for one in problems if computes(operators[one.operator], one.problem)]
+    left = len(problems) - len(kept)
+    if not kept:
+        raise SpecError(
+            f"{problems[0].place}: there is nothing to compute on this problem, nor on any other",
+            why="calls without elements return at once, and are not tuned",
+            fix="name a file with other calls",
+        )
+    if left:
+        print(f"aot-tune: left out {left} line{'s' * (left > 1)} of calls without elements", file=sys.stderr)
+    return kept
+
+
+def _write(problems: Sequence[CountedProblem], output: Path | None) -> None:
+    text = encode_workload(problems)
+    if output is None:
+        sys.stdout.write(text.decode())
+        return
+    output.write_bytes(text)
+    weight = sum(one.weight for one in problems)
+    print(f"{output}: {counted(len(problems), 'problem')}, {counted(weight)}", file=sys.stderr)
+
+
+def _merge(given: argparse.Namespace) -> int:
+    operators = _operators(given.templates)
+    _write(add_up(_computing(known(_read(given.files), operators), operators)), given.output)
+    return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    operators = _operators(given.templates)
+    print(call_tables(add_up(known(_read(given.files), operators)), operators, given.top), end="")
+    return 0
+
+
+def _coverage(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.built_library import find_library, read_library
+    from aot_tune.workloads.coverage import coverage_on
+    from aot_tune.workloads.coverage_table import coverage_table
+    from aot_tune.workloads.trace_origin import of_library
+
+    lines = _read(given.files)
+    library = read_library(find_library(given.library, given.module))
+    if given.target is not None and given.target not in library.targets:
+        raise OptionError(
+            f"library {library.name!r} has no target {given.target!r}", fix=did_you_mean(given.target, library.targets)
+        )
+    operators = _operators(given.templates)
+    problems, warnings = of_library(lines, library, operators)
+    for warning in warnings:
+        print(f"aot-tune: warning: {warning}", file=sys.stderr)
+    called = add_up(_computing(problems, operators))
+    print(f"library {library.name}, build {library.build[:12]} at {library.place}")
+    for target in [given.target] if given.target else library.targets:
+        print(coverage_table(target, coverage_on(target, called, library, operators), given.top), end="")
+    return 0
+
+
+def _from_torch(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.from_torch import map_torch
+
+    return _mapped(given, lambda file, calls: map_torch(_bytes(file), str(file), calls))
+
+
+def _from_tunableop(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.from_tunableop import map_tunableop
+
+    return _mapped(given, lambda file, calls: map_tunableop(_bytes(file).decode(errors="replace"), str(file), calls))
+
+
+def _mapped(given: argparse.Namespace, read: Callable[[Path, MappedCalls], None]) -> int:
+    """Write the calls of all files that could be mapped, and tell of the others."""
+    calls = MappedCalls(_operators())
+    mistakes = Mistakes()
+    for file in given.files:
+        with mistakes.gather():
+            read(file, calls)
+    mistakes.tell()
+    for line in calls.told():
+        print(line, file=sys.stderr)
+    if not calls.problems:
+        raise SpecError(
+            f"{', '.join(map(str, given.files))}: no call in there is one of a bundled operator",
+            fix="name files in which products, norms, softmax or attention of f32, bf16 or f16 are called",
+        )
+    _write(add_up(calls.problems), given.output)
+    return 0
+
+
+def _from_model(given: argparse.Namespace) -> int:
+    from aot_tune.workloads.decoder_problems import decoder_problems
+    from aot_tune.workloads.model_config import read_model
+
+    sizes = read_model(_bytes(given.config), str(given.config), given.dtype)
+    weighted = decoder_problems(sizes, dict.fromkeys(given.tokens), parallel=given.tp, context=given.context)
+    lines = [
+        CountedProblem(operator=operator, problem=problem, weight=float(calls), place=str(given.config))
+        for operator, problem, calls in weighted
+    ]
+    _write(add_up(known(lines, _operators())), given.output)
+    return 0

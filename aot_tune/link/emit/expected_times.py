@@ -1,0 +1,119 @@
+"""Generated code that ranks variants by their expected times, where nobody measured a call (runtime/expected.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aot_tune.link.library_records import ExpectedTime, TargetTable
+from aot_tune.select import Term
+
+__all__ = ["render_expected"]
+
+Fact = Callable[[str], str]
+
+
+def render_expected(index: int, target: TargetTable, fact: Fact) -> str:
+    """`likely_<index>`: the variant of a target's table that is expected to be fastest on a call, or -1.
+
+    `fact` prints a fact of the call `c`.
+    """
+    shared = _shared(target.expected)
+    parts = [_shared_terms(index, target, shared, fact)]
+    parts += [_of_variant(index, one, shared, fact) for one in target.expected]
+    parts += [_table(index, target), _likely(index, target, len(shared))]
+    return "\n\n".join(parts)
+
+
+def _shared(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
+    """Numbers of the terms that variants have in common and some model needs, to their places."""
+    needed: set[int] = set()
+    for one in expected:
+        for number in one.model.terms:
+            if number < one.terms.shared:
+                needed.add(number)
+                needed.update(_pair(one.terms.terms[number]))
+    return {number: place for place, number in enumerate(sorted(needed))}
+
+
+def _pair(term: Term) -> tuple[int, ...]:
+    return term.pair if term.kind == "product" else ()
+
+
+def _shared_terms(index: int, target: TargetTable, shared: Mapping[int, int], fact: Fact) -> str:
+    terms = target.expected[0].terms.terms
+    lines = ["// What all of them need of a call.", f"void terms_{index}(const Call& c, int64_t* s) {{"]
+    lines += ["  (void)c;", "  (void)s;"]
+    lines += [f"  s[{place}] = {_term(terms[number], shared, fact)};" for number, place in shared.items()]
+    return "\n".join([*lines, "}"])
+
+
+def _term(term: Term, shared: Mapping[int, int], fact: Fact) -> str:
+    if term.quantity is None:
+        left, right = (shared[number] for number in term.pair)
+        return f"product_term(s[{left}], s[{right}])"
+    return f"{'log_term' if term.kind == 'log' else 'number_term'}({term.quantity.cpp(fact)})"
+
+
+def _of_variant(index: int, one: ExpectedTime, shared: Mapping[int, int], fact: Fact) -> str:
+    terms, model, name = one.terms, one.model, f"{index}_{one.variant}"
+    values = [
+        f"s[{shared[number]}]" if number < terms.shared else _term(terms.terms[number], shared, fact)
+        for number in model.terms
+    ]
+    rows = [
+        f"    {{{{{', '.join(map(str, tree.terms))}}}, {{{', '.join(map(str, tree.cuts))}}}, "
+        f"{{{', '.join(map(str, tree.leaves))}}}}},"
+        for tree in model.trees
+    ]
+    weights = ", ".join(map(str, model.weights))
+    return "\n".join(
+        [
+            f"constexpr int64_t kWeights_{name}[] = {{{weights}}};",
+            f"constexpr TimeTree kTrees_{name}[] = {{",
+            *rows,
+            "};",
+            f"int64_t expected_{name}(const Call& c, const int64_t* s) {{",
+            "  (void)c;",
+            "  (void)s;",
+            f"  const int64_t terms[] = {{{', '.join(values)}}};",
+            f"  return expected_time(terms, kWeights_{name}, INT64_C({model.base}), kTrees_{name});",
+            "}",
+        ]
+    )
+
+
+def _table(index: int, target: TargetTable) -> str:
+    lines = [
+        "constexpr struct {",
+        "  int32_t variant;",
+        "  int32_t caution;  // is added: how much faster than a vendor's it has to be expected",
+        "  int32_t error;",
+        "  int64_t (*expected)(const Call&, const int64_t*);",
+        f"}} kExpected_{index}[] = {{",
+    ]
+    lines += [
+        f"    {{{one.variant}, {one.caution}, {one.model.error}, expected_{index}_{one.variant}}},"
+        for one in target.expected
+    ]
+    return "\n".join([*lines, "};"])
+
+
+def _likely(index: int, target: TargetTable, shared: int) -> str:
+    return f"""\
+template <typename Trace>
+int likely_{index}(const Call& c, Trace& trace) {{
+  int64_t s[{max(shared, 1)}];
+  terms_{index}(c, s);
+  Likely found[{len(target.expected)}];
+  int count = 0;
+  for (const auto& one : kExpected_{index}) {{
+    if (!allowed(kOperator, kInfo[one.variant], trace) || !accepts(c, one.variant, trace)) continue;
+    const int64_t time = one.expected(c, s);
+    trace.expected(kInfo[one.variant], time, one.error);
+    found[count++] = {{time + one.caution, one.variant}};
+  }}
+  for (int variant; (variant = take_likeliest(found, &count)) >= 0;) {{
+    if (trace.fits(c, variant)) return variant;
+  }}
+  return -1;
+}}"""

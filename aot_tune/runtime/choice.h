@@ -1,0 +1,74 @@
+// What generated choices are passed: who notes why a variant is taken, and who asks for its workspace.
+#ifndef AOT_TUNE_RUNTIME_CHOICE_H_
+#define AOT_TUNE_RUNTIME_CHOICE_H_
+
+#include "runtime.h"
+
+namespace aot_tune {
+
+// Passed to the generated choice: notes nothing, and takes a variant without asking for its workspace.
+struct NoTrace {
+  static bool test(bool value, const char*, const char*) noexcept { return value; }
+  static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
+  static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
+  template <typename Call>
+  static bool fits(const Call&, int) noexcept {
+    return true;
+  }
+  template <typename Call>
+  static void unfit(const Call&, int, int32_t, size_t, size_t) noexcept {}
+};
+
+// Passed to the generated choice: writes each branch that is taken and why a variant is not.
+struct TextTrace {
+  Text* text;
+  bool test(bool value, const char* when_true, const char* when_false) noexcept {
+    text->add("path: %s\n", value ? when_true : when_false);
+    return value;
+  }
+  bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
+    if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
+    return value;
+  }
+  // Of a variant: log2 of ns in 1/4096, and its standard error.
+  void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept;
+  template <typename Call>
+  void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {
+    char note[256] = "";
+    if (status != 0) call.note(variant, note, sizeof note);
+    rejected(call.info(variant), status, size, limit, note);
+  }
+  void rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,
+                const char* note) noexcept;
+};
+
+// Passed to the generated choice around another: takes only variants that can be had here with the workspace
+// that there is. `Need` tells status and size of a variant's workspace.
+template <typename Inner, typename Need>
+struct Fitting {
+  Inner& inner;
+  Need need;
+  size_t limit;
+  bool test(bool value, const char* when_true, const char* when_false) noexcept {
+    return inner.test(value, when_true, when_false);
+  }
+  bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
+    return inner.guard(value, variant, condition);
+  }
+  void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+    inner.expected(variant, time, error);
+  }
+  template <typename Call>
+  bool fits(const Call& call, int variant) noexcept {
+    size_t size = 0;
+    const int32_t status = need(call, variant, &size);
+    if (status == 0 && size <= limit) return true;
+    if (status != 0 && status != kUnavailable) return true;  // the call reports it
+    inner.unfit(call, variant, status, size, limit);
+    return false;
+  }
+};
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_CHOICE_H_

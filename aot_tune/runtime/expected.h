@@ -1,0 +1,74 @@
+// Expected times of variants: integers, so that every machine and select/time_model.py come to the same.
+#ifndef AOT_TUNE_RUNTIME_EXPECTED_H_
+#define AOT_TUNE_RUNTIME_EXPECTED_H_
+
+#include <cstdint>
+#include <cstring>
+
+namespace aot_tune {
+
+// The next integer that is not below a value, as a double; values are far below 2^63.
+inline double up(double value) noexcept {
+  const double whole = static_cast<double>(static_cast<int64_t>(value));
+  return whole < value ? whole + 1.0 : whole;
+}
+
+// Terms of a call are in 1/256. log2 of a value of at least 1, by the bits of a double: as in
+// select/terms.py.
+inline int64_t log_term(double value) noexcept {
+  if (!(value >= 1.0)) value = 1.0;
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits >>= 44;
+  const int64_t fraction = bits & 255;
+  return bits - (INT64_C(1023) << 8) + ((fraction * (256 - fraction) * 88) >> 16);
+}
+
+inline int64_t number_term(double value) noexcept { return static_cast<int64_t>(value * 256 + 0.5); }
+
+inline int64_t product_term(int64_t left, int64_t right) noexcept { return (left * right) >> 11; }
+
+// Three questions, whether a term reaches a cut; the answers are the bits of a leaf's number.
+struct TimeTree {
+  uint8_t terms[3];
+  int32_t cuts[3];
+  int32_t leaves[8];
+};
+
+// Expected log2 ns in 1/4096 of a variant on a call with these terms.
+template <int kTerms, int kTrees>
+int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[kTerms], int64_t base,
+                      const TimeTree (&trees)[kTrees]) noexcept {
+  int64_t total = base;
+  for (int i = 0; i < kTerms; ++i) total += weights[i] * terms[i];
+  total >>= 16;
+  for (const TimeTree& tree : trees) {
+    const int leaf = (terms[tree.terms[0]] >= tree.cuts[0]) << 2 |
+                     (terms[tree.terms[1]] >= tree.cuts[1]) << 1 | (terms[tree.terms[2]] >= tree.cuts[2]);
+    total += tree.leaves[leaf];
+  }
+  return total;
+}
+
+// A variant that a call may get, and the time by which it is ranked.
+struct Likely {
+  int64_t time;
+  int32_t variant;
+};
+
+// Takes the one with the least time out of some; -1 when none is left.
+inline int32_t take_likeliest(Likely* found, int* count) noexcept {
+  if (*count == 0) return -1;
+  int best = 0;
+  for (int i = 1; i < *count; ++i) {
+    if (found[i].time < found[best].time) best = i;
+  }
+  const int32_t variant = found[best].variant;
+  for (int i = best + 1; i < *count; ++i) found[i - 1] = found[i];
+  --*count;
+  return variant;
+}
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_EXPECTED_H_

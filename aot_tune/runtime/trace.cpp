@@ -1,0 +1,355 @@
+// Counts calls by their kinds, and writes the counts to the file now and then. Without the variable nothing
+// of this runs. A count is written once, so that all counts of a file add up.
+#include "trace.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "trace_file.h"
+
+namespace aot_tune {
+
+std::atomic<int32_t> trace_state{-1};
+
+namespace {
+
+constexpr const char* kVariable = "AOT_TUNE_TRACE";
+constexpr int kForm = 1;  // of the lines
+constexpr uint32_t kMostKinds = 4096;
+constexpr uint32_t kSlots = 2 * kMostKinds;
+constexpr int64_t kSecond = 1000000000;
+constexpr int64_t kInterval = 10 * kSecond;  // between two writes
+constexpr int64_t kRetry = kSecond / 10;     // when another process writes
+constexpr int kLastPatience = 5000;          // ms, when the library is unloaded
+
+// Of a tensor's first word, beside its alignment; 0 is an absent tensor.
+constexpr int64_t kStrided = 256;
+
+struct Kind {
+  const TracedInfo* info;
+  uint64_t calls;
+  uint64_t captured;
+  // Its words stand behind it.
+  int64_t* words() noexcept { return reinterpret_cast<int64_t*>(this + 1); }
+};
+
+// What was counted since the last write.
+struct Counts {
+  pid_t process;            // whose counts they are
+  const char* library;      // what the header says of it
+  int64_t begun;            // in seconds since 1970
+  int64_t due;              // when to write next, by the monotonic clock
+  off_t end;                // of the file after the last write
+  uint64_t others;          // calls for whose kinds there was no room
+  uint32_t size;            // how many kinds there are
+  Kind* kinds[kMostKinds];  // in the order of their first calls
+  uint16_t slots[kSlots];   // one more than a kind's index, at its hash or behind it
+};
+
+Counts counts;  // guarded by `mutex`
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+struct Locked {
+  Locked() noexcept { pthread_mutex_lock(&mutex); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  ~Locked() { pthread_mutex_unlock(&mutex); }
+};
+
+int64_t monotonic() noexcept {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * kSecond + time.tv_nsec;
+}
+
+// ---- The file's name
+
+// The variable, with the folder that the process was in when it was read.
+const char* given_path() noexcept {
+  static char* const path = [] {
+    const char* given = secure_getenv(kVariable);
+    if (given == nullptr || *given == '\0') return static_cast<char*>(nullptr);
+    char* made = nullptr;
+    char* const folder = *given != '/' ? getcwd(nullptr, 0) : nullptr;
+    const int length = folder != nullptr ? asprintf(&made, "%s/%s", folder, given) : -1;
+    std::free(folder);
+    return length >= 0 ? made : strdup(given);
+  }();
+  return path;
+}
+
+// With the number of the process in place of each %p.
+void write_path(char* path, size_t size) noexcept {
+  Text text(path, size);
+  for (const char* rest = given_path(); *rest != '\0';) {
+    if (rest[0] == '%' && rest[1] == 'p') {
+      text.add("%d", static_cast<int>(counts.process));
+      rest += 2;
+    } else {
+      const size_t length = 1 + std::strcspn(rest + 1, "%");
+      text.add("%.*s", static_cast<int>(length), rest);
+      rest += length;
+    }
+  }
+}
+
+// ---- Lines
+
+// A name and its value in an object that is opened by the first one.
+void write_name(FILE* out, const char* object, const char* name, int* written) noexcept {
+  if (*written == 0 && *object != '\0') std::fprintf(out, ", \"%s\": {", object);
+  std::fprintf(out, "%s\"%s\": ", *written > 0 ? ", " : "", name);
+  ++*written;
+}
+
+void end_object(FILE* out, int written) noexcept {
+  if (written > 0) std::fputc('}', out);
+}
+
+// Choices that are not the first ones, which are the default.
+void write_choices(FILE* out, const char* object, const AttributeInfo* rows, int32_t count,
+                   const int64_t* values) noexcept {
+  int written = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    if (values[i] == 0) continue;
+    write_name(out, object, rows[i].name, &written);
+    std::fprintf(out, "\"%s\"", rows[i].choices[values[i]]);
+  }
+  end_object(out, written);
+}
+
+// Calls `write` for each tensor that is passed, in the order of their names.
+template <typename Write>
+void for_each_tensor(const TracedInfo& info, const int64_t* words, Write write) noexcept {
+  for (int32_t i = 0; i < info.op->count; ++i) {
+    const int64_t* mine = words;
+    for (int32_t k = 0; k < info.by_name[i]; ++k) mine += 1 + info.op->tensors[k].rank;
+    if (*mine != 0) write(info.op->tensors[info.by_name[i]], mine);
+  }
+}
+
+void write_tensors(FILE* out, const TracedInfo& info, const int64_t* words) noexcept {
+  int present = 0, strided = 0, aligned = 0;
+  for_each_tensor(info, words, [&](const TensorInfo& tensor, const int64_t*) {
+    if (!tensor.optional) return;
+    std::fprintf(out, "%s\"%s\"", present++ == 0 ? ", \"present\": [" : ", ", tensor.name);
+  });
+  if (present > 0) std::fputc(']', out);
+  for_each_tensor(info, words, [&](const TensorInfo& tensor, const int64_t* mine) {
+    if ((*mine & kStrided) == 0) return;
+    write_name(out, "strides", tensor.name, &strided);
+    for (int axis = 0; axis < tensor.rank; ++axis) {
+      std::fprintf(out, "%s%" PRId64, axis == 0 ? "[" : ", ", mine[1 + axis]);
+    }
+    std::fputc(']', out);
+  });
+  end_object(out, strided);
+  for_each_tensor(info, words, [&](const TensorInfo& tensor, const int64_t* mine) {
+    const int64_t alignment = *mine & ~kStrided;
+    if (alignment == 64) return;  // the default
+    write_name(out, "alignment", tensor.name, &aligned);
+    std::fprintf(out, "%" PRId64, alignment);
+  });
+  end_object(out, aligned);
+}
+
+size_t facts_of(const TracedInfo& info) noexcept {
+  return static_cast<size_t>(info.dim_count + info.dtype_count + info.attribute_count);
+}
+
+void write_kind(FILE* out, Kind& kind) noexcept {
+  const TracedInfo& info = *kind.info;
+  const int64_t* words = kind.words();
+  std::fprintf(out, "{\"operator\": \"%s\", \"dims\": {", info.op->name);
+  for (int32_t i = 0, written = 0; i < info.dim_count; ++i) {
+    write_name(out, "", info.dims[i], &written);
+    std::fprintf(out, "%" PRId64, words[i]);
+  }
+  std::fputc('}', out);
+  write_choices(out, "dtypes", info.dtypes, info.dtype_count, words + info.dim_count);
+  write_choices(out, "attributes", info.attributes, info.attribute_count,
+                words + info.dim_count + info.dtype_count);
+  write_tensors(out, info, words + facts_of(info));
+  std::fprintf(out, ", \"calls\": %" PRIu64 ", \"captured\": %" PRIu64 "}\n", kind.calls, kind.captured);
+}
+
+// Text that grows; without memory for it, it is not `complete`.
+struct Written {
+  char* text = nullptr;
+  size_t size = 0;
+  bool complete = false;
+  template <typename Write>
+  explicit Written(Write write) noexcept {
+    FILE* const out = open_memstream(&text, &size);
+    if (out == nullptr) return;
+    write(out);
+    const bool good = std::ferror(out) == 0;
+    complete = std::fclose(out) == 0 && good;
+  }
+  Written(const Written&) = delete;
+  Written& operator=(const Written&) = delete;
+  ~Written() { std::free(text); }
+  Lines lines() const noexcept { return {text, size}; }
+};
+
+void write_header(FILE* out) noexcept {
+  std::fprintf(out, "%s\"version\": %d, %s, \"pid\": %d, \"begun\": %" PRId64 "}}\n", kTraceBegin, kForm,
+               counts.library, static_cast<int>(counts.process), counts.begun);
+}
+
+void write_counts(FILE* out) noexcept {
+  for (uint32_t i = 0; i < counts.size; ++i) write_kind(out, *counts.kinds[i]);
+  if (counts.others > 0) std::fprintf(out, "{\"others\": %" PRIu64 "}\n", counts.others);
+}
+
+// ---- Counts
+
+void clear() noexcept {
+  for (uint32_t i = 0; i < counts.size; ++i) std::free(counts.kinds[i]);
+  std::memset(counts.slots, 0, sizeof counts.slots);
+  counts.size = 0;
+  counts.others = 0;
+}
+
+// Writes what was counted, and counts anew. What cannot be written ends the trace.
+void write_out(int patience_ms) noexcept {
+  char path[PATH_MAX + 2];  // one that is cut off is too long for any file
+  write_path(path, sizeof path);
+  char reason[160] = "";
+  Text why(reason, sizeof reason);
+  Appended done = Appended::kFailed;
+  {
+    const Written header(write_header), lines(write_counts);
+    if (header.complete && lines.complete) {
+      done = append_lines(path, header.lines(), lines.lines(), patience_ms, &counts.end, &why);
+    } else {
+      why.add("there is no memory for its lines");
+    }
+  }
+  counts.due = monotonic() + (done == Appended::kBusy ? kRetry : kInterval);
+  if (done == Appended::kBusy) return;
+  clear();
+  if (done == Appended::kDone) return;
+  trace_state.store(0, std::memory_order_relaxed);
+  std::fprintf(stderr, "aot_tune: %s=%s: %s; calls are not traced\n", kVariable, path, reason);
+}
+
+// Begins the counts of a process: the first ones, or those of a child of fork, whose parent writes its own.
+void begin(const TracedInfo& info) noexcept {
+  clear();
+  counts.process = getpid();
+  counts.library = info.library;
+  counts.begun = time(nullptr);
+  counts.end = -1;
+  write_out(0);  // the header; the first call tells whether the file can be written
+}
+
+// A kind's slot, which is 0 before the first call of it.
+uint16_t* find(const TracedInfo& info, const int64_t* words, size_t size) noexcept {
+  uint64_t hash = reinterpret_cast<uintptr_t>(&info);
+  for (size_t i = 0; i < size; ++i) {
+    hash = (hash ^ static_cast<uint64_t>(words[i])) * UINT64_C(0x9e3779b97f4a7c15);
+    hash ^= hash >> 32;
+  }
+  for (uint64_t slot = hash % kSlots;; slot = (slot + 1) % kSlots) {
+    uint16_t* const found = counts.slots + slot;
+    if (*found == 0) return found;
+    Kind* const kind = counts.kinds[*found - 1];
+    if (kind->info == &info && std::memcmp(kind->words(), words, size * sizeof *words) == 0) return found;
+  }
+}
+
+// A kind without calls, or NULL where there is no room for it.
+Kind* make_kind(const TracedInfo& info, const int64_t* words, size_t size) noexcept {
+  const size_t bytes = size * sizeof *words;
+  void* const memory = counts.size < kMostKinds ? std::malloc(sizeof(Kind) + bytes) : nullptr;
+  if (memory == nullptr) return nullptr;
+  Kind* const made = new (memory) Kind{&info, 0, 0};
+  std::memcpy(made->words(), words, bytes);
+  return counts.kinds[counts.size++] = made;
+}
+
+void add(const TracedInfo& info, const int64_t* words, size_t size, bool captured) noexcept {
+  uint16_t* const slot = find(info, words, size);
+  Kind* const kind = *slot != 0 ? counts.kinds[*slot - 1] : make_kind(info, words, size);
+  if (kind == nullptr) {
+    ++counts.others;
+    return;
+  }
+  if (*slot == 0) *slot = static_cast<uint16_t>(counts.size);
+  ++kind->calls;
+  kind->captured += captured;
+}
+
+bool is_row_major(const View& view) noexcept {
+  uint64_t step = 1;
+  for (int i = view.tensor.ndim - 1; i >= 0; --i) {
+    if (static_cast<uint64_t>(view.strides[i]) != step) return false;
+    step *= static_cast<uint64_t>(view.tensor.shape[i]);
+  }
+  return true;
+}
+
+// A tensor without elements is like any other: nothing depends on where it lies.
+int64_t* describe(const TensorInfo& tensor, bool given, const View& view, bool empty,
+                  int64_t* words) noexcept {
+  std::memset(words, 0, (1 + static_cast<size_t>(tensor.rank)) * sizeof *words);
+  if (given && (empty || view.empty)) {
+    words[0] = 64;
+  } else if (given) {
+    words[0] = alignment_of(view.tensor.data);
+    if (!is_row_major(view)) {
+      words[0] |= kStrided;
+      for (int i = 0; i < tensor.rank; ++i) words[1 + i] = view.strides[i];
+    }
+  }
+  return words + 1 + tensor.rank;
+}
+
+// ---- The process
+
+// A child of fork may come from a process one of whose threads counts a call.
+void before_fork() noexcept { pthread_mutex_lock(&mutex); }
+void after_fork() noexcept { pthread_mutex_unlock(&mutex); }
+
+__attribute__((destructor)) void write_last() noexcept {
+  if (trace_state.load(std::memory_order_relaxed) != 1) return;
+  const Locked locked;
+  if (counts.process == getpid() && (counts.size > 0 || counts.others > 0)) write_out(kLastPatience);
+}
+
+}  // namespace
+
+bool read_trace() noexcept {
+  static const bool traced = [] {
+    const bool given = given_path() != nullptr;
+    if (given) pthread_atfork(before_fork, after_fork, after_fork);
+    trace_state.store(given ? 1 : 0, std::memory_order_relaxed);
+    return given;
+  }();
+  return traced;
+}
+
+void count_call(const TracedInfo& info, const DLTensor* const* given, const View* views, bool empty,
+                bool captured, int64_t* words) noexcept {
+  int64_t* next = words + facts_of(info);
+  for (int32_t i = 0; i < info.op->count; ++i) {
+    next = describe(info.op->tensors[i], given[i] != nullptr, views[i], empty, next);
+  }
+  const Locked locked;
+  if (!is_traced()) return;  // another thread's write failed
+  if (counts.process != getpid()) begin(info);
+  if (!is_traced()) return;
+  add(info, words, static_cast<size_t>(next - words), captured);
+  if (monotonic() >= counts.due) write_out(0);
+}
+
+}  // namespace aot_tune

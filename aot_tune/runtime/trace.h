@@ -1,0 +1,50 @@
+// AOT_TUNE_TRACE: a file that tells what a library is called with, in lines like those of a workload.
+#ifndef AOT_TUNE_RUNTIME_TRACE_H_
+#define AOT_TUNE_RUNTIME_TRACE_H_
+
+#include "runtime.h"
+
+namespace aot_tune {
+
+// What lines say of an operator beside its tensors. A call's facts are its dims, then the indices of its
+// dtypes and attributes, in this order.
+struct TracedInfo {
+  const char* library;  // what the header says of it, as JSON
+  const OperatorInfo* op;
+  const char* const* dims;
+  int32_t dim_count;
+  const AttributeInfo* dtypes;  // sorted by name, as the attributes are
+  int32_t dtype_count;
+  const AttributeInfo* attributes;
+  int32_t attribute_count;
+  const int32_t* by_name;  // the tensors' order
+};
+
+// Words that tell one kind of call: facts, and of each tensor what it is like, and a stride for each axis.
+template <size_t Tensors>
+constexpr size_t trace_words(size_t facts, const TensorInfo (&tensors)[Tensors]) {
+  for (const TensorInfo& tensor : tensors) facts += 1 + static_cast<size_t>(tensor.rank);
+  return facts;
+}
+
+// -1 before the variable was read, 0 without it or when the file cannot be written any more, 1 with it
+extern std::atomic<int32_t> trace_state;
+bool read_trace() noexcept;
+
+inline bool is_traced() noexcept {
+  const int32_t state = trace_state.load(std::memory_order_relaxed);
+  return state < 0 ? read_trace() : state != 0;
+}
+
+inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noexcept {
+  return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);
+}
+
+// Counts a call that was served. `words` begins with its facts, the rest is filled in; of an `empty` call
+// nothing else counts but which tensors it has.
+void count_call(const TracedInfo& info, const DLTensor* const* given, const View* views, bool empty,
+                bool captured, int64_t* words) noexcept;
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_TRACE_H_

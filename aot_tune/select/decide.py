@@ -1,0 +1,136 @@
+"""The decision for every call: exact where it was measured, else by what each variant's time is expected to be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.select.learn_times import HEAVIEST, learn_times
+from aot_tune.select.selection_records import Costs, Expectation, Judged
+from aot_tune.select.terms import Terms, columns_of
+from aot_tune.select.time_model import log_of
+from aot_tune.spec import Facts
+
+__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest"]
+
+_HELD_OUT = 5
+"""One of so many surveyed shapes is not learned from."""
+_HALVED = 1229
+"""log2 in 1/4096 by which a variant must be slower than the best for its time to matter half as much: 23 %."""
+_CAUTION = 4
+"""A variant must be expected to be faster than the vendor's by its error over this; see benchmarks/decisions.py."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Times on shapes that were drawn.
+
+    Args:
+        costs: ns by problem id and candidate id.
+        facts: of each problem.
+        terms: of each candidate that a time can be expected of.
+        vendor: the candidates that choose for themselves by a vendor's heuristic.
+    """
+
+    costs: Costs
+    facts: Mapping[str, Facts]
+    terms: Mapping[str, Terms]
+    vendor: frozenset[str] = frozenset()
+
+
+def is_held_out(problem: str) -> bool:
+    """Whether nothing is learned from a surveyed problem: a fifth of them, whatever else was surveyed."""
+    return hashlib.sha256(problem.encode()).digest()[0] % _HELD_OUT == 0
+
+
+def expect(rows: Costs, survey: Survey, facts: Mapping[str, Facts], kept: Iterable[str]) -> dict[str, Expectation]:
+    """What the times of kept candidates are expected from, of those that were timed often enough.
+
+    Args:
+        rows: times on the workload's problems, which are learned from as well.
+        survey: see there.
+        facts: of the workload's problems.
+        kept: candidate ids.
+    """
+    known = dict(facts) | dict(survey.facts)
+    learned = rows | {p: row for p, row in survey.costs.items() if not is_held_out(p)}
+    aside = {p: row for p, row in survey.costs.items() if is_held_out(p)}
+    found = {}
+    for candidate in kept:
+        if candidate in survey.terms:
+            model = learn_times(*_times(candidate, learned, known, survey.terms[candidate]))
+            if model is not None:
+                found[candidate] = Expectation(survey.terms[candidate], model)
+    return _with_errors(found, aside, survey)
+
+
+def likeliest(
+    expected: Mapping[str, Expectation], facts: Facts, serves: Callable[[str, Facts], bool]
+) -> tuple[str, ...]:
+    """The candidates that serve a call, the one that is expected to be fastest first."""
+    times = {
+        c: int(one.model.expected(columns_of(one.terms, [facts]))[0]) + one.caution
+        for c, one in expected.items()
+        if serves(c, facts)
+    }
+    return tuple(sorted(times, key=lambda c: times[c]))
+
+
+def judge(expected: Mapping[str, Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
+    """The regret on the surveyed shapes that were held out; None without any.
+
+    What is picked and was not timed, as what failed there alone, counts as the slowest that was.
+    """
+    aside = {p: row for p, row in survey.costs.items() if is_held_out(p) and row}
+    if not aside or not expected:
+        return None
+    found = {}
+    for problem, row in aside.items():
+        picked = next(iter(likeliest(expected, survey.facts[problem], serves)), None)
+        slowest = max(row.values())
+        found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
+    return Judged(found, len(survey.costs) - len(aside))
+
+
+def _times(
+    candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Terms, log times and weights of the problems that a candidate was timed on."""
+    timed = [p for p in sorted(rows) if candidate in rows[p]]
+    logs = log_of([rows[p][candidate] for p in timed])
+    behind = logs - log_of([min(rows[p].values()) for p in timed])
+    share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
+    weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
+    return columns_of(terms, [facts[p] for p in timed]), logs, weights
+
+
+def _with_errors(found: Mapping[str, Expectation], aside: Costs, survey: Survey) -> dict[str, Expectation]:
+    """The same with each one's error on shapes that it was not learned from, and its caution before the vendor's."""
+    deviations: dict[str, dict[str, int]] = {}
+    for candidate, one in found.items():
+        timed = [p for p in sorted(aside) if candidate in aside[p]]
+        if timed:
+            expected = one.model.expected(columns_of(one.terms, [survey.facts[p] for p in timed]))
+            off = expected - log_of([aside[p][candidate] for p in timed])
+            deviations[candidate] = dict(zip(timed, off.tolist(), strict=True))
+    vendor = next((deviations[c] for c in sorted(survey.vendor) if c in deviations), None)
+    return {
+        candidate: _judged(one, deviations.get(candidate, {}), None if candidate in survey.vendor else vendor)
+        for candidate, one in found.items()
+    }
+
+
+def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int] | None) -> Expectation:
+    model = msgspec.structs.replace(one.model, error=_deviation(list(own.values())))
+    beside = [own[p] - vendor[p] for p in own if p in vendor] if vendor is not None else []
+    return Expectation(one.terms, model, _deviation(beside) // _CAUTION)
+
+
+def _deviation(values: Sequence[int]) -> int:
+    """Root of the mean square; 0 of none."""
+    return round(float(np.sqrt(sum(v * v for v in values) / len(values)))) if values else 0

@@ -1,0 +1,122 @@
+"""Quantities of a call as doubles: computed here for many calls at once, and printed as C++ that computes the same.
+
+Sums, products and quotients of doubles are rounded alike by numpy and by C++ for x86-64, so both come to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.spec import Expr
+
+__all__ = ["Quantity", "Values", "constant", "fact", "greater", "lesser", "quantity_of", "rounded_up"]
+
+Values = NDArray[np.float64]
+
+_PLAIN = {"+": np.add, "*": np.multiply, "-": np.subtract, "/": np.divide}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A node: a `fact` or `integer` (an expression of facts, computed in integers), a `constant`, or an operation.
+
+    Operations are + - * / and `max`, `min`, `up` (rounded up to an integer).
+    """
+
+    kind: str
+    args: tuple[Quantity, ...] = ()
+    value: float = 0.0
+    of: Expr | None = None
+
+    def __add__(self, other: Quantity | float) -> Quantity:
+        return Quantity("+", (self, _wrapped(other)))
+
+    def __mul__(self, other: Quantity | float) -> Quantity:
+        return Quantity("*", (self, _wrapped(other)))
+
+    def __truediv__(self, other: Quantity | float) -> Quantity:
+        return Quantity("/", (self, _wrapped(other)))
+
+    def __sub__(self, other: Quantity | float) -> Quantity:
+        return Quantity("-", (self, _wrapped(other)))
+
+    def values(self, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
+        """Its value for each of `count` calls, whose facts are given by name."""
+        if self.kind == "constant":
+            return np.full(count, self.value)
+        if self.of is not None:
+            return _integers(self.of, facts, count)
+        parts = [a.values(facts, count) for a in self.args]
+        if self.kind == "up":
+            return np.ceil(parts[0])
+        if self.kind in _PLAIN:
+            found: Values = _PLAIN[self.kind](*parts)
+            return found
+        left, right = parts
+        return np.where(left > right, left, right) if self.kind == "max" else np.where(left < right, left, right)
+
+    def cpp(self, fact: Callable[[str], str]) -> str:
+        """As C++; `fact` prints a fact, and `up` must be declared."""
+        if self.kind == "constant":
+            return f"{self.value!r}"
+        if self.of is not None:
+            return f"static_cast<double>({self.of.cpp(fact)})"
+        parts = [a.cpp(fact) for a in self.args]
+        if self.kind == "up":
+            return f"up({parts[0]})"
+        if self.kind in _PLAIN:
+            return f"({parts[0]} {self.kind} {parts[1]})"
+        comparison = ">" if self.kind == "max" else "<"
+        return f"({parts[0]} {comparison} {parts[1]} ? {parts[0]} : {parts[1]})"
+
+
+def constant(value: float) -> Quantity:
+    """A number."""
+    return Quantity("constant", value=float(value))
+
+
+def fact(name: str) -> Quantity:
+    """A fact of the call."""
+    return Quantity("fact", of=Expr("fact", value=name))
+
+
+def greater(left: Quantity, right: Quantity | float) -> Quantity:
+    """The greater of two."""
+    return Quantity("max", (left, _wrapped(right)))
+
+
+def lesser(left: Quantity, right: Quantity | float) -> Quantity:
+    """The lesser of two."""
+    return Quantity("min", (left, _wrapped(right)))
+
+
+def rounded_up(value: Quantity) -> Quantity:
+    """The next integer that is not below."""
+    return Quantity("up", (value,))
+
+
+def quantity_of(expression: Expr) -> Quantity:
+    """An expression, whose sums and products cannot overflow as doubles; what else it has is computed in integers."""
+    if expression.kind == "const":
+        return constant(int(expression.value))
+    if expression.kind in ("+", "*", "-"):
+        return Quantity(expression.kind, tuple(map(quantity_of, expression.args)))
+    return Quantity("fact" if expression.kind == "fact" else "integer", of=expression)
+
+
+def _wrapped(value: Quantity | float) -> Quantity:
+    return value if isinstance(value, Quantity) else constant(value)
+
+
+def _integers(expression: Expr, facts: Mapping[str, NDArray[np.int64]], count: int) -> Values:
+    if expression.kind == "fact":
+        return facts[str(expression.value)].astype(np.float64)
+    names = sorted(expression.facts())
+    columns: list[list[Any]] = [facts[n].tolist() for n in names]
+    rows = zip(*columns, strict=True) if names else iter([()] * count)
+    return np.array([float(expression.evaluate(dict(zip(names, row, strict=True)))) for row in rows])

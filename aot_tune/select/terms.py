@@ -1,0 +1,163 @@
+"""What a variant's time is expected from: small integers that say something of a call, and of a variant's tiles on it.
+
+Blocks, waves, their fill and steps are what analytical models of GPU kernels are made of. All is in integers, so that
+what is learned from them, and what is expected of them, is the same everywhere, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations_with_replacement
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.select.quantity import Quantity, constant, fact, greater, lesser, quantity_of, rounded_up
+from aot_tune.spec import Expr, Operator, Tiling
+from aot_tune.spec.dtypes import dtype
+
+__all__ = ["UNIT", "Term", "Terms", "columns_of", "terms_of"]
+
+UNIT = 256
+"""A term's 1: logarithms are in 1/256 of a factor of two."""
+
+_LATENCIES = (20, 22, 24)
+"""log2 of bytes that a device moves about while a launch begins and ends: there times stop to be proportional."""
+_PROLOGUE = 4
+"""Steps that a block takes longer than it computes: filling and draining of its pipeline."""
+_RIDGE = 256
+"""FLOPs for a byte, about where devices are as long busy with the one as with the other."""
+_KNEES = (0.5, 2.0)
+"""Bytes moved in the time of one multiplication in a tile of each processor, about."""
+_MOST_CHOICES = 8
+_MOST_PRODUCTS = 4
+
+
+class Term:
+    """An integer of a call: `log` of a quantity of at least 1, a `ratio` or a `number`, or a `product` of two others.
+
+    A product is that of the terms with the numbers `pair` in the list that it stands in.
+    """
+
+    __slots__ = ("kind", "pair", "quantity")
+
+    def __init__(self, kind: str, quantity: Quantity | None = None, pair: tuple[int, int] = (0, 0)) -> None:
+        self.kind, self.quantity, self.pair = kind, quantity, pair
+
+    def values(
+        self, facts: Mapping[str, NDArray[np.int64]], count: int, before: Sequence[NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """For each of `count` calls; `before` are the terms in front of it."""
+        if self.quantity is None:
+            product: NDArray[np.int64] = before[self.pair[0]] * before[self.pair[1]] >> 11
+            return product
+        quantity = self.quantity.values(facts, count)
+        if self.kind == "log":
+            return _log(quantity)
+        found: NDArray[np.int64] = (quantity * UNIT + 0.5).astype(np.int64)
+        return found
+
+
+class Terms:
+    """The terms of a variant: the first `shared` ones are those of every variant of the operator."""
+
+    def __init__(self, terms: Sequence[Term], shared: int) -> None:
+        self.terms, self.shared = tuple(terms), shared
+
+
+def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """log2 in 1/256, as the bits of a double have it: its exponent, and a parabola through the ends of an octave."""
+    bits: NDArray[np.int64] = np.where(values < 1.0, 1.0, values).view(np.int64) >> 44
+    fraction = bits & 255
+    found: NDArray[np.int64] = bits - (1023 << 8) + ((fraction * (256 - fraction) * 88) >> 16)
+    return found
+
+
+def terms_of(operator: Operator, tiling: Tiling | None, processors: int) -> Terms:
+    """The terms of a variant with a tile, or none, on a device of so many multiprocessors (or cores)."""
+    terms = _shared(operator)
+    count = len(terms)
+    if tiling is not None:
+        terms += _of_tiles(operator, tiling, processors)
+    return Terms(terms, count)
+
+
+def columns_of(terms: Terms, facts: Sequence[Mapping[str, int]]) -> NDArray[np.int64]:
+    """The terms of calls [call, term]."""
+    names = facts[0] if facts else ()
+    columns: dict[str, NDArray[np.int64]] = {n: np.array([f[n] for f in facts], dtype=np.int64) for n in names}
+    found: list[NDArray[np.int64]] = []
+    for term in terms.terms:
+        found.append(term.values(columns, len(facts), found))
+    columns_by_term: NDArray[np.int64] = np.array(found, dtype=np.int64).reshape(len(terms.terms), len(facts))
+    transposed: NDArray[np.int64] = columns_by_term.transpose()
+    return transposed
+
+
+def _shared(operator: Operator) -> list[Term]:
+    """What is known of a call, whatever computes it."""
+    logs = [Term("log", fact(d)) for d in operator.dims]
+    moved = _bytes(operator)
+    terms = [*logs, Term("log", moved)]
+    terms += [Term("log", moved + 2.0**latency) for latency in _LATENCIES]
+    if operator.flops is not None:
+        done = quantity_of(operator.flops)
+        terms += [Term("log", done), Term("log", moved + done / _RIDGE + 2.0 ** _LATENCIES[1])]
+    terms += [Term("number", _twos(d)) for d in operator.dims]
+    flags = [Expr("fact", value=f"present.{t.name}") for t in operator.tensors if t.optional]
+    for attribute in operator.attributes:
+        chosen = Expr("fact", value=f"attribute.{attribute.name}")
+        flags += [chosen == i for i in range(1, min(len(attribute.choices), _MOST_CHOICES))]
+    for tensor in operator.tensors:
+        flags += [Expr("fact", value=f"stride.{tensor.name}.{axis}") == 1 for axis in range(tensor.rank - 1)]
+    terms += [Term("number", quantity_of(flag)) for flag in flags]
+    if len(logs) <= _MOST_PRODUCTS:
+        terms += [Term("product", pair=p) for p in combinations_with_replacement(range(len(logs)), 2)]
+    return terms
+
+
+def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]:
+    """What follows from a variant's tile."""
+    made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
+    across = {d: e for d, e in tiling.extents.items() if d in made}
+    tiles = {d: rounded_up(fact(d) / e) for d, e in across.items()}
+    blocks, volume, steps = constant(tiling.split), 1.0, constant(1)
+    for count in tiles.values():
+        blocks = blocks * count
+    for name, extent in tiling.extents.items():
+        volume *= extent
+        if name not in made:
+            steps = steps * rounded_up(fact(name) / (extent * tiling.split))
+    waves = rounded_up(blocks / processors)
+    work = waves * (steps + _PROLOGUE) * volume
+    moved = _bytes(operator)
+    terms = [Term("log", blocks), Term("log", waves), Term("ratio", blocks / (waves * processors))]
+    terms += [Term("log", steps), Term("log", work)]
+    terms += [Term("ratio", fact(d) / (tiles[d] * e)) for d, e in across.items() if e > 1]
+    terms += [Term("log", lesser(blocks, processors)), Term("ratio", constant(1) / waves)]
+    terms += [Term("log", work * knee + moved + 2.0 ** _LATENCIES[1]) for knee in _KNEES]
+    terms += [Term("log", greater(work, moved)), Term("log", waves * steps)]
+    return terms
+
+
+def _bytes(operator: Operator) -> Quantity:
+    """Bytes of the tensors that a call has; a dtype that varies counts as its first choice: it is the variant's own."""
+    total = constant(0)
+    for tensor in operator.tensors:
+        name = operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0]
+        size = constant(dtype(name).bits / 8)
+        for extent in tensor.shape:
+            size = size * quantity_of(extent)
+        if tensor.optional:
+            size = size * fact(f"present.{tensor.name}")
+        total = total + size
+    return total
+
+
+def _twos(name: str) -> Quantity:
+    """How often 2 divides a dim, up to six times."""
+    dim = Expr("fact", value=name)
+    total = constant(0)
+    for power in range(1, 7):
+        total = total + Quantity("integer", of=dim % 2**power == 0)
+    return total

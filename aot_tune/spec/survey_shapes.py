@@ -1,0 +1,88 @@
+"""Draws the problems of a survey: shapes over an operator's ranges, and around those of its workload."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from aot_tune.spec.expr import all_of
+from aot_tune.spec.operator import Operator
+from aot_tune.spec.problem import Problem
+
+__all__ = ["kind_of", "survey_shapes"]
+
+_WIDER = 2
+"""Without a declared range, a dim goes from half the least extent of the workload to twice the largest."""
+_LARGER = 2.0
+"""No shape is of more FLOPs or bytes than twice what the workload has at most."""
+_TRIES = 60
+_WHOLE = ((0.5, 64), (0.15, 8), (0.1, 256))
+"""Shares of extents that are multiples of something, where most of the workload's are multiples of 8."""
+
+
+def survey_shapes(operator: Operator, family: str, count: int) -> dict[str, tuple[Problem, ...]]:
+    """For each kind of the workload's problems so many others, or fewer where there are no more; always the same.
+
+    Half of them are problems of the workload with some extents drawn anew, half have all extents drawn. What they have
+    beside extents, such as optional tensors and attributes, they have of a problem of the workload.
+    """
+    kinds: dict[str, list[Problem]] = {}
+    for problem in operator.workload_for(family):
+        kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+    return {kind: _drawn(operator, kind, problems, count) for kind, problems in sorted(kinds.items())}
+
+
+def kind_of(operator: Operator, facts: Mapping[str, int]) -> str:
+    """What calls have in common that share their variants: dtypes, and the attributes that are a mode."""
+    names = [f"dtype.{v}" for v in operator.dtypes] + [f"attribute.{a.name}" for a in operator.attributes if a.mode]
+    return " ".join(f"{name}={facts[name]}" for name in names)
+
+
+def _drawn(operator: Operator, kind: str, problems: Sequence[Problem], count: int) -> tuple[Problem, ...]:
+    draw = random.Random(f"{operator.name} {kind}")
+    ranges = {d: _range(operator, d, problems) for d in operator.dims}
+    most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
+    most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
+    found: dict[str, Problem] = {}
+    known = {p.id for p in problems}
+    for _ in range(_TRIES * count):
+        if len(found) == count:
+            break
+        base = problems[int(draw.random() * len(problems))]
+        keeps = 0.5 if len(found) % 2 == 0 else 0.0
+        dims = {
+            d: n if draw.random() < keeps else _extent(draw, ranges[d], _is_even(d, problems))
+            for d, n in base.dims.items()
+        }
+        one = msgspec.structs.replace(base, dims=dims, strides={})
+        facts = operator.facts(one)
+        small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(one) <= most_bytes
+        if one.id not in known and small and all_of(operator.legal, facts):
+            found.setdefault(one.id, one)
+    return tuple(found.values())
+
+
+def _range(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
+    if dim in operator.ranges:
+        return operator.ranges[dim]
+    extents = [max(p.dims[dim], 1) for p in problems]
+    return max(min(extents) // _WIDER, 1), max(extents) * _WIDER
+
+
+def _is_even(dim: str, problems: Sequence[Problem]) -> bool:
+    return 2 * sum(p.dims[dim] % 8 == 0 for p in problems) > len(problems)
+
+
+def _extent(draw: random.Random, between: tuple[int, int], even: bool) -> int:
+    """An extent, evenly drawn in its logarithm; most are multiples of something where those of the workload are."""
+    least, most = between
+    value = float(least * (most / least) ** draw.random())
+    share = draw.random()
+    for part, step in _WHOLE if even else ():
+        if share < part:
+            value = max(round(value / step), 1) * step
+            break
+        share -= part
+    return min(max(round(value), least), most)

@@ -1,0 +1,120 @@
+"""Workloads that users state beside or in place of the declared ones: problems, and how much each counts."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from aot_tune.spec.operator import Operator
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.strides import canonical_strides, row_major
+
+__all__ = [
+    "KnownProblems",
+    "StatedWorkload",
+    "WeightedProblem",
+    "added_up",
+    "declared_problems",
+    "facts_of",
+    "in_known_form",
+    "with_workload",
+]
+
+KnownProblems = dict[tuple[tuple[str, int], ...], Problem]
+"""Problems of one operator by what dispatch sees of them, see `facts_of`."""
+
+
+class WeightedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem, and how much it counts beside the others of its operator."""
+
+    problem: Problem
+    weight: float = 1.0
+
+
+class StatedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The problems that a user states for one operator: in place of the declared ones, or `beside` them."""
+
+    problems: tuple[WeightedProblem, ...]
+    beside: bool = False
+
+
+def declared_problems(operator: Operator) -> list[Problem]:
+    """The problems of an operator's workload for all families of devices, each once."""
+    families = operator.workload if isinstance(operator.workload, Mapping) else ("",)
+    return list({p.id: p for family in families for p in operator.workload_for(family)}.values())
+
+
+def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[str, Collection[str]]) -> Operator:
+    """The operator with a stated workload, which is for all families of devices.
+
+    Where it is beside the declared one, a problem that is in both counts 1 more than is stated.
+
+    Args:
+        unserved: ids of the stated problems that no kernel takes on a family of devices: they are none of its workload.
+    """
+    given = operator.workload if stated.beside else {}
+    known = declared_problems(operator) if stated.beside else []
+    workload: dict[str, tuple[Problem, ...]] = {}
+    for family in sorted({*(given if isinstance(given, Mapping) else ()), *unserved, ""}):
+        new = (one.problem for one in stated.problems if one.problem.id not in unserved.get(family, ()))
+        workload[family] = _each_once((*(operator.workload_for(family) if stated.beside else ()), *new))
+    weights = added_up([*(WeightedProblem(problem=p) for p in known), *stated.problems])
+    return replace(operator, workload=workload, weights={one.problem.id: one.weight for one in weights})
+
+
+def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple({p.id: p for p in problems}.values())
+
+
+def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]:
+    """The problems, each once, in the order in which they come first; weights of equal ones add up."""
+    found: dict[str, WeightedProblem] = {}
+    for one in problems:
+        before = found.get(one.problem.id)
+        weight = one.weight if before is None else min(before.weight + one.weight, sys.float_info.max)
+        found[one.problem.id] = WeightedProblem(problem=one.problem, weight=weight)
+    return tuple(found.values())
+
+
+def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...]:
+    """What dispatch sees of a problem: the same for equal calls."""
+    return tuple(sorted(operator.facts(problem).items()))
+
+
+def in_known_form(operator: Operator, problem: Problem, known: KnownProblems) -> Problem:
+    """A problem as it is written where it is known: equal calls are one problem, however they are stated.
+
+    Args:
+        known: one that is not among them is added, in its plainest form.
+    """
+    return known.setdefault(facts_of(operator, problem), _plainest(operator, problem))
+
+
+def _plainest(operator: Operator, problem: Problem) -> Problem:
+    """The same call without what is the default anyway, dims in the operator's order."""
+    layouts = {t.name: _order(operator.shape(problem, t), operator.strides(problem, t)) for t in operator.tensors}
+    given = {**problem.order, **problem.strides}
+    ordered = {t: o for t in sorted(given) if (o := layouts[t]) is not None and o != tuple(range(len(o)))}
+    defaults = {a.name: a.choices[0] for a in operator.attributes}
+    return Problem(
+        dims={n: problem.dims[n] for n in operator.dims},
+        order=ordered,
+        strides={t: s for t, s in sorted(problem.strides.items()) if layouts[t] is None},
+        present=tuple(sorted(set(problem.present))),
+        attributes={a: v for a, v in sorted(problem.attributes.items()) if v != defaults[a]},
+        alignment={t: n for t, n in sorted(problem.alignment.items()) if n != DEFAULT_ALIGNMENT},
+        dtypes={v: d for v, d in sorted(problem.dtypes.items()) if d != operator.dtypes[v][0]},
+    )
+
+
+def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of axes in which a tensor of these strides is dense; None where it is not."""
+    wanted = canonical_strides(shape, strides)
+    for order in itertools.permutations(range(len(shape))):
+        if canonical_strides(shape, row_major(shape, order)) == wanted:
+            return order
+    return None

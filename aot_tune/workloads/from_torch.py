@@ -1,0 +1,48 @@
+"""What torch wrote of the calls of its operators: traces of the profiler, or operator inputs, told apart by text."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import msgspec
+
+from aot_tune.support.errors import SpecError
+from aot_tune.workloads.from_operator_inputs import map_inputs, map_inputs_log
+from aot_tune.workloads.from_profiler import map_profile
+from aot_tune.workloads.mapped_calls import MappedCalls
+
+__all__ = ["map_torch"]
+
+_GZIP = b"\x1f\x8b"
+_EVENTS = "traceEvents"
+_WHY = "a trace of torch.profiler is read, or a file of operator inputs"
+_FIX = "write one by export_chrome_trace, of a profile with record_shapes=True"
+
+
+def map_torch(data: bytes, name: str, calls: MappedCalls) -> None:
+    """Count the calls of a file.
+
+    Raises:
+        SpecError: when it is of another form, or cannot be read.
+    """
+    if data.startswith(_GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SpecError(f"{name} cannot be unpacked: {error}", fix="record it again") from error
+    if data.lstrip().startswith(b"Operator: "):
+        map_inputs_log(data.decode(errors="replace"), name, calls)
+        return
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{name} is no JSON: {error}", why=_WHY, fix=_FIX) from error
+    if isinstance(document, dict) and _EVENTS in document:
+        document = document[_EVENTS]
+    if isinstance(document, list):
+        map_profile(document, name, calls)
+    elif isinstance(document, dict):
+        map_inputs(document, name, calls)
+    else:
+        raise SpecError(f"{name} holds {str(document)[:60]}, no calls", why=_WHY, fix=_FIX)

@@ -1,0 +1,57 @@
+"""One form for equal problems, that of the operators' own workloads, so that they add up and find what was measured."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Problem, Tensor, canonical_strides, row_major
+
+__all__ = ["normal_problem"]
+
+_MAX_PERMUTED = 6
+
+
+def normal_problem(operator: Operator, problem: Problem) -> Problem:
+    """An equal problem without what is the default; strides that an order of the axes gives are that order.
+
+    The problem is one of the operator, as `check_problem` checks it.
+    """
+    order: dict[str, tuple[int, ...]] = {}
+    strides: dict[str, tuple[int, ...]] = {}
+    for name in sorted({*problem.order, *problem.strides}):
+        tensor = operator.tensor(name)
+        if operator.is_present(problem, tensor):
+            _lay_out(operator, problem, tensor, order, strides)
+    aligned = {t: a for t, a in sorted(problem.alignment.items()) if a != DEFAULT_ALIGNMENT}
+    defaults = {a.name: a.choices[0] for a in operator.attributes}
+    return msgspec.structs.replace(
+        problem,
+        dims={name: problem.dims[name] for name in operator.dims},
+        order=order,
+        strides=strides,
+        present=tuple(sorted(problem.present)),
+        attributes={a: c for a, c in sorted(problem.attributes.items()) if c != defaults[a]},
+        alignment={t: a for t, a in aligned.items() if operator.is_present(problem, operator.tensor(t))},
+        dtypes={v: d for v, d in sorted(problem.dtypes.items()) if d != operator.dtypes[v][0]},
+    )
+
+
+def _lay_out(
+    operator: Operator,
+    problem: Problem,
+    tensor: Tensor,
+    order: dict[str, tuple[int, ...]],
+    strides: dict[str, tuple[int, ...]],
+) -> None:
+    """Note how a tensor lies in memory, where it is not row by row."""
+    shape = operator.shape(problem, tensor)
+    given = operator.canonical_strides(problem, tensor)
+    axes = range(len(shape))
+    for permuted in itertools.permutations(axes) if len(shape) <= _MAX_PERMUTED else [tuple(axes)]:
+        if canonical_strides(shape, row_major(shape, permuted)) == given:
+            if permuted != tuple(axes):
+                order[tensor.name] = permuted
+            return
+    strides[tensor.name] = given

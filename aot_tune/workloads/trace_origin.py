@@ -1,0 +1,82 @@
+"""Whether traces are of a library: of another one they say nothing about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aot_tune.spec import Operator
+from aot_tune.support.errors import SpecError, did_you_mean
+from aot_tune.workloads.built_library import BuiltLibrary
+from aot_tune.workloads.known_problems import known
+from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, tell
+
+__all__ = ["of_library"]
+
+
+def of_library(
+    lines: Iterable[CountedProblem], library: BuiltLibrary, operators: Mapping[str, Operator]
+) -> tuple[list[CountedProblem], list[str]]:
+    """The lines, checked, and warnings: of another build of the library, where the problems are ones of this one, too.
+
+    Lines without the head of a trace are taken to be of any library.
+
+    Raises:
+        SpecError: for a trace of another library or version, and for problems that this one's operators do not have.
+    """
+    lines = list(lines)
+    headers = list(dict.fromkeys(line.trace for line in lines if line.trace is not None))
+    tell(error for header in headers if (error := _stranger(header, library)) is not None)
+    others = [header for header in headers if header.build and not library.build.startswith(header.build)]
+    here = {name: operator for name, operator in operators.items() if name in library.operators}
+    try:
+        tell(error for line in lines if (error := _absent(line, library, here)) is not None)
+        problems = known(lines, here)
+    except SpecError as error:
+        if not others:
+            raise
+        raise SpecError(
+            f"{others[0].place}: this is a trace of another build of {library.name!r}, with other operators",
+            why=f"it is of build {others[0].build[:12]}, and {error.what}",
+            fix=f"name the build that was traced with --library, or trace the one at {library.place}",
+        ) from error
+    return problems, [_warning(header, library) for header in others]
+
+
+def _stranger(header: TraceHeader, library: BuiltLibrary) -> SpecError | None:
+    """What is wrong with a trace of another library or version."""
+    fix = f"name the build that was traced with --library, or trace a program that uses the one at {library.place}"
+    if header.library != library.name or (header.prefix and header.prefix != library.prefix):
+        said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
+        ours = f"{library.name!r}" + (f" with the prefix {library.prefix!r}" if header.prefix else "")
+        return SpecError(
+            f"{header.place}: this is a trace of library {said}", why=f"the build at {library.place} is {ours}", fix=fix
+        )
+    if header.version and library.version and header.version != library.version:
+        return SpecError(
+            f"{header.place}: this is a trace of version {header.version} of {header.library!r}",
+            why=f"the build at {library.place} is of version {library.version}",
+            fix=fix,
+        )
+    return None
+
+
+def _absent(line: CountedProblem, library: BuiltLibrary, here: Mapping[str, Operator]) -> SpecError | None:
+    """What is wrong with an operator that the library has not, or that is declared nowhere here."""
+    if line.operator in here:
+        return None
+    if line.operator not in library.operators:
+        return SpecError(
+            f"{line.place}: library {library.name!r} has no operator {line.operator!r}",
+            fix=did_you_mean(line.operator, library.operators),
+        )
+    return SpecError(
+        f"{line.place}: operator {line.operator!r} of library {library.name!r} is not declared here",
+        fix="name the template root that the library was built of with --templates",
+    )
+
+
+def _warning(header: TraceHeader, library: BuiltLibrary) -> str:
+    return (
+        f"{header.place}: the trace is of build {header.build[:12]} of {library.name!r}, and compared with build "
+        f"{library.build[:12]} at {library.place}, which has the same operators"
+    )

@@ -1,0 +1,89 @@
+"""Surveys of a build: shapes that nobody tuned get the variant that is right for them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from environments import run
+from project import Project
+
+KERNELS = """
+        Kernel(
+            "loop",
+            "twice/loop.cpp.j2",
+            parameters=(Parameter("WAIT", (0, 1)), Parameter("TIMES", (1, 4))),
+            constraints=((parameter("WAIT") == 1) == (parameter("TIMES") == 1),),
+"""
+LOOP = """
+{{ prelude() }}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  if ({{ WAIT }}) for (int i = 0; i < 12000; ++i) asm volatile("nop");
+  for (int t = 0; t < {{ TIMES }}; ++t) {
+    for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+      {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+    }
+    asm volatile("" ::: "memory");
+  }
+  return 0;
+}
+"""
+"""Variants that are best for small and for large calls: one does the work four times, the other waits first."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project.make(tmp_path_factory.mktemp("surveyed") / "project", AOT_TUNE_SURVEY="100")
+    text = made.operator.read_text()
+    begin, end = text.index('        Kernel(\n            "loop"'), text.index("            requires=(stride")
+    text = text[:begin] + KERNELS.lstrip("\n") + text[end:]
+    text = text.replace("problem(N=20000), problem(N=60000)", "problem(N=256), problem(N=400000)")
+    made.operator.write_text(text)
+    (made.templates / "twice" / "loop.cpp.j2").write_text(LOOP)
+    made.configure()
+    made.build()
+    return made
+
+
+def decided(project: Project, build: str = "build") -> str:
+    """The generated tables and models, without what tells of builds."""
+    text = (project.folder / build / "dispatch.cpp").read_text()
+    return text[text.index("// ---- twice ----") :]
+
+
+def test_a_second_build_surveys_nothing_anew_and_decides_the_same(project: Project) -> None:
+    project.configure(build="second", AOT_TUNE_THREADS="2")
+    said = project.build(build="second")
+    assert re.search(r"survey: 100 shapes, in [01] s", said), said
+    assert decided(project, "second") == decided(project)
+    assert "struct" in decided(project)
+    assert "kTrees_0_" in decided(project)
+
+
+def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Project) -> None:
+    (one,) = json.loads((project.folder / "build" / "report.json").read_bytes())["operators"]
+    survey = one["survey"]
+    assert survey["shapes"] + survey["learned_from"] == 100
+    assert 10 <= survey["shapes"] <= 35
+    assert 0 <= survey["mean"] <= survey["p95"] <= survey["worst"]
+    assert survey["mean"] < 0.15, "one variant is up to four times slower than the other"
+    said = run(project.command("report", "--file", project.folder / "build" / "report.json"), env=project.environment())
+    assert f"on '{survey['where']}'" in said
+
+
+def test_a_replay_of_the_record_decides_the_same(project: Project) -> None:
+    tuning = project.folder / "tuning"
+    run(project.command("record", "--library", "tiny", tuning), env=project.environment())
+    (line,) = {line for p in tuning.rglob("*.jsonl") for line in p.read_text().splitlines() if '"survey"' in line}
+    assert len(json.loads(line)["survey"]["dims"]["N"]) == 100
+    project.configure("--database", tuning, build="again", AOT_TUNE_MODE="replay")
+    project.build(build="again")
+    assert decided(project, "again") == decided(project)
+
+
+def test_no_survey_is_made_where_none_is_wanted(project: Project) -> None:
+    project.configure(build="without", AOT_TUNE_SURVEY="0")
+    assert "survey:" not in project.build(build="without")
+    assert "kTrees_0_" not in decided(project, "without")

@@ -1,0 +1,183 @@
+"""`aot-tune workload`: files in, files and tables out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aot_tune.cli.main import main
+from aot_tune.report import Report
+from aot_tune.workloads.workload_records import decode_workload
+
+TRACE = b"""{"trace": {"library": "ops", "version": "1", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}
+{"operator": "gemm", "dims": {"M": 16, "N": 64, "K": 32}, "strides": {"b": [1, 32]}, "calls": 6, "captured": 3}
+{"operator": "softmax", "dims": {"R": 4, "D": 8}, "calls": 9, "captured": 0}
+{"operator": "softmax", "dims": {"R": 0, "D": 8}, "calls": 2, "captured": 0}
+"""
+WORKLOAD = b'{"operator": "gemm", "dims": {"M": 16, "N": 64, "K": 32}, "order": {"b": [1, 0]}, "weight": 3.5}\n'
+Told = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A trace and a workload file."""
+    (tmp_path / "trace.jsonl").write_bytes(TRACE)
+    (tmp_path / "workload.jsonl").write_bytes(WORKLOAD)
+    return [str(tmp_path / "trace.jsonl"), str(tmp_path / "workload.jsonl")]
+
+
+def test_merge(files: list[str], tmp_path: Path, capsys: Told) -> None:
+    out = tmp_path / "out.jsonl"
+    assert main(["workload", "merge", *files, "-o", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "aot-tune: left out 1 line of calls without elements",
+        f"{out}: 2 problems, 18.5 calls",
+    ]
+    merged = out.read_text()
+    assert [json.loads(line) for line in merged.splitlines()] == [
+        {"operator": "gemm", "dims": {"M": 16, "N": 64, "K": 32}, "order": {"b": [1, 0]}, "weight": 9.5},
+        {"operator": "softmax", "dims": {"R": 4, "D": 8}, "weight": 9},
+    ]
+    assert main(["workload", "merge", str(out)]) == 0
+    assert capsys.readouterr().out == merged
+
+
+def test_show(files: list[str], capsys: Told) -> None:
+    assert main(["workload", "show", *files, "--top", "1"]) == 0
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "softmax: 11 calls of 2 problems, 53.7 % of all, 0.0 % captured",
+        "calls share captured R D T else",
+        "9 43.9 % 0.0 % 4 8 f32",
+        "and 2 calls of 1 more problem",
+        "",
+        "gemm: 9.5 calls of 1 problem, 46.3 % of all, 31.6 % captured",
+        "calls share captured M N K T else",
+        "9.5 46.3 % 31.6 % 16 64 32 f32 b:10",
+    ]
+
+
+def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, capsys: Told) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"operator": "gemm"}\n')
+    assert main(["workload", "merge", *files, str(bad), str(tmp_path / "none.jsonl")]) == 1
+    said = capsys.readouterr().err
+    assert f"1. {bad}:1: it lacks the required field `dims`" in said
+    assert f"2. {tmp_path}/none.jsonl cannot be read\n  why: No such file or directory\n  fix: " in said
+    bad.write_text("")
+    assert main(["workload", "show", str(bad)]) == 1
+    assert f"{bad}: no problem is in there" in capsys.readouterr().err
+
+
+def test_calls_without_elements_alone_are_no_workload(tmp_path: Path, capsys: Told) -> None:
+    file, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
+    file.write_text('{"operator": "softmax", "dims": {"R": 0, "D": 8}, "calls": 2}\n')
+    assert main(["workload", "merge", str(file), "-o", str(out)]) == 1
+    assert f"{file}:1: there is nothing to compute on this problem" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_operators_of_a_project(tmp_path: Path, capsys: Told) -> None:
+    folder = tmp_path / "templates" / "twice"
+    folder.mkdir(parents=True)
+    (folder / "operator.py").write_text(
+        "from aot_tune.spec import *\n(N,) = dims('N')\noperator = Operator(name='twice', dims=('N',), flops=N, "
+        "tensors=(Tensor('x', (N,)), Tensor('y', (N,), output=True)), reference=lambda xp, call: {'y': call.x},\n"
+        "    workload=(problem(N=4),), kernels=(Kernel('generic', 'twice/generic.cpp.j2', generic=True),))\n"
+    )
+    file = tmp_path / "workload.jsonl"
+    file.write_text('{"operator": "twice", "dims": {"N": 3}}\n')
+    assert main(["workload", "show", str(file), "--templates", str(folder.parent)]) == 0
+    assert capsys.readouterr().out.startswith("twice: 1 call of 1 problem, 100.0 % of all")
+    assert main(["workload", "show", str(file)]) == 1
+    assert "there is no operator 'twice'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "f", "--top", "0"], "argument --top: '0' is not a positive number"),
+        (["from-model", "f", "--tokens", "1,,2"], "argument --tokens: '' is not a positive number"),
+        (["from-model", "f", "--tokens", "1", "--context", "-1"], "argument --context: '-1' is not a positive number"),
+        (["from-model", "f", "--tokens", "1", "--dtype", "f64"], "argument --dtype: invalid choice: 'f64'"),
+        (["coverage", "f", "--library", "a", "--module", "b"], "not allowed with argument --library"),
+        ([], "the following arguments are required: SUBCOMMAND"),
+    ],
+)
+def test_wrong_command_lines(arguments: list[str], said: str, capsys: Told) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["workload", *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_from_tunableop(tmp_path: Path, capsys: Told) -> None:
+    for number in (0, 1):
+        (tmp_path / f"results{number}.csv").write_text(
+            "Validator,PT_VERSION,2.9.0\nGemmTunableOp_BFloat16_TN,tn_64_16_32_ld_32_32_64,Default,0.1\n"
+            "GemmTunableOp_double_TN,tn_64_16_32_ld_32_32_64,Default,0.1\n"
+        )
+    out = tmp_path / "out.jsonl"
+    results = [str(tmp_path / f"results{number}.csv") for number in (0, 1)]
+    assert main(["workload", "from-tunableop", *results, "-o", str(out)]) == 0
+    (one,) = decode_workload(out.read_bytes(), "out")
+    assert (one.operator, one.problem.id, one.weight) == ("gemm", "M=16 N=64 K=32 b:10 T=bf16", 2)
+    said = capsys.readouterr().err
+    assert "mapped 2 calls; 2 calls could not be mapped:\n  2 calls of GemmTunableOp_double_TN: no bundled" in said
+
+
+def test_from_torch(tmp_path: Path, capsys: Told) -> None:
+    log = tmp_path / "inputs.txt"
+    log.write_text("Operator: aten.mm.default\ncnt: 28, ((T([16, 32], f16), T([32, 64], f16)), {})\n")
+    assert main(["workload", "from-torch", str(log)]) == 0
+    (one,) = decode_workload(capsys.readouterr().out.encode(), "out")
+    assert (one.operator, one.problem.id, one.weight) == ("gemm", "M=16 N=64 K=32 T=f16", 28)
+    log.write_text("Operator: aten.add.Tensor\ncnt: 28, ((T([16, 32], f16), T([16, 32], f16)), {})\n")
+    assert main(["workload", "from-torch", str(log)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{log}: no call in there is one of a bundled operator" in said.err
+
+
+def test_from_model(tmp_path: Path, capsys: Told) -> None:
+    config, out = tmp_path / "config.json", tmp_path / "out.jsonl"
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+    config.write_text(json.dumps(sizes))
+    command = ["workload", "from-model", str(config), "--tokens", "1, 16,16", "--dtype", "f16", "-o", str(out)]
+    assert main(command) == 1
+    assert f"{config}: it has no vocab_size" in capsys.readouterr().err
+    assert not out.exists()
+    config.write_text(json.dumps(sizes | {"vocab_size": 100}))
+    assert main(command) == 0
+    found = {f"{one.operator} {one.problem.id}": one.weight for one in decode_workload(out.read_bytes(), "out")}
+    assert found["gemm M=16 N=192 K=64 b:10 T=f16"] == 2
+    assert found["gemm M=1 N=100 K=64 b:10 T=f16"] == 1
+    assert main([*command, "--tp", "3"]) == 1
+    assert "3 devices cannot share" in capsys.readouterr().err
+
+
+def test_coverage(files: list[str], tmp_path: Path, capsys: Told) -> None:
+    assert main(["workload", "coverage", *files, "--module", "json"]) == 1
+    assert "there is no report beside json" in capsys.readouterr().err
+    tables = [{"target": "cpu-x86-64-v3", "tuned": ["M=16 N=64 K=32 b:10"]}]
+    operators = [{"name": "gemm", "tables": tables}, {"name": "softmax", "tables": []}]
+    manifest = {"schema": 1, "library": "ops", "prefix": "aot_tune", "operators": operators}
+    report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
+    command = ["workload", "coverage", *files, "--library", str(tmp_path)]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("library ops, build ")
+    assert "warning" not in said.err
+    (tmp_path / "trace.jsonl").write_bytes(TRACE.replace(b'"build": ""', b'"build": "0123456789abcdef"'))
+    assert main(command) == 0
+    assert f"aot-tune: warning: {files[0]}:1: the trace is of build 0123456789ab of 'ops'" in capsys.readouterr().err
+    assert main([*command, "--target", "cpu-x86-64-v33"]) == 1
+    assert (
+        "library 'ops' has no target 'cpu-x86-64-v33'\n  fix: did you mean 'cpu-x86-64-v3'" in capsys.readouterr().err
+    )

@@ -1,0 +1,298 @@
+"""Files of AOT_TUNE_WORKLOAD: what lines mean, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_tune.bench.devices.cuda import device_of
+from aot_tune.compile import target_by_name
+from aot_tune.database import problem_key
+from aot_tune.plan.preflight import check_memory
+from aot_tune.plan.workload_files import ReadWorkload, read_workload
+from aot_tune.spec import Operator, Problem, problem, stride
+from aot_tune.spec.load_operators import bundled_templates, load_operators
+from aot_tune.spec.workload import WeightedProblem, declared_problems
+from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
+
+OPERATORS = {n: op for n, (_, op) in load_operators([bundled_templates()], ["gemm", "softmax"]).items()}
+SOFTMAX: dict[str, Any] = {"operator": "softmax", "dims": {"R": 8, "D": 32}, "dtypes": {"T": "f32"}}
+GEMM: dict[str, Any] = {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}}
+
+
+def read(
+    *given: object, recorded: Sequence[Problem] = (), operators: Mapping[str, Operator] = OPERATORS
+) -> ReadWorkload:
+    mistakes = Mistakes()
+    found = read_workload([str(g) for g in given], operators, ("rms_norm",), {"gemm": recorded}, mistakes)
+    mistakes.tell()
+    return found
+
+
+def written(path: Path, *lines: object) -> Path:
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
+    return path
+
+
+def problems_of(found: ReadWorkload, name: str) -> tuple[WeightedProblem, ...]:
+    return found.plan.operators[name].problems
+
+
+def test_a_line_may_have_all_that_a_problem_has(tmp_path: Path) -> None:
+    line = GEMM | {
+        "attributes": {"activation": "gelu"},
+        "present": ["bias"],
+        "strides": {"a": [5000, 1]},
+        "order": {"b": [1, 0]},
+        "alignment": {"a": 16},
+        "weight": 12.5,
+        "captured": 3,
+    }
+    (one,) = problems_of(read(written(tmp_path / "w.jsonl", line)), "gemm")
+    wanted = problem(
+        M=16,
+        N=4096,
+        K=4096,
+        dtypes={"T": "bf16"},
+        attributes={"activation": "gelu"},
+        present=["bias"],
+        strides={"a": (5000, 1)},
+        order={"b": (1, 0)},
+        alignment={"a": 16},
+    )
+    assert one == WeightedProblem(problem=wanted, weight=12.5)
+
+
+def test_equal_problems_are_one_however_they_are_written(tmp_path: Path) -> None:
+    """Weights add up; calls stand in for a weight; 1 is what counts otherwise."""
+    turned = {"strides": {"b": [1, 4096], "a": [4096, 1]}, "attributes": {"activation": "none"}}
+    lines = [
+        GEMM | {"order": {"b": [1, 0]}, "weight": 0.5},
+        "",
+        GEMM | turned | {"dims": {"K": 4096, "N": 4096, "M": 16}, "alignment": {"a": 64}, "calls": 7},
+        GEMM | turned | {"weight": 2, "calls": 7},
+        GEMM,
+        GEMM | {"order": {"a": [0, 1]}},
+    ]
+    found = read(written(tmp_path / "w.jsonl", *lines))
+    assert [(one.problem.id, one.weight) for one in problems_of(found, "gemm")] == [
+        ("M=16 N=4096 K=4096 b:10 T=bf16", 9.5),
+        ("M=16 N=4096 K=4096 T=bf16", 2.0),
+    ]
+
+
+def test_a_problem_is_taken_as_it_is_declared_or_recorded(tmp_path: Path) -> None:
+    """Else a record of it would not be found."""
+    known = problem(M=3, N=64, K=32, dtypes={"T": "bf16"}, strides={"b": (1, 32)}, attributes={"activation": "none"})
+    stale = Problem(dims={"M": 3, "J": 1})
+    line = GEMM | {"dims": {"K": 32, "M": 3, "N": 64}, "order": {"b": [1, 0]}}
+    (one,) = problems_of(read(written(tmp_path / "w.jsonl", line), recorded=[stale, known]), "gemm")
+    assert problem_key(one.problem) == problem_key(known)
+    assert one.problem.id == known.id
+
+
+def test_lines_of_databases_can_be_pasted(tmp_path: Path) -> None:
+    """They leave the first dtype out, and have an id."""
+    declared = declared_problems(OPERATORS["gemm"])
+    lines = [{"operator": "gemm", "id": p.id, **json.loads(problem_key(p))} for p in declared]
+    for line, one in zip(lines, declared, strict=True):
+        line["dims"] = one.dims  # in their order, as in a database
+    found = read(written(tmp_path / "w.jsonl", *lines))
+    assert [one.problem for one in problems_of(found, "gemm")] == declared
+    lines[0]["dims"] = {"M": 5, "N": 5, "K": 5}
+    with pytest.raises(SpecError, match=re.escape(f"w.jsonl:1: id {declared[0].id!r} is of another problem")):
+        read(written(tmp_path / "w.jsonl", lines[0]))
+
+
+def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
+    one, two = written(tmp_path / "one.jsonl", GEMM), written(tmp_path / "two.jsonl", GEMM | {"weight": 4}, SOFTMAX)
+    both = read(one, f"+{two}")
+    assert both.paths == [one, two]
+    assert [f.beside for f in both.plan.files] == [False, True]
+    assert (both.plan.operators["gemm"].beside, both.plan.operators["softmax"].beside) == (False, True)
+    gemm = both.plan.stated_for(OPERATORS["gemm"], [])
+    assert [p.id for p in gemm.workload_for("cuda")] == ["M=16 N=4096 K=4096 T=bf16"] == list(gemm.weights)
+    assert gemm.weight(gemm.workload_for("cpu")[0]) == 5
+    softmax, declared = both.plan.stated_for(OPERATORS["softmax"], []), OPERATORS["softmax"]
+    for family in ("cpu", "cuda", "hip"):
+        assert [p.id for p in softmax.workload_for(family)] == [
+            *(p.id for p in declared.workload_for(family)),
+            "R=8 D=32",
+        ]
+
+
+def test_a_problem_that_is_declared_too_counts_once_more(tmp_path: Path) -> None:
+    declared = OPERATORS["softmax"].workload_for("cpu")[0]
+    line = {"operator": "softmax", "id": declared.id, "dims": declared.dims, "weight": 3}
+    one = read(f"+{written(tmp_path / 'w.jsonl', line)}").plan.stated_for(OPERATORS["softmax"], ["cpu", "cuda"])
+    assert one.workload_for("cpu") == OPERATORS["softmax"].workload_for("cpu")
+    weights = one.weights_for("cpu")
+    assert weights.pop(declared.id) == 4
+    assert set(weights.values()) == {1}
+
+
+def test_the_header_of_a_trace_is_kept_and_is_no_problem(tmp_path: Path) -> None:
+    header = {"trace": {"library": "ops", "calls": 12}}
+    found = read(written(tmp_path / "w.jsonl", "", header, SOFTMAX | {"calls": 12, "captured": 0}))
+    assert found.plan.files[0].trace == header["trace"]
+    assert problems_of(found, "softmax")[0].weight == 12
+    assert found.places == {("softmax", "R=8 D=32"): f"{tmp_path / 'w.jsonl'}:3"}
+
+
+def test_operators_that_the_library_is_built_without_are_left_out(tmp_path: Path) -> None:
+    line = {"operator": "rms_norm", "dims": {"whatever": 1}}
+    found = read(written(tmp_path / "w.jsonl", line, line, SOFTMAX))
+    assert list(found.plan.operators) == ["softmax"]
+    assert found.notes == ["workload: 2 problems of rms_norm left out, which this library is built without"]
+
+
+def test_the_plan_holds_no_folder(tmp_path: Path) -> None:
+    found = read(written(tmp_path / "w.jsonl", SOFTMAX))
+    assert str(tmp_path) not in repr(found.plan)
+    assert found.plan.told() == ["w.jsonl: 1 problem"]
+
+
+WRONG: dict[str, tuple[object, list[str]]] = {
+    "not JSON": ("{operator: gemm}", ["this is not JSON: {operator: gemm}", "fix: a line is"]),
+    "no object": ("[1, 2]", ["no JSON object: [1, 2]", "fix: a line is"]),
+    "not UTF-8": ('{"operator": "\udcff"}', ["this is not JSON"]),
+    "unknown operator": (
+        GEMM | {"operator": "gem"},
+        ["unknown operator 'gem'", "the library has gemm, softmax", "did you mean 'gemm'?", "WORKLOAD"],
+    ),
+    "no operator": ({"dims": {}}, ["missing required field `operator`"]),
+    "no dims": ({"operator": "gemm"}, ["missing required field `dims`"]),
+    "unknown dim": (
+        GEMM | {"dims": {"M": 1, "N": 1, "K": 1, "J": 1}},
+        ["unknown dim 'J'", "why: operator 'gemm' has dims M, N, K;", "fix:"],
+    ),
+    "missing dim": (GEMM | {"dims": {"M": 1, "N": 1}}, ["dim 'K' is not bound", "fix: state K=..."]),
+    "a dim that is no number": (SOFTMAX | {"dims": {"R": "8", "D": 1}}, ["Expected `int`, got `str`"]),
+    "a negative dim": (SOFTMAX | {"dims": {"R": -8, "D": 1}}, ["dim R=-8 is no extent", "fix:"]),
+    "a huge dim": (SOFTMAX | {"dims": {"R": 1 << 63, "D": 1}}, [f"dim R={1 << 63} is no extent"]),
+    "unknown dtype": (GEMM | {"dtypes": {"T": "bf61"}}, ["T='bf61' is no dtype", "did you mean 'bf16'"]),
+    "a dtype that it has not": (GEMM | {"dtypes": {"T": "f64"}}, ["T='f64' is no dtype", "dtypes T: f32, bf16"]),
+    "unknown dtype variable": (GEMM | {"dtypes": {"T": "f32", "S": "f32"}}, ["S='f32' is no dtype"]),
+    "a dtype left out": (
+        {k: v for k, v in GEMM.items() if k != "dtypes"},
+        ["dtype T is not stated", "why: there are f32,", 'fix: write "dtypes": {"T": "f32"}'],
+    ),
+    "unknown attribute": (GEMM | {"attributes": {"activatoin": "gelu"}}, ["'activatoin'", "did you mean 'activation'"]),
+    "unknown value": (GEMM | {"attributes": {"activation": "glu"}}, ["cannot be 'glu'", "did you mean 'gelu'"]),
+    "unknown tensor": (GEMM | {"present": ["bais"]}, ["unknown tensor 'bais'", "did you mean 'bias'"]),
+    "a tensor that is not optional": (GEMM | {"present": ["a"]}, ["'a' is always present", "fix:"]),
+    "a wrong order": (GEMM | {"order": {"b": [1, 1]}}, ["is not a permutation", "fix: mend the line"]),
+    "too few strides": (GEMM | {"strides": {"b": [1]}}, ["2 axes, 1 strides", "why:", "fix: mend the line"]),
+    "a negative stride": (GEMM | {"strides": {"b": [-1, 1]}}, ["strides [-1, 1] of 'b'", "fix:"]),
+    "an odd alignment": (GEMM | {"alignment": {"b": 3}}, ["alignment 3 of 'b'", "fix:"]),
+    "nothing to compute": (SOFTMAX | {"dims": {"R": 0, "D": 1}}, ["nothing to compute", "fix: leave it out"]),
+    "not legal": (SOFTMAX | {"dims": {"R": 1, "D": 3}, "strides": {"x": [7, 2]}}, ["does not hold", "fix:"]),
+    "weight 0": (GEMM | {"weight": 0}, ["weight 0 is no positive number", "why:", "fix:"]),
+    "weight below 0": (GEMM | {"weight": -1.5}, ["weight -1.5 is no positive number"]),
+    "weight without end": (json.dumps(GEMM | {"weight": 1}).replace("1}", "1e999}"), [":2: "]),
+    "weight that is a word": (GEMM | {"weight": "heavy"}, ["weight 'heavy' is no positive number"]),
+    "weight that is true": (GEMM | {"weight": True}, ["weight True is no positive number"]),
+    "no calls": (GEMM | {"calls": 0}, ["calls 0 is no positive number"]),
+    "half a call": (GEMM | {"calls": 0.5}, ["Expected `int`"]),
+    "captured is a word": (GEMM | {"captured": "x"}, ["Expected `int"]),
+    "an unknown field": (GEMM | {"wieght": 1}, ["unknown field 'wieght'", "why: a line has", "did you mean 'weight'?"]),
+    "a later header": ({"trace": {}}, ["unknown field 'trace'", "the first line of its file"]),
+    "a whole line of a database": ({"problem": {"dims": {}}}, ["unknown field 'problem'", 'beside "operator"']),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told_with_its_line(name: str, tmp_path: Path) -> None:
+    line, words = WRONG[name]
+    one = dataclasses.replace(OPERATORS["softmax"], legal=(stride("x", 1) == 1,))
+    path = tmp_path / "w.jsonl"
+    text = line if isinstance(line, str) else json.dumps(line)
+    path.write_bytes(f"{json.dumps(SOFTMAX)}\n{text}\n".encode(errors="surrogateescape"))
+    with pytest.raises(SpecError) as caught:
+        read(path, operators=OPERATORS | {"softmax": one})
+    told = str(caught.value)
+    assert told.startswith(f"{path}:2: "), told
+    assert "why:" in told
+    assert "fix:" in told
+    for word in words:
+        assert word in told
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(written(tmp_path / "w.jsonl", GEMM | {"weight": 0}, "{", GEMM | {"dims": {}}))
+    assert [f"w.jsonl:{n}: " in str(one) for n, one in enumerate(caught.value.several, 1)] == [True] * 3
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be read") as caught:
+        read(tmp_path / "none.jsonl")
+    assert "No such file" in caught.value.why
+    assert str(tmp_path / "none.jsonl") in caught.value.what
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "it is empty"), ("\n\n", "it is empty"), ('{"trace": {}}', "header")])
+def test_a_file_without_a_problem(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
+        read(path)
+    assert why in caught.value.why
+    assert caught.value.fix
+
+
+def gpu_checked(found: ReadWorkload, memory: int) -> None:
+    operators = [found.plan.stated_for(OPERATORS[n], ["cpu", "cuda"]) for n in found.plan.operators]
+    gpu = device_of(name="GPU", uuid="GPU-1", capability=90, sm_count=1, l2_bytes=1, memory_bytes=memory, driver="1")
+    targets = [target_by_name("cuda-sm_90"), target_by_name("cpu-x86-64")]
+    check_memory(operators, "*", targets, [gpu], found.places)
+
+
+def test_more_than_the_memory_of_the_device_is_told_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "w.jsonl", SOFTMAX, SOFTMAX | {"dims": {"R": 1 << 20, "D": 1 << 10}})
+    gpu_checked(read(path), 8 << 30)
+    with pytest.raises(BuildError) as caught:
+        gpu_checked(read(path), 7 << 30)
+    assert str(caught.value).startswith(f"{path}:2: operator 'softmax': problem 'R=1048576 D=1024' needs 8.0 GiB")
+    assert caught.value.why == "GPU has 7.0 GiB"
+
+
+def test_strides_count_for_the_memory(tmp_path: Path) -> None:
+    line = SOFTMAX | {"strides": {"x": [1 << 28, 1]}, "dims": {"R": 9, "D": 1024}}
+    with pytest.raises(BuildError, match=r"needs 8\.0 GiB"):
+        gpu_checked(read(written(tmp_path / "w.jsonl", line)), 8 << 30)
+
+
+def test_a_declared_problem_is_named_by_itself() -> None:
+    one = dataclasses.replace(OPERATORS["softmax"], workload=(problem(R=1 << 30, D=1 << 10),))
+    gpu = device_of(name="GPU", uuid="", capability=90, sm_count=1, l2_bytes=1, memory_bytes=8 << 30, driver="1")
+    target = [target_by_name("cuda-sm_90")]
+    with pytest.raises(BuildError, match=r"^operator 'softmax': problem 'R=1073741824 D=1024' needs 8192"):
+        check_memory([one], "*", target, [gpu], {})
+    check_memory([one], "gemm/*", target, [gpu], {})  # it is not measured
+
+
+def test_problems_that_no_kernel_for_some_devices_takes_are_told(tmp_path: Path) -> None:
+    """They are none of the workload for these, which may be left without any."""
+    bf16 = GEMM | {"dims": {"M": 17, "N": 4096, "K": 4096}}
+    stated = read(written(tmp_path / "w.jsonl", bf16, bf16 | {"dtypes": {"T": "f32"}})).plan
+    one = stated.stated_for(OPERATORS["gemm"], ["cpu", "cuda"])
+    assert [p.id for p in one.workload_for("cpu")] == ["M=17 N=4096 K=4096"]
+    assert len(one.workload_for("cuda")) == 2
+    alone = read(written(tmp_path / "w.jsonl", bf16)).plan
+    assert alone.stated_for(OPERATORS["gemm"], ["cpu"]).workload_for("cpu") == ()
+    beside = read(f"+{tmp_path / 'w.jsonl'}").plan.stated_for(OPERATORS["gemm"], ["cpu"])
+    assert beside.workload_for("cpu") == OPERATORS["gemm"].workload_for("cpu")
+    assert beside.workload_for("cuda")[:-1] == OPERATORS["gemm"].workload_for("cuda")
+    (told,) = stated.notes({"gemm": one}, ["cpu", "cuda"])
+    assert told == (
+        "workload: no kernel of gemm for cpu takes 1 of 2 problems, such as 'M=17 N=4096 K=4096 T=bf16': nothing is "
+        "tuned for them there"
+    )

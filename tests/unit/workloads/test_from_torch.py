@@ -1,0 +1,247 @@
+"""What torch writes of its calls: real traces of its profiler, and operator inputs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bundled import OPERATORS
+
+from aot_tune.support.errors import SpecError
+from aot_tune.workloads.from_torch import map_torch
+from aot_tune.workloads.known_problems import add_up
+from aot_tune.workloads.mapped_calls import MappedCalls
+
+F = torch.nn.functional
+
+
+def mapped(data: bytes) -> MappedCalls:
+    calls = MappedCalls(OPERATORS)
+    map_torch(data, "a_file.json", calls)
+    return calls
+
+
+def problems(calls: MappedCalls) -> dict[str, float]:
+    return {f"{one.operator} {one.problem.id}": one.weight for one in add_up(calls.problems)}
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Callable[..., MappedCalls]:
+    """The calls of a function, as torch's own profiler writes them."""
+
+    def run(function: Callable[[], object], *, shapes: bool = True, name: str = "trace.json") -> MappedCalls:
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        with torch.no_grad(), torch.profiler.profile(activities=kinds, record_shapes=shapes) as profile:
+            function()
+        profile.export_chrome_trace(str(tmp_path / name))
+        return mapped((tmp_path / name).read_bytes())
+
+    return run
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+X, W, BIAS = rand(16, 32), rand(32, 64), rand(64)
+Q, KV = rand(2, 6, 16, 32), rand(2, 2, 20, 32)
+HALVES = rand(16, 64)
+HALF = rand(4, 8, 32, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda: torch.mm(X, W), "gemm M=16 N=64 K=32"),
+        (lambda: X @ rand(64, 32).T, "gemm M=16 N=64 K=32 b:10"),
+        (lambda: rand(32, 16).T @ W, "gemm M=16 N=64 K=32 a:10"),
+        (lambda: rand(16, 64)[:, :32] @ W, "gemm M=16 N=64 K=32 a:(64,1)"),
+        (lambda: torch.mm(X, W, out=rand(16, 64)), "gemm M=16 N=64 K=32"),
+        (lambda: torch.addmm(BIAS, X, W), "gemm M=16 N=64 K=32 +bias"),
+        (lambda: torch.addmm(rand(16, 64), X, W), "gemm M=16 N=64 K=32 +residual"),
+        (lambda: F.linear(X, rand(64, 32), BIAS), "gemm M=16 N=64 K=32 b:10 +bias"),
+        (lambda: F.linear(rand(2, 8, 32), rand(64, 32)), "gemm M=16 N=64 K=32 b:10"),
+        (lambda: F.linear(rand(8, 2, 32).transpose(0, 1), rand(64, 32)), "gemm M=16 N=64 K=32 b:10"),
+        (lambda: F.linear(rand(32), rand(64, 32)), "gemm M=1 N=64 K=32 b:10"),
+        (lambda: rand(2, 8, 32) @ W, "gemm M=16 N=64 K=32"),
+        (lambda: torch.bmm(rand(3, 4, 5), rand(3, 6, 5).transpose(1, 2)), "batched_gemm B=3 M=4 N=6 K=5 b:021"),
+        (lambda: rand(2, 3, 4, 5) @ rand(2, 3, 5, 6), "batched_gemm B=6 M=4 N=6 K=5"),
+        (lambda: torch.softmax(X, -1), "softmax R=16 D=32"),
+        (lambda: torch.softmax(HALF, 2), "softmax R=32 D=32 T=bf16"),
+        (lambda: torch.softmax(HALF, -1, dtype=torch.float32), "softmax R=32 D=32"),
+        (lambda: F.layer_norm(HALF, (32,), HALF[0, 0], HALF[0, 0]), "layer_norm R=32 D=32 T=bf16"),
+        (lambda: torch.native_layer_norm(X, (32,), W[:, 0], X[0], 1e-5), "layer_norm R=16 D=32 weight:(64)"),
+        (lambda: F.rms_norm(X, (32,), X[0]), "rms_norm R=16 D=32"),
+        (lambda: F.scaled_dot_product_attention(Q, Q, Q), "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32"),
+        (
+            lambda: F.scaled_dot_product_attention(Q, Q, Q, is_causal=True),
+            "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32 causal=upper_left",
+        ),
+        (
+            lambda: F.scaled_dot_product_attention(Q, KV, KV, enable_gqa=True),
+            "flash_attention B=2 H=6 HK=2 M=16 N=20 D=32",
+        ),
+        (
+            lambda: F.scaled_dot_product_attention(*[rand(2, 16, 6, 32).transpose(1, 2)] * 3),
+            "flash_attention B=2 H=6 HK=6 M=16 N=16 D=32 k:0213 q:0213 v:0213",
+        ),
+        (lambda: F.silu(X) * X, "silu_mul R=16 D=32"),
+        (lambda: F.silu(HALVES[:, :32]) * HALVES[:, 32:], "silu_mul R=16 D=32 gate:(64,1) up:(64,1)"),
+    ],
+)  # fmt: skip
+def test_calls_are_mapped(profiled: Callable[..., MappedCalls], function: Callable[[], object], found: str) -> None:
+    assert problems(profiled(function)) == {found: 1}
+
+
+def test_a_gate_waits_for_the_other_factor(profiled: Callable[..., MappedCalls]) -> None:
+    layer = rand(32, 32)
+    calls = profiled(lambda: F.silu(F.linear(X, layer)) * F.linear(X, layer))
+    assert problems(calls) == {"gemm M=16 N=32 K=32 b:10": 2, "silu_mul R=16 D=32": 1}
+    assert not any("silu" in call or "mul" in call for call, _ in calls.left)
+    calls = profiled(lambda: (F.silu(X).sum(), X * X))
+    assert problems(calls) == {}
+    assert {call for call, _ in calls.left} >= {"aten::silu", "aten::sum", "aten::mul"}
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "reason"),
+    [
+        (lambda: torch.addmm(BIAS, X, W, beta=2), "aten::addmm", "its beta is 2"),
+        (lambda: torch.addmm(rand(16, 1), X, W), "aten::addmm", "what it adds has the shape [16, 1], neither a row's"),
+        (lambda: torch.mm(X.double(), W.double()), "aten::mm", "its dtype is f64"),
+        (lambda: torch.softmax(X, 0), "aten::softmax", "it is not over the last dim"),
+        (lambda: F.layer_norm(X, (32,)), "aten::layer_norm", "it has no weight or no bias"),
+        (lambda: F.layer_norm(X, (16, 32), X, X), "aten::layer_norm", "it is over more than a dim"),
+        (lambda: F.scaled_dot_product_attention(Q, Q, Q, rand(16, 16)), "aten::scaled_dot_product_attention", "it has"),
+        (lambda: torch.mm(rand(0, 32), W), "aten::mm", "it has no elements"),
+        (lambda: torch.cumsum(X, 0), "aten::cumsum", "no bundled operator computes it"),
+    ],
+)
+def test_other_calls_are_told(
+    profiled: Callable[..., MappedCalls], function: Callable[[], object], call: str, reason: str
+) -> None:
+    calls = profiled(function)
+    assert [why for name, why in calls.left if name == call and why.startswith(reason)]
+    assert calls.problems == []
+    assert any(f"of {call}: {reason}" in line for line in calls.told())
+
+
+def test_a_model_counts_each_call_once(profiled: Callable[..., MappedCalls]) -> None:
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0).train()
+    calls = profiled(lambda: layer(rand(2, 8, 64)), name="trace.json.gz")
+    found = problems(calls)
+    assert found["gemm M=16 N=128 K=64 b:10 +bias"] == 1
+    assert found["gemm M=16 N=64 K=128 b:10 +bias"] == 1
+    assert found["layer_norm R=16 D=64"] == 2
+    assert sum(w for name, w in found.items() if name.startswith("flash_attention")) == 1
+    assert sum(w for name, w in found.items() if name.startswith("gemm")) == 4  # in, out, and the two above
+
+
+def test_a_trace_without_shapes_is_refused(profiled: Callable[..., MappedCalls]) -> None:
+    with pytest.raises(SpecError, match=r"a_file.json: no shapes of inputs were recorded") as error:
+        profiled(lambda: X @ W, shapes=False)
+    assert "record_shapes=True" in error.value.fix
+
+
+def event(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
+
+
+def test_traces_of_older_versions_have_neither_strides_nor_values() -> None:
+    shapes = {"Input Dims": [[16, 32], [32, 64]], "Input type": ["float", "float"]}
+    soft = {"Input Dims": [[16, 32], [], []], "Input type": ["float", "Scalar", "Scalar"]}
+    calls = mapped(json.dumps([event("aten::mm", 0, 5, **shapes), event("aten::_softmax", 9, 5, **soft)]).encode())
+    assert problems(calls) == {"gemm M=16 N=64 K=32": 1}
+    assert calls.left == {("aten::_softmax", "its dim is not recorded"): 1}
+
+
+LOG = """Operator: aten.mm.default
+cnt: 28, ((T([16, 32], f16), T([32, 64], f16, stride=(1, 32))), {})
+cnt: 2, ((T([16, 32], f32), T([32, 64], f32)), {})
+Operator: aten._softmax.default
+cnt: 3, ((T([2, 4, 8], f32), -1, False), {})
+Operator: aten.addmm.default
+cnt: 5, ((T([64], f16), T([16, 32], f16), T([32, 64], f16)), {})
+cnt: 6, ((T([64], f16), T([16, 32], f16), T([32, 64], f16)), {'beta': 0.5})
+Operator: aten._scaled_dot_product_flash_attention.default
+cnt: 4, ((T([2, 6, 16, 64], bf16), T([2, 6, 16, 64], bf16), T([2, 6, 16, 64], bf16), 0.0, True), {'scale': 0.125})
+Operator: aten.add.Tensor
+cnt: 7, ((T([16, 32], f16), T([16, 32], f16)), {})
+"""
+FROM_LOG = {
+    "gemm M=16 N=64 K=32 b:10 T=f16": 28,
+    "gemm M=16 N=64 K=32 +bias T=f16": 5,
+    "flash_attention B=2 H=6 HK=6 M=16 N=16 D=64 causal=upper_left T=bf16": 4,
+    "softmax R=8 D=8": 3,
+    "gemm M=16 N=64 K=32": 2,
+}
+
+
+def test_operator_inputs() -> None:
+    calls = mapped(LOG.encode())
+    assert problems(calls) == FROM_LOG
+    assert calls.left == {
+        ("aten.addmm.default", "its beta is 0.5"): 6,
+        ("aten.add.Tensor", "no bundled operator computes it"): 7,
+    }
+
+
+def test_operator_inputs_as_json() -> None:
+    document: dict[str, Any] = {"metadata": {"source": "somewhere"}}
+    for line in LOG.splitlines():
+        if line.startswith("Operator: "):
+            entries = document.setdefault(line.removeprefix("Operator: "), [])
+        else:
+            count, _, inputs = line.removeprefix("cnt: ").partition(", ")
+            entries.append({"count": int(count), "inputs": inputs})
+    assert problems(mapped(json.dumps(document).encode())) == FROM_LOG
+    by_text = {op: {e["inputs"]: e["count"] for e in es} for op, es in document.items() if op != "metadata"}
+    assert problems(mapped(gzip.compress(json.dumps(by_text).encode()))) == FROM_LOG
+
+
+@pytest.mark.parametrize(
+    ("operator", "stated", "found"),
+    [
+        ("gemm", {"strides": "[[64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 T=f16"),
+        ("addmm", {"strides": "[[0, 1], [64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 +bias T=f16"),
+        ("addmm", {"strides": "[[128, 1], [64, 1], [1, 64]]"}, "gemm M=16 N=128 K=64 b:10 +residual T=f16"),
+        ("addmm", {"strides": "[[64, 1], [128, 1]]", "bias": "[128]"}, "gemm M=16 N=128 K=64 +bias T=f16"),
+    ],
+)
+def test_products_by_their_dims(operator: str, stated: dict[str, str], found: str) -> None:
+    inputs = repr(((), {"dtype": "fp16", "M": "16", "N": "128", "K": "64", **stated}))
+    calls = mapped(json.dumps({operator: [{"count": 3, "inputs": inputs}]}).encode())
+    assert problems(calls) == {found: 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "a_file.json is no JSON"),
+        (b"3", "a_file.json holds 3, no calls"),
+        (b"[]", "a_file.json: there are no events of ATen operators"),
+        (b"\x1f\x8bnothing", "a_file.json cannot be unpacked"),
+        (b'{"aten.mm.default": 3}', "a_file.json: aten.mm.default: 3 is no list of inputs with counts"),
+        (
+            b'{"aten.mm.default": [{"inputs": "((T(["}]}',
+            "a_file.json: aten.mm.default, inputs 1: '((T([' cannot be read",
+        ),
+        (b'{"aten.mm.default": {"((T([2], f32, (1, 1)),), {})": 1}}', "has the strides [1, 1]"),
+        (b'{"aten.mm.default": {"__import__(\'os\')": 1}}', "cannot be read"),
+        (b'{"aten.mm.default": {"({}, ())": 1}}', "are no arguments"),
+        (b'{"gemm": {"((), {})": 1}}', "is no product"),
+        (b"{\"addmm\": {\"((), {'M': 1, 'N': 1, 'K': 1, 'strides': [[1, 1], [1, 1]]})\": 1}}", "is no product"),
+        (b"Operator: aten.mm.default\n\nnothing\n", "a_file.json:3: 'nothing' is no line of operator inputs"),
+        (b"Operator: aten.mm.default\ncnt: 1, ((T(2)), {})\n", "a_file.json:2: "),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: bytes, said: str) -> None:
+    with pytest.raises(SpecError) as error:
+        mapped(text)
+    assert said in str(error.value)
+    assert error.value.fix

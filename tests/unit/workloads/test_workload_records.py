@@ -1,0 +1,177 @@
+"""Lines of workload files and traces: what is read, what is refused and how, and what is written."""
+
+from __future__ import annotations
+
+import pytest
+from bundled import OPERATORS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot_tune.spec import Problem, problem
+from aot_tune.support.errors import SpecError
+from aot_tune.workloads.known_problems import add_up, known
+from aot_tune.workloads.normal_form import normal_problem
+from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
+
+LINE = (
+    b'{"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, '
+    b'"attributes": {"activation": "gelu"}, "present": ["bias"], "strides": {"b": [1, 4096]}, '
+    b'"alignment": {"a": 16}, "weight": 12.5}\n'
+)
+HEAD = (
+    b'{"trace": {"library": "ops", "version": "0.1.0", "prefix": "aot_tune", "build": "ab", "pid": 7, "begun": 1.5}}\n'
+)
+CALLS = b'{"operator": "softmax", "dims": {"R": 4, "D": 8}, "calls": 5, "captured": 2}\n'
+GEMM = problem(
+    M=16, N=4096, K=4096, dtypes={"T": "bf16"}, attributes={"activation": "gelu"}, present=["bias"],
+    strides={"b": (1, 4096)}, alignment={"a": 16},
+)  # fmt: skip
+
+
+def test_a_line_of_a_workload() -> None:
+    (one,) = decode_workload(b"\n" + LINE, "w.jsonl")
+    assert one == CountedProblem(operator="gemm", problem=GEMM, weight=12.5, place="w.jsonl:2")
+
+
+def test_a_weight_is_1_unless_it_is_stated() -> None:
+    (one,) = decode_workload(b'{"operator": "softmax", "dims": {"R": 4, "D": 8}}', "w.jsonl")
+    assert one.weight == 1
+
+
+def test_lines_of_a_trace_know_their_process() -> None:
+    second = HEAD.replace(b'"pid": 7', b'"pid": 8, "host": "added later"')
+    found = decode_workload(HEAD + CALLS + second + CALLS, "t.jsonl")
+    assert [(one.weight, one.captured) for one in found] == [(5, 2), (5, 2)]
+    processes = [one.trace for one in found if one.trace is not None]
+    assert [(p.library, p.version, p.prefix, p.build, p.pid, p.begun, p.place) for p in processes] == [
+        ("ops", "0.1.0", "aot_tune", "ab", 7, 1.5, "t.jsonl:1"),
+        ("ops", "0.1.0", "aot_tune", "ab", 8, 1.5, "t.jsonl:3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "fix"),
+    [
+        (b'{"operator": "gemm", "dims": {"M": 1', "this is not a line of a workload", "remove the line"),
+        (b"\xff\xfe", "this is not a line of a workload", "remove the line"),
+        (b"[1]", "a line is a JSON object, this one [1]", '"operator": "gemm"'),
+        (b'{"operator": "gemm", "dim": {"M": 1}}', "unknown field 'dim'", "did you mean 'dims'?"),
+        (b'{"dims": {"M": 1}}', "it lacks the required field `operator`", '"operator": "gemm"'),
+        (b'{"operator": "gemm", "dims": {"M": "1"}}', "Expected `int`, got `str` - at `dims[...]`", '"M": 16'),
+        (b'{"operator": "gemm", "dims": {"M": -1}}', "Expected `int` >= 0", '"M": 16'),
+        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is not a positive number", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is not a positive number", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "weight": 1, "calls": 1}', "it has a weight and a number of calls", "keep"),
+        (b'{"operator": "gemm", "dims": {}, "calls": 1, "captured": 2}', "2 of 1 calls are said to be", "correct one"),
+        (b'{"trace": {}}', "this is not the head of a trace: it lacks the required field `library`", "leave the lines"),
+        (b'{"trace": {"library": "ops"}, "pid": 1}', "the head of a trace has a line of its own", "on the next"),
+    ],
+)
+def test_other_lines_are_named(line: bytes, said: str, fix: str) -> None:
+    with pytest.raises(SpecError) as error:
+        decode_workload(LINE + line, "w.jsonl")
+    assert error.value.what.startswith(f"w.jsonl:2: {said}")
+    assert fix in error.value.fix
+
+
+def test_all_mistakes_are_told_until_there_are_enough() -> None:
+    with pytest.raises(SpecError) as error:
+        decode_workload(b"x\n" + LINE + b"y\n", "w.jsonl")
+    assert [str(e).partition(" ")[0] for e in error.value.several] == ["w.jsonl:1:", "w.jsonl:3:"]
+    with pytest.raises(SpecError, match="10 mistakes"):
+        decode_workload(b"x\n" * 1000, "w.jsonl")
+
+
+def test_what_is_written_is_read_again() -> None:
+    problems = [CountedProblem(operator="gemm", problem=GEMM, weight=12.5), *decode_workload(CALLS, "t.jsonl")]
+    text = encode_workload(problems)
+    again = decode_workload(text, "w.jsonl")
+    assert [(o.operator, o.problem, o.weight) for o in again] == [(o.operator, o.problem, o.weight) for o in problems]
+    assert text.endswith(b'{"operator":"softmax","dims":{"R":4,"D":8},"weight":5}\n')
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "fix"),
+    [
+        (b'{"operator": "gem", "dims": {}}', "there is no operator 'gem'", "did you mean 'gemm'?"),
+        (b'{"operator": "conv", "dims": {}}', "there is no operator 'conv'", "--templates"),
+        (b'{"operator": "softmax", "dims": {"R": 1, "E": 2}}', "dim 'D' is not bound", "in place of E"),
+        (b'{"operator": "softmax", "dims": {"R": 1, "D": 2, "Dd": 3}}', "unknown dim 'Dd'", "did you mean 'D'?"),
+        (
+            b'{"operator": "softmax", "dims": {"R": 1, "D": 2}, "dtypes": {"T": "bf61"}}',
+            "T='bf61' is no dtype of the operator",
+            "did you mean 'bf16'?",
+        ),
+        (
+            b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "attributes": {"activation": "glu"}}',
+            "attribute 'activation' cannot be 'glu'",
+            "did you mean 'gelu'",
+        ),
+        (
+            b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "present": ["bais"]}',
+            "unknown tensor 'bais'",
+            "did you mean 'bias'?",
+        ),
+        (
+            b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "strides": {"b": [1]}}',
+            "'b' has 2 axes, 1 strides were given",
+            "correct the line",
+        ),
+    ],
+)
+def test_problems_that_operators_do_not_have_are_named(line: bytes, said: str, fix: str) -> None:
+    with pytest.raises(SpecError) as error:
+        known(decode_workload(LINE + line, "w.jsonl"), OPERATORS)
+    assert error.value.what.startswith("w.jsonl:2: ")
+    assert said in error.value.what
+    assert fix in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("stated", "normal"),
+    [
+        (problem(K=3, N=2, M=1), "M=1 N=2 K=3"),
+        (problem(M=5, N=2, K=3, strides={"b": (1, 3)}), "M=5 N=2 K=3 b:10"),
+        (problem(M=5, N=2, K=3, strides={"b": (1, 4)}), "M=5 N=2 K=3 b:(1,4)"),
+        (problem(M=5, N=2, K=3, strides={"a": (3, 1)}, order={"b": (0, 1)}), "M=5 N=2 K=3"),
+        (problem(M=1, N=2, K=3, strides={"a": (77, 1)}), "M=1 N=2 K=3"),
+        (problem(M=5, N=2, K=3, strides={"bias": (7,)}), "M=5 N=2 K=3"),  # it is absent
+        (problem(M=5, N=2, K=3, strides={"bias": (7,)}, present=["bias"]), "M=5 N=2 K=3 bias:(7) +bias"),
+        (problem(M=5, N=2, K=3, alignment={"a": 64, "b": 16, "bias": 4}), "M=5 N=2 K=3 b@16"),
+        (problem(M=5, N=2, K=3, dtypes={"T": "f32"}, attributes={"math": "ieee"}), "M=5 N=2 K=3"),
+    ],
+)
+def test_equal_problems_have_one_form(stated: Problem, normal: str) -> None:
+    found = normal_problem(OPERATORS["gemm"], stated)
+    assert found.id == normal
+    before, after = OPERATORS["gemm"].facts(stated), OPERATORS["gemm"].facts(found)
+    assert {f for f in before if before[f] != after[f]} <= {"stride.bias.0", "alignment.bias"}  # where it is absent
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_operators_own_problems_are_in_that_form(name: str) -> None:
+    operator = OPERATORS[name]
+    for one in (*operator.workload_for("cpu"), *operator.workload_for("cuda")):
+        found = normal_problem(operator, one)
+        assert operator.facts(found) == operator.facts(one)
+        assert found.id == one.id or one.dims["R"] == 1  # a single row has no distance to the next
+
+
+@given(
+    st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(1, 20)),
+)
+def test_the_form_keeps_every_fact(dims: tuple[int, int, int], strides: tuple[int, int, int]) -> None:
+    operator = OPERATORS["batched_gemm"]
+    stated = problem(B=dims[0], M=dims[1], N=dims[2], K=3, strides={"out": strides})
+    found = normal_problem(operator, stated)
+    assert operator.facts(found) == operator.facts(stated)
+    assert normal_problem(operator, found) == found
+
+
+def test_equal_problems_add_up() -> None:
+    again = LINE.replace(b'"strides": {"b": [1, 4096]}', b'"order": {"b": [1, 0]}').replace(
+        b'"weight": 12.5', b'"calls": 3'
+    )
+    found = add_up(known(decode_workload(CALLS + LINE + again + CALLS, "w.jsonl"), OPERATORS))
+    assert [(one.operator, one.weight, one.captured) for one in found] == [("gemm", 15.5, 0), ("softmax", 10, 4)]
