@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,9 +21,9 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement, Pol
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
-from aot_tune.render import Candidate, Rendered, Renderer, candidate_for
+from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
 from aot_tune.report import Report
-from aot_tune.spec import Operator, Target
+from aot_tune.spec import ConfigValue, Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operator
 
 TWICE = ROOT / "tests" / "gpu" / "templates" / "twice"
@@ -171,17 +172,25 @@ def device_of(target: Target) -> Device:
     return Device(family=target.family, name=str(identity["name"]), slug=slug, identity=identity)
 
 
-def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **environ: str) -> list[Candidate]:
-    """Write a database of `twice` with a device for each target; returns the candidates that win.
+def record(
+    templates: Path,
+    folder: Path,
+    targets: Sequence[str] = TARGETS,
+    *,
+    name: str = "twice",
+    dtype: str = "f32",
+    fastest: Mapping[str, ConfigValue] = MappingProxyType({"THREADS": 256}),
+    **environ: str,
+) -> list[Candidate]:
+    """Write a database of an operator with a device for each target; returns the candidates that win.
 
-    Objects are compiled, times are made up: 256 threads win.
+    Objects are compiled, times are made up: those of the config `fastest` win.
     """
-    operator = load_operator(templates / "twice")
+    operator = load_operator(templates / name)
     renderer = Renderer([templates])
     winners = []
-    for name in targets:
-        target = target_by_name(name)
-        rendered = _rendered(operator, renderer, target)
+    for target in map(target_by_name, targets):
+        rendered = _rendered(operator, renderer, target, dtype)
         chain = toolchain_for("nvcc", {**os.environ, **environ})
         cache = ObjectCache(None, chain)
         compiled = compile_all(cache, rendered, 2)
@@ -194,12 +203,13 @@ def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **en
                 device=device.digest,
                 policy=policy.digest,
                 status="ok",
-                screen=(_time(r.candidate),) * 4,
+                screen=(1000.0 if _is(r, fastest) else 2000.0,) * 4,
                 error=0.1,
                 bitwise=True,
             )
             for r in rendered
             for p in operator.workload_for("cuda")
+            if all_of(requirements(operator, r.candidate), operator.facts(p))
         ]
         save_database(
             folder,
@@ -215,19 +225,19 @@ def record(templates: Path, folder: Path, targets: Sequence[str] = TARGETS, **en
             ),
         )
         cache.close()
-        winners += [r.candidate for r in rendered if r.candidate.config.get("THREADS") == 256]
+        winners += [r.candidate for r in rendered if _is(r, fastest)]
     return winners
 
 
-def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Rendered]:
+def _rendered(operator: Operator, renderer: Renderer, target: Target, dtype: str) -> list[Rendered]:
     found = []
     for kernel in operator.kernels:
         if kernel.backend == "nvcc" and not kernel.generic:
             for config in kernel.configs(target.facts):
-                candidate = candidate_for(operator, kernel, config, target, dtypes={"T": "f32"})
+                candidate = candidate_for(operator, kernel, config, target, dtypes={"T": dtype})
                 found.append(renderer.render(operator, candidate, target))
     return found
 
 
-def _time(candidate: Candidate) -> float:
-    return 1000.0 if candidate.config.get("THREADS") == 256 else 2000.0
+def _is(rendered: Rendered, config: Mapping[str, ConfigValue]) -> bool:
+    return config.items() <= rendered.candidate.config.items()

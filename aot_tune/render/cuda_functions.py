@@ -47,7 +47,8 @@ class CudaFunctions(CxxFunctions):
     required = ("workspace", "launch", "preload")
     _public = (
         "prelude kernel_signature no_workspace pack dtype dtype_name itemsize dim size stride ptr address present attr "
-        "attr_value load store store_output apply_epilogue epilogue_functions activation unroll"
+        "attr_value load store store_output apply_epilogue epilogue_functions epilogue_output epilogue_steps rank "
+        "scratch activation unroll"
     )
     _activation_qualifiers = "__device__ inline"
     _activations = "common/math.cuh.j2"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from aot_tune.render.hooks import Hooks
-from aot_tune.spec import AddTensor, Operator, Tensor
+from aot_tune.spec import AddTensor, Expr, Operator, Tensor
 from aot_tune.spec.dtypes import DTYPES
-from aot_tune.spec.epilogue import EpilogueStep
+from aot_tune.spec.epilogue import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
 __all__ = ["SYMBOL", "TENSOR", "CxxFunctions", "scalar_type"]
@@ -58,11 +59,13 @@ class CxxFunctions:
 
     _public = (
         "prelude kernel_signature no_workspace dim size stride ptr address present attr attr_value load store "
-        "store_output epilogue_functions unroll"
+        "store_output epilogue_functions unroll scratch"
     )
 
-    def __init__(self, operator: Operator, constants: Mapping[str, int], hooks: Hooks) -> None:
-        self._op, self._constants, self._hooks = operator, dict(constants), hooks
+    def __init__(
+        self, operator: Operator, constants: Mapping[str, int], hooks: Hooks, scratch: Expr | None = None
+    ) -> None:
+        self._op, self._constants, self._hooks, self._scratch = operator, dict(constants), hooks, scratch
 
     def names(self) -> dict[str, Callable[..., Any]]:
         """Function name to function, as templates see them."""
@@ -75,11 +78,12 @@ class CxxFunctions:
         return self._hooks.open_once("prelude", lambda: _PRELUDE)
 
     def kernel_signature(self, function: str) -> str:
-        """The head of `launch`, `workspace` or `preload`, to be followed by its body in braces."""
+        """The head of `launch`, `workspace`, `preload` or `note`, to be followed by its body in braces."""
         ends: dict[str, tuple[str, ...]] = {
             "launch": ("void* workspace", "size_t workspace_size", "void* stream"),
             "workspace": ("size_t* workspace_size",),
             "preload": (),
+            "note": ("char* buffer", "size_t buffer_size"),
         }
         if function not in ends:
             raise RenderError(f"kernel_signature({function!r})", fix=did_you_mean(function, ends))
@@ -95,6 +99,15 @@ class CxxFunctions:
         """A whole `workspace` function of a kernel that needs none."""
         return self.kernel_signature("workspace") + " {\n  *workspace_size = 0;\n  return 0;\n}\n"
 
+    def scratch(self) -> str:
+        """The bytes between the stages of a composed kernel, as it declares them."""
+        scratch = self._scratch
+        if scratch is None:
+            raise RenderError(
+                "scratch(): the kernel declares none", fix="give it scratch=, bytes as an expression of dims"
+            )
+        return self._hooks.open("scratch", lambda: scratch.cpp(self.dim))
+
     # -- facts ---------------------------------------------------------------------------------------------------
 
     def dim(self, name: str) -> str:
@@ -108,6 +121,10 @@ class CxxFunctions:
                 if not tensor.optional and extent.key() == name:
                     return f"{tensor.name}->shape[{axis}]"
         raise RenderError(f"dim({name!r}) is bound by no input")
+
+    def rank(self, tensor: str) -> int:
+        """How many axes a tensor has."""
+        return self._tensor(tensor).rank
 
     def size(self, tensor: str, axis: int) -> str:
         """The extent of a tensor's axis."""
@@ -226,9 +243,36 @@ class CxxFunctions:
         """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
         return self._hooks.open_once("epilogue_functions", self._activation_functions)
 
+    def epilogue_output(self) -> str:
+        """The tensor that the operator's epilogue is applied to."""
+        return self._epilogue().output
+
+    def epilogue_steps(self, indices: Sequence[str]) -> list[SimpleNamespace]:
+        """The steps of the epilogue at an element of its output, for templates that load and apply them on their own.
+
+        Of an added tensor: `tensor`, `axes` (those of the output that its own are) and `indices`; of an activation:
+        `attribute`, and `functions`, pairs of the attribute's index and the name of a function.
+        """
+        self._all_indices(self.epilogue_output(), indices)
+        found = []
+        for step in self._epilogue().steps:
+            if isinstance(step, AddTensor):
+                own = [indices[axis] for axis in step.axes]
+                found.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=own))
+            else:
+                choices = enumerate(self._attribute_choices(step.attribute))
+                functions = [(i, self.activation(c)) for i, c in choices if c != "none"]
+                found.append(SimpleNamespace(attribute=step.attribute, functions=functions))
+        return found
+
     def activation(self, choice: str) -> str:
         """The name of the function that an activation other than `none` calls."""
         return choice
+
+    def _epilogue(self) -> Epilogue:
+        if self._op.epilogue is None:
+            raise RenderError(f"operator {self._op.name!r} has no epilogue", fix="declare epilogue=Epilogue(...)")
+        return self._op.epilogue
 
     # -- pieces --------------------------------------------------------------------------------------------------
 

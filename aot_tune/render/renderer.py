@@ -61,7 +61,7 @@ class Renderer:
             return _rendered(operator, candidate, target, text, identity_of(recipe))
         hooks = Hooks()
         language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
-        functions = language(operator.concrete(candidate.dtypes), constants, hooks)
+        functions = language(operator.concrete(candidate.dtypes), constants, hooks, kernel.scratch)
         names = {**functions.names(), **candidate.config, "target": SimpleNamespace(name=target.name, **target.facts)}
         try:
             text = hooks.finalize(self._environment.render(kernel.template, names))
@@ -88,6 +88,12 @@ class Renderer:
                     fix=f"write {{{{ kernel_signature({function!r}) }}}} and its body"
                     + (", or {{ no_workspace() }} for a kernel that needs none" if function == "workspace" else ""),
                 )
+        if kernel.scratch is not None and not hooks.opened("scratch"):
+            raise RenderError(
+                f"{kernel.template}: it has no scratch()",
+                why=f"kernel {operator.name}/{kernel.name} declares scratch memory between its stages",
+                fix="add {{ scratch() }} to what `workspace` tells, or leave scratch= out",
+            )
         return _rendered(operator, candidate, target, text)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from functools import reduce
 
+from aot_tune.spec.expr import Expr, as_expr, attribute, present
 from aot_tune.spec.names import check_identifier
 
 __all__ = ["Activate", "AddTensor", "Epilogue", "EpilogueStep"]
@@ -39,3 +42,9 @@ class Epilogue:
 
     output: str
     steps: tuple[EpilogueStep, ...]
+
+    @property
+    def applies(self) -> Expr:
+        """Whether a call has anything of it, where the first choice of every attribute that it applies is `none`."""
+        parts = (present(s.tensor) if isinstance(s, AddTensor) else attribute(s.attribute) != 0 for s in self.steps)
+        return reduce(operator.or_, parts, as_expr(0))

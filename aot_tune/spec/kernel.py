@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
@@ -83,6 +83,10 @@ class Kernel:
             follow the blocks, waves and steps that a variant's time is expected from on shapes that nobody measured.
         split: how many blocks share the steps of one tile.
         compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
+        stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
+            `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
+            does without one of the backends does without the kernel.
+        scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
     """
 
     name: str
@@ -103,15 +107,18 @@ class Kernel:
     listed: tuple[Config, ...] = ()
     tile: Tile | TileOf = field(default_factory=lambda: MappingProxyType({}))
     split: ExprLike = 1
+    stages: tuple[str, ...] = ()
+    scratch: Expr | None = None
 
     def __post_init__(self) -> None:
-        for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed"):
+        for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed", "stages"):
             check_several(getattr(self, several), f"kernel {self.name!r}: {several}")
         if self.listed and not self.parameters:
             object.__setattr__(self, "parameters", _axes(self.listed))
         check_identifier(self.name, "kernel")
         check_identifier(self.backend, f"kernel {self.name!r}: backend")
         self._check_source()
+        self._check_stages()
         names = [p.name for p in self.parameters]
         for name in names:
             if names.count(name) > 1:
@@ -164,6 +171,31 @@ class Kernel:
             check_template_path(self.template, f"kernel {self.name!r}")
         elif self.template:
             raise SpecError(f"kernel {self.name!r} has a template and a Triton function", fix="leave the template out")
+
+    def _check_stages(self) -> None:
+        for stage in self.stages:
+            check_identifier(stage, f"kernel {self.name!r}: stage")
+        if len(self.stages) == 1:
+            raise SpecError(
+                f"kernel {self.name!r} has one stage, {self.stages[0]!r}",
+                why="stages are the launches of a composed kernel",
+                fix="list all of them, or leave `stages` out",
+            )
+        if self.scratch is not None and not isinstance(self.scratch, Expr):
+            raise SpecError(
+                f"kernel {self.name!r}: scratch {str(self.scratch)[:80]!r} is no expression",
+                fix="give the bytes as an expression of dims, such as M * N * 4",
+            )
+        if self.scratch is not None and not self.stages:
+            raise SpecError(
+                f"kernel {self.name!r} has scratch memory and no stages",
+                why="it lies between the launches of a composed kernel",
+                fix='list them: stages=("cublaslt", "epilogue")',
+            )
+
+    def uses(self, backends: Collection[str]) -> bool:
+        """Whether one of some backends compiles it, or is what one of its stages calls."""
+        return self.backend in backends or not set(backends).isdisjoint(self.stages)
 
     def tiling(self, config: Config) -> Tiling | None:
         """The tile of one of its configs, where one is declared."""

@@ -149,7 +149,7 @@ def _with_files(operator: Operator, folder: Path) -> Operator:
 
 
 def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
-    """The operator without the kernels of some backends, as if it had never had them.
+    """The operator without the kernels of some backends, or with stages of theirs, as if it had never had them.
 
     Raises:
         OptionError: when a generic kernel is among them.
@@ -161,8 +161,11 @@ def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
                 why=f"it compiles the generic kernel {operator.name}/{kernel.name}: calls would have no answer",
                 fix="name backends without generic kernels, such as cublaslt; AOT_TUNE_TARGETS says what is built for",
             )
-    kept = tuple(k for k in operator.kernels if k.backend not in backends)
-    return operator if len(kept) == len(operator.kernels) else dataclasses.replace(operator, kernels=kept)
+    kept = tuple(k for k in operator.kernels if not k.uses(backends))
+    if len(kept) == len(operator.kernels):
+        return operator
+    composed = frozenset(k.name for k in operator.kernels if k.uses(backends) and k.backend not in backends)
+    return dataclasses.replace(operator, kernels=kept, left_out=composed)
 
 
 def load_operators(
@@ -173,8 +176,8 @@ def load_operators(
 ) -> dict[str, tuple[Path, Operator]]:
     """Operators below the roots by name, with their folders; only `names` when any are given.
 
-    Kernels of the backends in `exclude` are left out. With `mistakes`, these get what is wrong with operators, and the
-    operators are left out; else it is raised.
+    Kernels of the backends in `exclude` are left out, and composed ones with stages of theirs. With `mistakes`, these
+    get what is wrong with operators, and the operators are left out; else it is raised.
 
     Raises:
         SpecError: for a name that no root has, with the nearest names, and for all that is wrong with operators.

@@ -78,6 +78,7 @@ class OperatorFields:
     documentation: str = ""
     folder: str = field(default="", compare=False)
     weights: Mapping[str, float] = field(default_factory=dict, compare=False)
+    left_out: frozenset[str] = field(default=frozenset(), compare=False)  # composed kernels that call what is excluded
     _by_name: dict[str, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _concrete: dict[tuple[str, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from aot_tune.spec import (
-    Activate,
-    AddTensor,
     Attribute,
     Baseline,
     Call,
-    Epilogue,
     IntegerSums,
     Operator,
     Tensor,
@@ -29,7 +26,7 @@ from .cuda.wgmma.bf16x6_kernels import BF16X6_KERNELS
 from .cuda.wgmma.wgmma_kernels import WGMMA_KERNELS
 from .cutlass.cutlass_kernels import CUTLASS_KERNELS
 from .triton.triton_kernels import TRITON_KERNELS
-from .vendor.vendor_kernels import CUBLASLT
+from .vendor.vendor_kernels import CUBLASLT, EPILOGUE, THEN_EPILOGUE
 from .workload import cpu_workload, cuda_workload
 
 M, N, K = dims("M N K")
@@ -82,7 +79,7 @@ operator = Operator(
             "math", ("ieee", "tf32"), mode=True
         ),  # of f32 products: ieee keeps all bits of the factors, tf32 ten of them
     ),
-    epilogue=Epilogue("out", (AddTensor("bias", (1,)), Activate("activation"), AddTensor("residual", (0, 1)))),
+    epilogue=EPILOGUE,
     reference=reference,
     exact=IntegerSums(K, thinned="b", requires=(attribute("activation") <= 1,)),  # none and relu
     flops=2 * M * N * K + present("bias") * M * N + present("residual") * M * N,
@@ -101,5 +98,6 @@ operator = Operator(
         *CUTLASS_KERNELS,
         *TRITON_KERNELS,
         CUBLASLT,
+        *THEN_EPILOGUE,
     ),
 )

@@ -14,7 +14,7 @@ from aot_tune.support.run_program import run
 
 __all__ = ["device_digest", "localize", "public_functions"]
 
-FUNCTIONS = ("_launch", "_workspace", "_preload")
+FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
 """Ends of the names that a candidate gives to its functions; everything else becomes local."""
 
 

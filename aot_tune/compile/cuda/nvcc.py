@@ -181,10 +181,10 @@ class NvccToolchain(Toolchain):
             )
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
-        """Link objects into a shared library that uses the shared CUDA runtime, where it lies now."""
+        """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where it lies now."""
         runtime = self.toolkit().shared_runtime()
         argv = [*self._host().command(), *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects), str(runtime)]
-        argv.append(f"-Wl,-rpath,{runtime.parent}")
+        argv += [f"-Wl,-rpath,{runtime.parent}", "-ldl", "-lpthread"]
         link(argv, out, self._child(out.parent))
 
     def link_arguments(self) -> tuple[str, ...]:

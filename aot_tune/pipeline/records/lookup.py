@@ -314,7 +314,7 @@ def rendered_again(
     kernels = {k.name for k in operator.kernels}
     for record in database.candidates:
         candidate = record.candidate
-        if candidate.backend in session.options.exclude_backends:
+        if candidate.backend in session.options.exclude_backends or candidate.kernel in operator.left_out:
             continue
         if record.id not in measured or not (candidate.generic or candidate.target == target.name):
             continue

@@ -185,6 +185,7 @@ def _untried_sources(
             continue
         candidate = record.candidate
         tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
+        tried = tried and candidate.kernel not in operator.left_out
         if tried and candidate.kernel not in kernels:  # a Triton function that is for no target of this build
             found[record.id] = ""
         if not _may_be_of(operator, candidate):

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.spec import Expr, Kernel, Parameter, Problem, alignment, attribute, dims, dtype_index, present, stride
+from aot_tune.spec import (
+    Activate,
+    AddTensor,
+    Epilogue,
+    Expr,
+    Kernel,
+    Parameter,
+    Problem,
+    alignment,
+    attribute,
+    ceildiv,
+    dims,
+    dtype_index,
+    present,
+    stride,
+    table,
+)
 
 M, N, K = dims("M N K")
 
@@ -12,6 +28,13 @@ NONE, RELU, GELU_TANH = 0, 1, 3
 """Indices of the operator's attribute `activation`."""
 
 ACTIVATION: Expr = attribute("activation")
+
+EPILOGUE = Epilogue("out", (AddTensor("bias", (1,)), Activate("activation"), AddTensor("residual", (0, 1))))
+
+FACTORS: tuple[Expr, ...] = (
+    (stride("a", 1) == 1) & (stride("a", 0) >= K) | (stride("a", 0) == 1) & (stride("a", 1) >= M),
+    (stride("b", 1) == 1) & (stride("b", 0) >= N) | (stride("b", 0) == 1) & (stride("b", 1) >= K),
+)
 
 
 def product(problem: Problem) -> Mapping[str, object] | None:
@@ -39,8 +62,7 @@ CUBLASLT = Kernel(
     algorithms=product,
     follows={"f16": "bf16"},
     requires=(
-        (stride("a", 1) == 1) & (stride("a", 0) >= K) | (stride("a", 0) == 1) & (stride("a", 1) >= M),
-        (stride("b", 1) == 1) & (stride("b", 0) >= N) | (stride("b", 0) == 1) & (stride("b", 1) >= K),
+        *FACTORS,
         stride("out", 1) == 1,
         stride("out", 0) >= N,
         stride("residual", 1) == 1,
@@ -51,5 +73,37 @@ CUBLASLT = Kernel(
         (ACTIVATION == NONE) | (((ACTIVATION == RELU) | (ACTIVATION == GELU_TANH)) & (present("residual") == 0)),
         # Its GELU is exact enough for 16-bit results only: 4e-6 off in f32.
         (ACTIVATION != GELU_TANH) | (dtype_index("T") != 0),
+    ),
+)
+
+# What users write where the library has no such epilogue: its product, then one elementwise kernel. Any bias and
+# residual will do.
+THEN_EPILOGUE = (
+    Kernel(
+        "cublaslt_then_epilogue",
+        "gemm/vendor/then_epilogue.cu.j2",
+        backend="nvcc",
+        stages=("cublaslt", "epilogue"),
+        listed=table("SCRATCH VECTORS", (False, 1), (False, 2)),
+        follows={"f16": "bf16"},
+        requires=(
+            *FACTORS,
+            stride("out", 1) == 1,
+            stride("out", 0) >= N,
+            *(alignment(t) >= 16 for t in ("a", "b", "out")),
+        ),
+        worthwhile=(EPILOGUE.applies,),
+    ),
+    Kernel(
+        "cublaslt_f32_then_epilogue",
+        "gemm/vendor/then_epilogue.cu.j2",
+        backend="nvcc",
+        stages=("cublaslt", "epilogue"),
+        scratch=M * (ceildiv(N, 8) * 8) * 4,
+        dtypes={"T": ("bf16", "f16")},
+        listed=table("SCRATCH VECTORS", (True, 2)),
+        follows={"f16": "bf16"},
+        requires=(*FACTORS, *(alignment(t) >= 16 for t in ("a", "b"))),
+        worthwhile=(EPILOGUE.applies,),
     ),
 )

@@ -40,6 +40,7 @@ operator = Operator(
         Kernel("plain_cuda", "twice/any.j2", backend="nvcc", generic=True),
         Kernel("own", "twice/any.j2", backend="nvcc"),
         Kernel("vendor", "twice/any.j2", backend="cublaslt"),
+        Kernel("composed", "twice/any.j2", backend="nvcc", stages=("cublaslt", "added")),
     ),
 )
 """
@@ -48,7 +49,7 @@ TEMPLATE = """
 {{ kernel_signature("preload") }} { return 0; }
 {{ kernel_signature("launch") }} { return 0; }
 """
-TIMES = {"plain_cuda": 900.0, "own": 200.0, "vendor": 100.0}
+TIMES = {"plain_cuda": 900.0, "own": 200.0, "vendor": 100.0, "composed": 150.0}
 TARGET = target_by_name("cuda-sm_90a")
 
 
@@ -145,7 +146,7 @@ def test_a_replay_chooses_among_the_other_kernels(
         chosen = choose(session, evidence)
     assert [evidence.entries[c].candidate.kernel for c in chosen.selection.kept] == [kept]
     tried = {e.candidate.kernel for e in evidence.entries.values()}
-    assert tried == {"plain_cuda", "own"} | ({"vendor"} if not exclude else set())
+    assert tried == {"plain_cuda", "own"} | ({"vendor", "composed"} if not exclude else set())
     assert set(chosen.selection.regret.values()) == {0.0}  # against the best of what is there
 
 

@@ -55,7 +55,9 @@ def test_what_a_problem_counts_decides_whether_a_variant_pays_off() -> None:
     assert choose_variants(costs, limit=0.01, weights={"d": 3.0}) == ["x", "y"]
     assert choose_variants(costs, limit=0.01, weights=dict.fromkeys("abc", 1e-300)) == ["x", "y"]
     assert choose_variants(costs, limit=0.01, weights=dict.fromkeys("abcd", sys.float_info.max)) == ["x"]
-    assert set(select(costs, {p: {} for p in costs}, always, limits=ChoiceLimits(regret=0.01), weights={"d": 3.0}).kept) == {"x", "y"}
+    assert set(
+        select(costs, {p: {} for p in costs}, always, limits=ChoiceLimits(regret=0.01), weights={"d": 3.0}).kept
+    ) == {"x", "y"}
 
 
 def test_the_heavier_problem_says_which_variant_is_first() -> None:

@@ -32,6 +32,7 @@ from aot_tune.spec import (
     parameter,
     problem,
     row_major,
+    stride,
     target,
     uniform,
     where,
@@ -115,6 +116,24 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
+    ("one stage", lambda: Kernel("k", "k.j2", stages=("cublaslt",)), "kernel 'k' has one stage, 'cublaslt'"),
+    ("stage name", lambda: Kernel("k", "k.j2", stages=("a b", "c")), "'a b' is not a valid name"),
+    ("scratch alone", lambda: Kernel("k", "k.j2", scratch=4 * M), "scratch memory and no stages"),
+    (
+        "scratch text",
+        lambda: Kernel("k", "k.j2", stages=("a", "b"), scratch="4 * M"),  # type: ignore[arg-type]
+        "scratch '4 \\* M' is no expression",
+    ),
+    (
+        "scratch of a stride",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "b"), scratch=M * stride("x", 0)))),
+        "kernel 'k': scratch uses 'stride.x.0'",
+    ),
+    (
+        "stage without an epilogue",
+        lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "epilogue")))),
+        "has no epilogue for a stage of kernel 'k'",
+    ),
     ("flops text", lambda: operator(flops="M"), r"operator 'scale': flops cannot be the text 'M'\n  fix: write dims"),
     ("flops None", lambda: operator(flops=None), r"operator 'scale': flops cannot be None\n  fix: give an integer"),
     ("flops by zero", lambda: operator(flops=M // (N - 5)), r"flops: division by zero in .* on problem 'M=3 N=5'"),

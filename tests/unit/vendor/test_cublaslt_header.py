@@ -34,6 +34,7 @@ CXX = {
     "kTransB": "CUBLASLT_MATMUL_DESC_TRANSB",
     "kEpilogue": "CUBLASLT_MATMUL_DESC_EPILOGUE",
     "kBiasPointer": "CUBLASLT_MATMUL_DESC_BIAS_POINTER",
+    "kType": "CUBLASLT_MATRIX_LAYOUT_TYPE",
     "kBatchCount": "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT",
     "kStridedBatchOffset": "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",
     "kEpilogueDefault": "CUBLASLT_EPILOGUE_DEFAULT",
@@ -100,9 +101,9 @@ def headers(request: pytest.FixtureRequest) -> Path:
 
 
 def template() -> str:
-    """What templates write in the header's stead, for batches: that has it all."""
+    """What templates write in the header's stead, for wide batches: that has it all."""
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(bundled_templates()), trim_blocks=True)
-    return environment.get_template("gemm/vendor/cublaslt.h.j2").render(batch=["batch"])
+    return environment.get_template("gemm/vendor/cublaslt.h.j2").render(batch=["batch"], wide=True)
 
 
 def compiles(tmp_path: Path, headers: Path, asserts: str) -> str:

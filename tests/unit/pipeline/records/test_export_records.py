@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from datetime import datetime
@@ -247,6 +248,30 @@ def test_what_this_build_does_without_stays_in_the_record(monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
     assert list(keep.databases_of(session, {"softmax": []})) == [canonical_database(whole)]
+
+
+def test_composed_kernels_of_what_is_excluded_stay_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their own backend is here, and yet they are gone for this build alone."""
+    folder, whole = bundled_templates() / "softmax", softmax_of_the_h200()
+    operator = load_operator(folder)
+    composed = next(c.candidate.kernel for c in whole.candidates if c.candidate.backend == "nvcc")
+    kept = tuple(k for k in operator.kernels if k.name != composed)
+
+    def exported(left_out: frozenset[str]) -> list[Any]:
+        here = dataclasses.replace(operator, kernels=kept, left_out=left_out)
+        session: Any = SimpleNamespace(
+            operators={"softmax": SimpleNamespace(folder=folder, operator=here)},
+            devices=[SimpleNamespace(digest=whole.device.digest)],
+            databases=[whole],
+            renderer=Renderer([bundled_templates()]),
+            options=SimpleNamespace(mode="auto"),
+            plan=SimpleNamespace(targets=("cuda-sm_90a", "cuda-ptx_80"), toolchains={"nvcc": {}}),
+        )
+        return list(keep.databases_of(session, {"softmax": []}))
+
+    monkeypatch.setattr(keep, "database_of", lambda *_: without(whole, {c.id for c in whole.candidates}))
+    assert exported(frozenset({composed})) == [canonical_database(whole)]
+    assert exported(frozenset()) != [canonical_database(whole)]
 
 
 def test_a_record_loses_triton_functions_that_are_for_no_target_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ struct dim3 {
 struct float2 {
   float x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
 struct __half {
@@ -226,6 +226,10 @@ template <typename T>
 void __stcs(T* p, T v) {
   if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0) host::fail("an unaligned store");
   *p = v;
+}
+template <typename T>
+void __stwb(T* p, T v) {
+  __stcs(p, v);
 }
 inline unsigned cluster_rank() { return host::block->rank; }
 inline void cluster_arrive() {

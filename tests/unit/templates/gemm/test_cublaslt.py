@@ -61,7 +61,7 @@ def test_a_variant_is_recognised_by_its_algorithm_alone(tmp_path: Path) -> None:
     configs = ({"ALGO": -1}, RECORDED, RECORDED | {"VERSION": 130200})
     assert len({render(c).symbol for c in configs}) == len({render(c).digest for c in configs}) == 3
     shutil.copytree(bundled_templates(), tmp_path / "templates")
-    template = tmp_path / "templates" / KERNEL.template
+    template = tmp_path / "templates" / "gemm" / "vendor" / "cublaslt_product.h.j2"
     template.write_text(template.read_text().replace("kWays = 4", "kWays = 8"))
     candidate = candidate_for(OPERATOR, KERNEL, RECORDED, TARGET, None, {"T": "f32"})
     changed = Renderer([tmp_path / "templates"]).render(OPERATOR, candidate, TARGET)
