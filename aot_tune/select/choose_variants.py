@@ -23,6 +23,7 @@ def choose_variants(
     worst: float | None = None,
     most: int | None = None,
     weights: Mapping[str, float] | None = None,
+    given: Sequence[str] = (),
 ) -> list[str]:
     """Candidate ids to keep, in the order in which they pay off.
 
@@ -39,21 +40,24 @@ def choose_variants(
         byte_budget: bytes that the kept objects may take together; None is no limit.
         worst: allowed regret on any problem; by default three times `limit`.
         most: how many may be kept, whatever regret is left; None is no limit.
+        given: candidates that are kept in any case, and counted by no limit.
         weights: how much each problem's regret counts in the mean, 1 by default.
     """
     limits = math.log1p(limit), math.log1p(3 * limit if worst is None else worst)
     rows = {p: c for p, c in costs.items() if c}
     kept: list[str] = []
     shares = _shares(rows, weights or {})
-    state, pace = _State(rows, shares), _paces(times or rows)
-    while rows and not _good_enough(state.regrets, shares, limits) and (most is None or len(kept) < most):
+    kept += [c for c in given if any(c in row for row in rows.values())]
+    fixed = len(kept)
+    state, pace = _State(rows, shares, kept), _paces(times or rows)
+    while rows and not _good_enough(state.regrets, shares, limits) and (most is None or len(kept) < most + fixed):
         affordable = [c for c in sorted(state.by) if c not in kept and _fits([*kept, c], sizes, byte_budget)]
         best = min(affordable, key=lambda c: (state.after(c), pace.get(c, math.inf), c), default=None)
         if best is None or state.after(best) >= (state.total()[0], round(state.total()[1], 12)):
             break
         kept.append(best)
         state.add(best)
-    for candidate in list(kept):
+    for candidate in kept[fixed:]:
         rest = [c for c in kept if c != candidate]
         if rest and _good_enough(_State(rows, shares, rest).regrets, shares, limits):
             kept = rest

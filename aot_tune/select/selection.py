@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -22,6 +22,8 @@ REGRET_LIMIT = 0.005
 MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
 """With one: mean and largest regret over workload and survey, and how many are kept of each kind of calls at most."""
 
+_NOT_RACED = 0.03
+"""So much behind the best of a race counts at least what was not in it."""
 _FOLDS = 12
 """Trees learned to judge dispatch on shapes that it has not seen; with fewer problems, each is left out alone."""
 
@@ -75,18 +77,22 @@ def select(
             those on which they are ahead of all that is kept, and are counted by no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    surveyed = {p: row for p, row in sorted(survey.costs.items()) if row} if survey is not None else {}
+    if survey is not None:
+        rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
+        survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
+    surveyed = survey.costs if survey is not None else {}
     limits = limits or (SURVEYED if surveyed else ChoiceLimits())
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
     by_kind = _by_kind(free, lambda p: kind_of(known[p]) if surveyed else ())
-    chosen = {kind: _choose(own, limits, times, sizes, weights or {}) for kind, own in sorted(by_kind.items())}
+    given = sorted(survey.vendor) if survey is not None else []
+    chosen = {kind: _choose(own, limits, times, sizes, weights or {}, given) for kind, own in sorted(by_kind.items())}
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
-    kept += _ahead(rows, kept, bound)
     curve = regret_by_number(free, kept) if len(chosen) == 1 else ()
+    kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
     exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
@@ -130,6 +136,15 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
     return tuple(c for c in dict.fromkeys(tried) if serves(c, facts))
 
 
+def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str, float]:
+    """A tuned problem's times, and those of a survey for what was passed over there: a little behind the best at least.
+
+    A survey's times are of a few samples, and were not raced.
+    """
+    least = (1 + _NOT_RACED) * min(row.values())
+    return {**{c: max(t, least) for c, t in surveyed.items()}, **row}
+
+
 def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:
     found: dict[Kind, Costs] = {}
     for problem, row in rows.items():
@@ -144,8 +159,9 @@ def _choose(
     times: Costs | None,
     sizes: Mapping[str, int] | None,
     weights: Mapping[str, float],
+    given: Sequence[str],
 ) -> list[str]:
-    """The variants to keep for some problems, in the order in which they pay off."""
+    """The variants to keep for some problems, in the order in which they pay off; a vendor's own choice in any case."""
     return choose_variants(
         rows,
         limit=limits.regret,
@@ -155,6 +171,7 @@ def _choose(
         sizes=sizes,
         byte_budget=limits.bytes,
         weights=weights,
+        given=given,
     )
 
 

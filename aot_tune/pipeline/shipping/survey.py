@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,14 @@ def _parts(evidence: Evidence, count: int) -> Iterator[_Part]:
         if len(chosen) > 1:
             others = [evidence.entries[c] for c in chosen if not evidence.entries[c].candidate.generic]
             first = _heuristics(evidence, problems) or generics
-            yield _Part(evidence, kind, problems, [*first, *(e for e in others if e not in first)])
+            own = [p for p in evidence.workload if kinds[p.id] == kind and p.id in rows]
+            yield _Part(evidence, kind, _mixed(own, problems), [*first, *(e for e in others if e not in first)])
+
+
+def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
+    """Drawn shapes, and behind each, as long as there are any, a tuned problem: not all was timed on all of these."""
+    pairs = itertools.zip_longest(drawn, own)
+    return [p for pair in pairs for p in pair if p is not None]
 
 
 def _heuristics(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
