@@ -8,6 +8,7 @@ namespace aot_tune {
 
 // Passed to the generated choice: notes nothing, and takes a variant without asking for its workspace.
 struct NoTrace {
+  static constexpr bool kFirstOnly = true;  // whatever is ranked first is taken
   static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
   static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
@@ -21,6 +22,7 @@ struct NoTrace {
 
 // Passed to the generated choice: writes each branch that is taken and why a variant is not.
 struct TextTrace {
+  static constexpr bool kFirstOnly = false;
   Text* text;
   bool test(bool value, const char* when_true, const char* when_false) noexcept {
     text->add("path: %s\n", value ? when_true : when_false);
@@ -46,6 +48,7 @@ struct TextTrace {
 // that there is. `Need` tells status and size of a variant's workspace.
 template <typename Inner, typename Need>
 struct Fitting {
+  static constexpr bool kFirstOnly = false;
   Inner& inner;
   Need need;
   size_t limit;

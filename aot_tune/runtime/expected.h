@@ -35,13 +35,16 @@ struct TimeTree {
   int32_t leaves[8];
 };
 
-// Expected log2 ns in 1/4096 of a variant on a call with these terms.
+// Expected log2 ns in 1/4096 of a variant on a call with these terms. Where it must be above `limit`, since
+// trees take off no more than `most`, it is said to be what it is at least: most variants are far from the
+// best.
 template <int kTerms, int kTrees>
 int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[kTerms], int64_t base,
-                      const TimeTree (&trees)[kTrees]) noexcept {
+                      const TimeTree (&trees)[kTrees], int64_t most, int64_t limit) noexcept {
   int64_t total = base;
   for (int i = 0; i < kTerms; ++i) total += weights[i] * terms[i];
   total >>= 16;
+  if (total - most > limit) return total - most;
   for (const TimeTree& tree : trees) {
     const int leaf = (terms[tree.terms[0]] >= tree.cuts[0]) << 2 |
                      (terms[tree.terms[1]] >= tree.cuts[1]) << 1 | (terms[tree.terms[2]] >= tree.cuts[2]);

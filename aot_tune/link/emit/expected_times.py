@@ -69,6 +69,7 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
         for tree in model.trees or (_NONE,)
     ]
     weights = ", ".join(map(str, model.weights))
+    most = -sum(min(tree.leaves) for tree in model.trees)
     within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in one.within) or "true"
     return "\n".join(
         [
@@ -80,11 +81,11 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
             "  (void)c;",
             f"  return {within};",
             "}",
-            f"int64_t expected_{name}(const Call& c, const int64_t* s) {{",
+            f"int64_t expected_{name}(const Call& c, const int64_t* s, int64_t limit) {{",
             "  (void)c;",
             "  (void)s;",
             f"  const int64_t terms[] = {{{', '.join(values)}}};",
-            f"  return expected_time(terms, kWeights_{name}, INT64_C({model.base}), kTrees_{name});",
+            f"  return expected_time(terms, kWeights_{name}, INT64_C({model.base}), kTrees_{name}, {most}, limit);",
             "}",
         ]
     )
@@ -107,7 +108,7 @@ def _table(index: int, target: TargetTable, fact: Fact) -> str:
         "  int32_t caution;  // is added: how much faster than a vendor's it has to be expected",
         "  int32_t error;",
         "  bool (*within)(const Call&);",
-        "  int64_t (*expected)(const Call&, const int64_t*);",
+        "  int64_t (*expected)(const Call&, const int64_t*, int64_t);",
         f"}} kExpected_{index}[] = {{",
     ]
     lines += [
@@ -126,13 +127,15 @@ int likely_{index}(const Call& c, Trace& trace) {{
   terms_{index}(c, s);
   Likely found[{len(target.expected)}];
   int count = 0;
+  int64_t best = INT64_MAX;
   const int kind = kind_{index}(c);
   for (const auto& one : kExpected_{index}) {{
     if (one.kind != kind || !one.within(c)) continue;
     if (!allowed(kOperator, kInfo[one.variant], trace) || !accepts(c, one.variant, trace)) continue;
-    const int64_t time = one.expected(c, s);
+    const int64_t time = one.expected(c, s, Trace::kFirstOnly ? best - one.caution : INT64_MAX);
     trace.expected(kInfo[one.variant], time, one.error);
     found[count++] = {{time + one.caution, one.variant}};
+    if (time + one.caution < best) best = time + one.caution;
   }}
   for (int variant; (variant = take_likeliest(found, &count)) >= 0;) {{
     if (trace.fits(c, variant)) return variant;
