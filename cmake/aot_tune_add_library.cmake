@@ -8,7 +8,8 @@
 #     [DATABASE <folder>]       recorded measurements
 #     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
 #                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
-#     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>]   defaults for AOT_TUNE_*
+#     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>]
+#     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module
@@ -23,8 +24,8 @@ include_guard(GLOBAL)
 cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
-    MODE TARGETS BUDGET EFFORT SURVEY CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS
-    DEVICE WORKLOAD
+    MODE TARGETS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR
+    FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
@@ -46,7 +47,8 @@ function(aot_tune_add_library target)
   get_property(_AOT_TUNE_OPTIONS GLOBAL PROPERTY _AOT_TUNE_OPTIONS)
   get_property(AOT_TUNE_PACKAGE_DIR GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR)
   cmake_parse_arguments(
-    PARSE_ARGV 1 ARG "" "DATABASE;MODE;BUDGET;EFFORT;PREFIX;HEADER;MODULE;OUTPUT_NAME"
+    PARSE_ARGV 1 ARG ""
+    "DATABASE;MODE;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME"
     "OPERATORS;TEMPLATES;TARGETS;WORKLOAD"
   )
   if(ARG_UNPARSED_ARGUMENTS)

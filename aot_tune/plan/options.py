@@ -54,6 +54,19 @@ OPTIONS: tuple[Option, ...] = (
         "variant too: a number, 0 for none; empty is 0 for the effort `quick`, 200 within 90 s for `default`, else 800",
     ),
     Option(
+        "AOT_TUNE_MAX_REGRET",
+        "",
+        "mean time over the best that may be given up for fewer variants, such as 0.02; empty is 0.01 over workload "
+        "and survey, 0.005 over the workload without a survey",
+    ),
+    Option(
+        "AOT_TUNE_MAX_VARIANTS",
+        "",
+        "variants kept of each kind of calls at most, whatever regret is left; generic ones, a vendor's own choice and "
+        "its algorithms for single problems do not count; empty is 12 with a survey, else no limit",
+    ),
+    Option("AOT_TUNE_MAX_BYTES", "", "bytes of code of the variants of each kind of calls at most; empty is no limit"),
+    Option(
         "AOT_TUNE_CACHE",
         "rw",
         "object cache and measurement store: `rw`, `ro` (read only), `fresh` (write, never read), `off`",
@@ -145,6 +158,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     exclude_backends: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
     survey: int | None = None
+    max_regret: float | None = None
+    max_variants: int | None = None
+    max_bytes: int | None = None
     workload: tuple[str, ...] = ()
 
 
@@ -180,6 +196,9 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
         device=_names("AOT_TUNE_DEVICE", values),
         survey=_count("AOT_TUNE_SURVEY", values["AOT_TUNE_SURVEY"], least=0),
+        max_regret=_share("AOT_TUNE_MAX_REGRET", values["AOT_TUNE_MAX_REGRET"]),
+        max_variants=_count("AOT_TUNE_MAX_VARIANTS", values["AOT_TUNE_MAX_VARIANTS"]),
+        max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
     )
 
@@ -212,11 +231,23 @@ def _seconds(name: str, value: str) -> float | None:
     return seconds
 
 
-def _count(name: str, value: str, least: int = 1) -> int | None:
+def _share(name: str, value: str) -> float | None:
     if not value:
         return None
-    if not value.isdecimal() or not least <= int(value) <= 4096:
-        raise OptionError(f"{name}={value!r} is not a count from {least} to 4096", fix=f"write for example {name}=2")
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise OptionError(f"{name}={value!r} is not a share from 0 to 1", fix=f"write for example {name}=0.02, for 2 %")
+    return share
+
+
+def _count(name: str, value: str, least: int = 1, most: int = 4096) -> int | None:
+    if not value:
+        return None
+    if not value.isdecimal() or not least <= int(value) <= most:
+        raise OptionError(f"{name}={value!r} is not a count from {least} to {most}", fix=f"write for example {name}=2")
     return int(value)
 
 

@@ -86,7 +86,8 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     """What dispatch gives up on shapes that were surveyed and not learned from, against the best that was timed there.
 
     Regrets are time over best time, less 1: the mean, that which 95 % of the shapes do not exceed, and the worst, with
-    its problem. `curve` is the mean regret over workload and survey, with all known, of keeping so many variants.
+    its problem. `curves` are by kind of calls the mean regret over workload and survey with the first of the kept
+    variants alone, with the first two, and so on.
     """
 
     shapes: int
@@ -95,7 +96,7 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     p95: float
     worst: float
     where: str
-    curve: tuple[float, ...] = ()
+    curves: dict[str, tuple[float, ...]] = {}
 
 
 class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):

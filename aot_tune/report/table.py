@@ -58,9 +58,10 @@ def _operator(one: OperatorReport, failures: int) -> list[str]:
         if one.weighted_regret is not None:
             mean = f"{_percent(one.weighted_regret)} in the mean by weight, {_percent(one.mean_regret)} without weights"
         text = f"  regret of dispatch: {mean}" + _on_others(one)
+        curves = _curves(one)
         speedup = _mean_speedup(one.problems)
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
-        lines += _remarks(one.problems)
+        lines += [*curves, *_remarks(one.problems)]
     for variant in one.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
         rebuilt += ", results vary between runs" if variant.varies else ""
@@ -95,6 +96,15 @@ def _tried(one: OperatorReport) -> str:
         return f"tried none of {left}"
     counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
     return f"tried {one.tried - left} ({counts or 'nothing'})" + (f" and not {left} more" if left else "")
+
+
+def _curves(one: OperatorReport) -> list[str]:
+    """What each variant that is kept is good for: the regret with the first, the first two, and so on."""
+    found = []
+    for kind, curve in one.survey.curves.items() if one.survey is not None else ():
+        percents = ", ".join(f"{100 * regret:.1f}" for regret in curve)
+        found.append(f"  mean regret with 1, 2, ... variants{f' of {kind}' if kind else ''}: {percents} %")
+    return found
 
 
 def _remarks(rows: Sequence[ProblemRow]) -> list[str]:

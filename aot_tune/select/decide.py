@@ -36,7 +36,8 @@ class Survey:
         facts: of each problem.
         terms: of each candidate that a time can be expected of.
         worth: whether a candidate's kernel is meant for calls with these facts: else no time is expected of it.
-        vendor: the candidates that choose for themselves by a vendor's heuristic.
+        vendor: the candidates that choose for themselves by a vendor's heuristic. They are kept in any case.
+        given: others that are kept in any case, as generic ones.
         sizes: how many of the terms say how large a call is; they come first.
     """
 
@@ -45,6 +46,7 @@ class Survey:
     terms: Mapping[str, Terms]
     worth: Callable[[str, Facts], bool]
     vendor: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
     sizes: int = 1
 
 

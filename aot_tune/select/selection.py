@@ -85,13 +85,14 @@ def select(
     known = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed}.items()}
-    by_kind = _by_kind(free, lambda p: kind_of(known[p]) if surveyed else ())
-    given = sorted(survey.vendor) if survey is not None else []
+    by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
+    by_kind = _by_kind(free, lambda p: kind_of(known[p]) if by_kinds else ())
+    given = sorted(survey.given | survey.vendor) if survey is not None else []
     chosen = {kind: _choose(own, limits, times, sizes, weights or {}, given) for kind, own in sorted(by_kind.items())}
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
         return Selection(kept=(), nodes=(), regret={}, held_out={})
-    curve = regret_by_number(free, kept) if len(chosen) == 1 else ()
+    curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
@@ -112,7 +113,7 @@ def select(
             exact=exact,
             expected=tuple(expected),
             judged=judge(expected, survey, serves),
-            curve=curve,
+            curves=curves,
         )
     likely = _Likely(alike or {}, facts, serves)
     nodes = learn(likely.beside(rows), facts, kept)
@@ -122,7 +123,7 @@ def select(
         regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
         held_out=_held_out(rows, facts, kept, serves, likely),
         exact=exact,
-        curve=curve,
+        curves=curves,
     )
 
 
@@ -161,7 +162,7 @@ def _choose(
     weights: Mapping[str, float],
     given: Sequence[str],
 ) -> list[str]:
-    """The variants to keep for some problems, in the order in which they pay off; a vendor's own choice in any case."""
+    """The variants to keep for some problems, in the order in which they pay off; those `given` in any case."""
     return choose_variants(
         rows,
         limit=limits.regret,

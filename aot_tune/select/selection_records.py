@@ -79,7 +79,8 @@ class Selection:
     picks over the best time measured, less 1; `held_out` the same where the tree was learned without the problem
     (empty for a single problem, and with a survey, whose own judgement is `judged`). Problems of `regret` that are not
     in `held_out` could not be judged: what the tree picks was never timed there, or nothing that is kept was timed on
-    any of the others. `curve` is the mean regret over workload and survey with so many kept as its place tells.
+    any of the others. `curves` tell for each kind of calls the mean regret over workload and survey with the first of
+    its variants alone, with the first two, and so on.
     """
 
     kept: tuple[str, ...]
@@ -89,4 +90,4 @@ class Selection:
     exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expected: tuple[Expectation, ...] = ()
     judged: Judged | None = None
-    curve: tuple[float, ...] = ()
+    curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
-from aot_tune.select import Survey, select, terms_of
+from aot_tune.select import SURVEYED, ChoiceLimits, Survey, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.spec.workload import facts_of
@@ -59,6 +59,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
+    survey = _survey_of(session, evidence)
     selection = select(
         costs,
         facts,
@@ -67,12 +68,24 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
-        survey=_survey_of(session, evidence),
+        survey=survey,
+        limits=_limits(session, surveyed=survey is not None),
         kind_of=partial(kind_of, operator),
         bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
         weights=evidence.weights,
     )
     return Chosen(evidence, selection, costs)
+
+
+def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
+    """What a choice may give up, by the options where they say so."""
+    options, limits = session.options, SURVEYED if surveyed else ChoiceLimits()
+    return ChoiceLimits(
+        regret=limits.regret if options.max_regret is None else options.max_regret,
+        worst=limits.worst,
+        variants=options.max_variants or limits.variants,
+        bytes=options.max_bytes,
+    )
 
 
 def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
@@ -93,6 +106,7 @@ def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
             for e in entries
         },
         worth=lambda candidate, facts: all_of(_worthwhile(evidence, candidate), facts),
+        given=frozenset(e.candidate.id for e in evidence.entries.values() if e.candidate.generic),
         sizes=len(operator.dims) + 1,
         vendor=frozenset(e.candidate.id for e in entries if evidence.is_vendors(e)),
     )

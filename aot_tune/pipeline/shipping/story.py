@@ -57,11 +57,11 @@ def tell(one: Chosen, generics: Sequence[Entry]) -> OperatorReport:
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(regrets) - len(held_out),
         note=evidence.note,
-        survey=_survey(selection),
+        survey=_survey(evidence, selection),
     )
 
 
-def _survey(selection: Selection) -> SurveyRow | None:
+def _survey(evidence: Evidence, selection: Selection) -> SurveyRow | None:
     judged = selection.judged
     if judged is None:
         return None
@@ -73,8 +73,15 @@ def _survey(selection: Selection) -> SurveyRow | None:
         p95=judged.percentile(0.95),
         worst=worst,
         where=where,
-        curve=selection.curve,
+        curves={_kind_text(evidence, kind): curve for kind, curve in selection.curves.items()},
     )
+
+
+def _kind_text(evidence: Evidence, kind: Sequence[tuple[str, int]]) -> str:
+    """A kind of calls as people write it: `T=bf16 math=ieee`."""
+    choices = {f"dtype.{v}": names for v, names in evidence.operator.dtypes.items()}
+    choices |= {f"attribute.{a.name}": a.choices for a in evidence.operator.attributes}
+    return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
 
 
 def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow:

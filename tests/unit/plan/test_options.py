@@ -92,3 +92,25 @@ def test_the_same_checks_hold_for_the_environment() -> None:
 def test_table_has_every_option() -> None:
     table = markdown_table()
     assert all(f"| `{o.name}` |" in table for o in OPTIONS)
+
+
+def test_limits_of_what_is_kept() -> None:
+    given = {"AOT_TUNE_MAX_REGRET": "0.02", "AOT_TUNE_MAX_VARIANTS": "5", "AOT_TUNE_MAX_BYTES": "1000000"}
+    options = resolve({**given, "AOT_TUNE_SURVEY": "0"}, {})
+    assert (options.max_regret, options.max_variants, options.max_bytes, options.survey) == (0.02, 5, 1_000_000, 0)
+    nothing = resolve({}, {})
+    assert {nothing.max_regret, nothing.max_variants, nothing.max_bytes, nothing.survey} == {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("AOT_TUNE_MAX_REGRET", "2 %", "is not a share from 0 to 1"),
+        ("AOT_TUNE_MAX_REGRET", "1.5", "write for example AOT_TUNE_MAX_REGRET=0.02"),
+        ("AOT_TUNE_MAX_VARIANTS", "0", "is not a count from 1 to 4096"),
+        ("AOT_TUNE_SURVEY", "-1", "is not a count from 0 to 4096"),
+    ],
+)
+def test_bad_limits_are_named(name: str, value: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        resolve({name: value}, {})

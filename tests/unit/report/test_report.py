@@ -139,11 +139,14 @@ REPORT = Report(
 
 
 def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
-    survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7")
+    curves = {"T=bf16": (0.3, 0.021), "": (0.5,)}
+    survey = SurveyRow(shapes=40, learned_from=160, mean=0.021, p95=0.1, worst=0.5, where="M=3 N=5 K=7", curves=curves)
     one = msgspec.structs.replace(REPORT.operators[0], survey=survey)
     told = format_report(msgspec.structs.replace(REPORT, operators=(one,)))
     assert ", 2.1 % on 40 surveyed shapes left out of learning (95 % of them within 10.0 %; worst 50.0 % on" in told
     assert "'M=3 N=5 K=7')" in told
+    assert "\n  mean regret with 1, 2, ... variants of T=bf16: 30.0, 2.1 %\n" in told
+    assert "\n  mean regret with 1, 2, ... variants: 50.0 %\n" in told
 
 
 @pytest.mark.parametrize(

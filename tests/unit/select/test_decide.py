@@ -132,9 +132,9 @@ def test_no_more_are_kept_of_a_kind_than_may_be() -> None:
     survey = survey_of(drawn(200, 1))
     few = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=1))
     assert len(few.kept) == 1
-    assert len(few.curve) == 1
+    assert len(few.curves[()]) == 1
     both = decided(survey, limits=ChoiceLimits(regret=0.0, worst=0.0, variants=2))
-    assert both.curve[1] < both.curve[0] == pytest.approx(few.curve[0])
+    assert both.curves[()][1] < both.curves[()][0] == pytest.approx(few.curves[()][0])
 
 
 def test_kinds_have_variants_of_their_own() -> None:
