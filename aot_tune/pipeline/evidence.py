@@ -13,6 +13,7 @@ from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
 from aot_tune.bench.times import median_error, without_drift
 from aot_tune.compile import Object
 from aot_tune.pipeline.guards import Conditions
+from aot_tune.pipeline.surveyed_times import SurveyedTimes
 from aot_tune.render import Candidate, Rendered, requirements
 from aot_tune.select import Costs, Selection
 from aot_tune.spec import Config, Expr, Facts, Operator, Problem, Target, all_of
@@ -87,8 +88,8 @@ class Evidence:
 
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
     candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
-    that failed. `surveyed` are problems of a survey, by id, with the times that were taken there. Of an operator that
-    is `left_out` of what is tuned, the generic variants are verified and nothing is measured.
+    that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
+    measured.
     """
 
     operator: Operator
@@ -98,7 +99,7 @@ class Evidence:
     fresh: dict[str, set[str]] = field(default_factory=dict)
     passed_over: set[tuple[str, str]] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
-    surveyed: dict[str, tuple[Problem, dict[str, float]]] = field(default_factory=dict)
+    surveyed: SurveyedTimes = field(default_factory=SurveyedTimes)
     note: str = ""
     left_out: bool = False
 
@@ -178,17 +179,6 @@ class Evidence:
             row[measurement.candidate] = measurement
         if _fails(measurement):
             self.broken.add(measurement.candidate)
-
-    def survey(self, problem: Problem, times: Mapping[str, float]) -> None:
-        """Take over times in ns by candidate on a shape of a survey."""
-        known = self.surveyed.get(problem.id, (problem, {}))[1]
-        self.surveyed[problem.id] = problem, {**known, **{c: t for c, t in times.items() if c in self.entries}}
-
-    def survey_costs(self) -> Costs:
-        """Times of the survey, in ns by problem and candidate, of those that never failed."""
-        timed = {c for _, row in self.surveyed.values() for c in row if not self.failed(c)}
-        rows = {name: {c: t for c, t in row.items() if c in timed} for name, (_, row) in self.surveyed.items()}
-        return {name: row for name, row in rows.items() if row}
 
     def is_bound(self, entry: Entry) -> bool:
         """Whether a candidate is an algorithm of a vendor's library that was found for single problems."""

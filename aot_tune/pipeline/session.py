@@ -149,14 +149,6 @@ class Session:
             cache.close()
         self.progress.close()
 
-    def processors_of(self, target: Target) -> int:
-        """Multiprocessors of the GPU whose measurements decide for a target, or the threads of CPU candidates."""
-        known = [d for d in (*self.devices, *(r.device for r in self.databases)) if d.family == target.family]
-        here = self.device_for(target)
-        device = here or next(iter(known), None)
-        count = device.identity.get("sm_count", device.identity.get("threads", 0)) if device is not None else 0
-        return int(count) or self.threads
-
     def policy_of(self, family: str) -> Policy:
         """How devices of a family are measured."""
         return policy_for(family, Policy())

@@ -194,8 +194,9 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         if subject and (failed or problem_key(measurement.problem) in workload):
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
+    evidence.surveyed.on(database.device)
     for shape in database.survey:
-        evidence.survey(shape.problem, shape.ns)
+        evidence.surveyed.add(shape.problem, shape.ns, evidence.entries)
     return evidence, database
 
 
@@ -209,7 +210,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
             codes = {c.id: c.code for c in database.candidates}
             same = {name for name, e in evidence.entries.items() if e.code and e.code == codes.get(name)}
             for shape in database.survey:
-                evidence.survey(shape.problem, {c: ns for c, ns in shape.ns.items() if c in same})
+                evidence.surveyed.add(shape.problem, shape.ns, same)
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:

@@ -247,8 +247,8 @@ def _surveyed(own: Sequence[Evidence], here: Mapping[str, Entry]) -> list[Survey
     """The shapes of all targets together."""
     found: dict[str, SurveyedShape] = {}
     for one in own:
-        for name, (problem, times) in one.surveyed.items():
+        for name, problem in one.surveyed.problems.items():
             before = found[name].ns if name in found else {}
-            ns = {c: t for c, t in times.items() if c in here}
+            ns = {c: t for c, t in one.surveyed.times[name].items() if c in here}
             found[name] = SurveyedShape(problem=problem, ns=before | ns)
     return list(found.values())

@@ -59,7 +59,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    survey = _survey_of(session, evidence)
+    survey = _survey_of(evidence)
     selection = select(
         costs,
         facts,
@@ -88,17 +88,17 @@ def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
     )
 
 
-def _survey_of(session: Session, evidence: Evidence) -> Survey | None:
+def _survey_of(evidence: Evidence) -> Survey | None:
     """What was surveyed, and what times are expected from; None where nothing was."""
-    costs, operator = evidence.survey_costs(), evidence.operator
+    costs, operator = evidence.surveyed.costs(evidence.failed), evidence.operator
     if not costs:
         return None
     candidates = {c for row in costs.values() for c in row}
     entries = [evidence.entries[c] for c in candidates]
-    processors = session.processors_of(evidence.target)
+    processors = evidence.surveyed.processors
     return Survey(
         costs=costs,
-        facts={p.id: operator.facts(p) for p, _ in evidence.surveyed.values()},
+        facts={name: operator.facts(evidence.surveyed.problems[name]) for name in costs},
         terms={
             e.candidate.id: terms_of(
                 operator, operator.kernel(e.candidate.kernel).tiling(e.candidate.config), processors

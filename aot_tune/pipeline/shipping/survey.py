@@ -56,6 +56,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
         for one in found:
             device = session.device_for(one.target)
             if device is not None and session.plan.may_measure and not one.left_out:
+                one.surveyed.on(device)
                 recall_survey(session, device, one)
                 by_device.setdefault(device.digest, (device, []))[1].extend(_parts(one, count))
     for device, parts in by_device.values():
@@ -150,7 +151,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     if operator.name in session.failures:
         return
     entries = [e for e in part.entries if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
-    _, known = evidence.surveyed.get(problem.id, (problem, {}))
+    known = evidence.surveyed.times.get(problem.id, {})
     if all(e.candidate.id in known for e in entries):
         return
     store = _store(session, bench, evidence)
@@ -163,7 +164,8 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     for measurement in map(as_recorded, found):
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, wherever it won
-    evidence.survey(problem, {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None})
+    times = {m.candidate: rounded(m.ns) for m in map(as_recorded, found) if m.ns is not None}
+    evidence.surveyed.add(problem, times, evidence.entries)
 
 
 def _timed(

@@ -21,6 +21,7 @@ from aot_tune.pipeline.scheduling.tune import not_known
 from aot_tune.pipeline.scheduling.within_budget import in_turn, mean_costs
 from aot_tune.pipeline.shipping.finish import choose
 from aot_tune.pipeline.shipping.story import failures_of, tell
+from aot_tune.plan.options import resolve
 from aot_tune.render import Candidate, candidate_for
 from aot_tune.select import select
 from aot_tune.spec import Kernel, Parameter, problem
@@ -115,7 +116,7 @@ def test_a_vendors_variant_wins_unless_it_is_beaten_by_more_than_the_noise(
     assert all(plain[c] <= cost for c, cost in costs.items())
     assert min(costs.values()) == min(plain.values())
     assert costs[own.candidate.id] == plain[own.candidate.id]
-    ranked = choose(SimpleNamespace(), found).selection.nodes[0].ranked  # type: ignore[arg-type]
+    ranked = choose(SimpleNamespace(options=resolve({}, {})), found).selection.nodes[0].ranked  # type: ignore[arg-type]
     assert order.startswith(found.entries[ranked[0]].candidate.kernel)
 
 

@@ -1,0 +1,39 @@
+"""What a survey says of an operator on a target: shapes, and the times that candidates took on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.select import Costs
+from aot_tune.spec import Problem
+
+__all__ = ["SurveyedTimes"]
+
+
+@dataclass
+class SurveyedTimes:
+    """Shapes by problem id, and ns by candidate on each, as taken on a device of so many `processors`.
+
+    These are multiprocessors of a GPU, or threads of CPU candidates.
+    """
+
+    problems: dict[str, Problem] = field(default_factory=dict)
+    times: dict[str, dict[str, float]] = field(default_factory=dict)
+    processors: int = 0
+
+    def on(self, device: Device) -> None:
+        """What device the times are of."""
+        self.processors = int(device.identity.get("sm_count", device.identity.get("threads", 1)))
+
+    def add(self, problem: Problem, times: Mapping[str, float], known: Collection[str]) -> None:
+        """Take over times on a shape, of candidates that are known."""
+        self.problems[problem.id] = problem
+        self.times.setdefault(problem.id, {}).update({c: t for c, t in times.items() if c in known})
+
+    def costs(self, failed: Callable[[str], bool]) -> Costs:
+        """Times by problem and candidate, of those that never failed."""
+        good = {c for row in self.times.values() for c in row if not failed(c)}
+        rows = {name: {c: t for c, t in row.items() if c in good} for name, row in self.times.items()}
+        return {name: row for name, row in rows.items() if row}
