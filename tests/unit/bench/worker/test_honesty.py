@@ -34,6 +34,25 @@ def test_disturbances_of_most_calls_do_not_make_an_honest_one_suspicious(busy: i
     assert does_less(play, CALL, LEAST) == ""
 
 
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_core_that_gets_slower_during_a_look_does_not_make_an_honest_call_suspicious(looks: int) -> None:
+    """The first repeated play of a look is at full speed, all that follow in it are not: as where a core is shared."""
+    plays, slow = 0, 0
+
+    def play(fresh: bool) -> float:
+        nonlocal plays
+        plays += 1
+        return CALL if plays == 1 or slow > looks else 1.5 * CALL
+
+    def pause(seconds: float) -> None:
+        nonlocal plays, slow
+        assert seconds < 0.5
+        plays, slow = 0, slow + 1
+
+    assert does_less(play, CALL, LEAST, pause) == ""
+    assert slow == looks + 1
+
+
 @pytest.mark.parametrize("disturbed", [0.0, 0.2 * CALL])
 def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious(disturbed: float) -> None:
     number = 0

@@ -77,7 +77,7 @@ def test_compiling_what_is_kept_is_no_part_of_the_link(
     monkeypatch.setattr(pipeline, "note_tuned", lambda *_, ago, granted: noted.append(ago * granted))
     session = SimpleNamespace(
         failures=Failures(),
-        options=SimpleNamespace(),
+        options=SimpleNamespace(survey=0),
         progress=SimpleNamespace(now=lambda: now[0]),
         tuned=ended,
         operators={},
