@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.select.choose_variants import preselect
 from aot_tune.select.decide import Survey
-from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, ranked, select
+from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, of_enough_shapes, ranked, select
 from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
 from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
@@ -24,6 +24,7 @@ __all__ = [
     "Terms",
     "TimeModel",
     "Tree",
+    "of_enough_shapes",
     "preselect",
     "rank",
     "ranked",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,13 +16,15 @@ from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "ranked", "select"]
+__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "of_enough_shapes", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants, where there is no survey."""
 MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
 """With one: mean and largest regret over workload and survey, and how many are kept of each kind of calls at most."""
 
+_LEAST_SHAPES = 48
+"""Of each kind of calls that a survey must have."""
 _NOT_RACED = 0.03
 """So much behind the best of a race counts at least what was not in it."""
 _FOLDS = 12
@@ -77,6 +80,7 @@ def select(
             those on which they are ahead of all that is kept, and are counted by no limit.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
+    survey = of_enough_shapes(survey, kind_of)
     if survey is not None:
         rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
         survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
@@ -135,6 +139,12 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
     tried = [*selection.exact.get(problem, ()), *likeliest(selection.expected, facts, serves)]
     tried += rank(selection.nodes, facts) if selection.nodes else ()
     return tuple(c for c in dict.fromkeys(tried) if serves(c, facts))
+
+
+def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:
+    """A survey if it has enough shapes of each kind, else None: then a tree of the tuned problems knows more."""
+    counts = Counter(kind_of(survey.facts[p]) for p, row in survey.costs.items() if row) if survey is not None else {}
+    return survey if min(counts.values(), default=0) >= _LEAST_SHAPES else None
 
 
 def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str, float]:

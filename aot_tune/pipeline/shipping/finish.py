@@ -26,7 +26,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
-from aot_tune.select import SURVEYED, ChoiceLimits, Survey, select, terms_of
+from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.spec.workload import facts_of
@@ -59,7 +59,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     bare = without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.entries.items() if e.object}
-    survey = _survey_of(evidence)
+    survey = of_enough_shapes(_survey_of(evidence), partial(kind_of, operator))
     selection = select(
         costs,
         facts,

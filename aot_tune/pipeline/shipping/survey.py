@@ -27,8 +27,8 @@ _SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
 """Shapes of each kind of calls, by effort."""
 _SECONDS = {"default": 90.0}
 """What a survey may take on a device, by effort; without a limit otherwise."""
-_SHARE = 0.5
-"""With the default effort a survey takes no longer than this share of what was measured before it took."""
+_SHARE, _AT_LEAST = 0.5, 30.0
+"""With the default effort a survey takes no longer than this share of what was measured before, or so many seconds."""
 _OF_BUDGET = 0.15
 """A survey takes no more of a budget than that."""
 
@@ -68,7 +68,7 @@ def _seconds(session: Session, measured: float) -> float:
     """How long a survey may take."""
     limit = _SECONDS.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
     if limit < math.inf:
-        limit = min(limit, _SHARE * measured)
+        limit = min(limit, max(_SHARE * measured, _AT_LEAST))
     if session.budget.seconds is not None:
         limit = min(limit, _OF_BUDGET * session.budget.seconds, session.budget.left - seconds_after(session))
     return limit

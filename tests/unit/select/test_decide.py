@@ -84,6 +84,11 @@ def test_a_tuned_problem_gets_what_was_measured_whatever_is_expected() -> None:
         assert found.regret == {name: 0.0}
 
 
+def test_a_survey_of_few_shapes_decides_nothing() -> None:
+    assert decided(survey_of(drawn(40, 1))).expected == ()
+    assert decided(survey_of(drawn(60, 1))).expected != ()
+
+
 def test_a_fifth_is_held_out_and_judged() -> None:
     problems = drawn(300, 1)
     survey = survey_of(problems)
