@@ -72,6 +72,27 @@ struct Fitting {
   }
 };
 
+// The largest factor between two lists of extents, of which none counts as less than 1.
+template <size_t kDims>
+double farthest(const int64_t (&one)[kDims], const int64_t (&other)[kDims]) noexcept {
+  double most = 1;
+  for (size_t i = 0; i < kDims; ++i) {
+    const double a = one[i] < 1 ? 1.0 : static_cast<double>(one[i]);
+    const double b = other[i] < 1 ? 1.0 : static_cast<double>(other[i]);
+    const double factor = a > b ? a / b : b / a;
+    if (factor > most) most = factor;
+  }
+  return most;
+}
+
+template <size_t kDims>
+void explain_nearest(Text& text, const char* const (&names)[kDims], const int64_t (&dims)[kDims],
+                     double factor) noexcept {
+  text.add("nearest:");
+  for (size_t i = 0; i < kDims; ++i) text.add(" %s=%lld", names[i], static_cast<long long>(dims[i]));
+  text.add(", dims differ by up to %.3g times\n", factor);
+}
+
 }  // namespace aot_tune
 
 #endif  // AOT_TUNE_RUNTIME_CHOICE_H_

@@ -6,7 +6,7 @@ from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.decision import fact_printer, render_choice
 from aot_tune.link.emit.functions import render_explain, render_functions, render_preload, render_serve
-from aot_tune.link.emit.measured_problems import render_is_tuned
+from aot_tune.link.emit.measured_problems import render_is_tuned, render_nearest
 from aot_tune.link.emit.repeated_calls import render_known
 from aot_tune.link.emit.signature import (
     arguments,
@@ -129,6 +129,8 @@ namespace operator_{op.name} {{
 {render_choice(table)}
 
 {render_is_tuned(table)}
+
+{render_nearest(table)}
 
 {render_serve(table)}
 

@@ -179,7 +179,9 @@ def render_explain(table: OperatorTable) -> str:
 
 def _explain_choice() -> list[str]:
     return [
-        '  text.add("tuned: %s\\n", is_tuned(c) ? "yes" : "no");',
+        "  const bool tuned = is_tuned(c) != 0;",
+        '  text.add("tuned: %s\\n", tuned ? "yes" : "no");',
+        "  if (!tuned && table >= 0) tell_nearest(c, text);",
         "  int choice = -1;",
         "  size_t size = 0;",
         "  if (is_forced() && !c.hollow) {",

@@ -8,7 +8,7 @@ from aot_tune.link.emit.tuned_facts import tuned_facts
 from aot_tune.link.library_records import OperatorTable, TargetTable
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["render_is_tuned", "render_measured"]
+__all__ = ["render_is_tuned", "render_measured", "render_nearest"]
 
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 _MASK = 2**64 - 1
@@ -31,6 +31,50 @@ def render_is_tuned(table: OperatorTable) -> str:
         if target.tuned:
             lines += [f"    case {index}:", f"      return measured_{index}(c) != nullptr;"]
     return "\n".join([*lines, "    default:", "      return 0;", "  }", "}"])
+
+
+def render_nearest(table: OperatorTable) -> str:
+    """`tell_nearest` of an operator: the measured problem of the call's dtypes and attributes with the nearest dims."""
+    op = table.operator
+    if not any(target.tuned for target in table.tables):
+        return "void tell_nearest(const Call&, Text&) {}"
+    same = [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
+    same += [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
+    cases = [
+        f"    case {i}:\n      rows = kTuned_{i};\n      count = sizeof kTuned_{i} / sizeof *kTuned_{i};\n      break;"
+        for i, target in enumerate(table.tables)
+        if target.tuned
+    ]
+    dims = ", ".join(f"c.d_{d}" for d in op.dims) or "1"
+    names = ", ".join(f'"{d}"' for d in op.dims) or '""'
+    return "\n".join(
+        [
+            "// The measured problem that is nearest, by the largest factor between its dims and the call's.",
+            "void tell_nearest(const Call& c, Text& text) {",
+            "  const Tuned* rows = nullptr;",
+            "  size_t count = 0;",
+            "  switch (table_for(c.backend, c.level)) {",
+            *cases,
+            "    default:",
+            "      return;",
+            "  }",
+            f"  const int64_t dims[] = {{{dims}}};",
+            f"  static const char* const names[] = {{{names}}};",
+            "  const Tuned* nearest = nullptr;",
+            "  double least = 0;",
+            "  for (size_t i = 0; i < count; ++i) {",
+            "    const Tuned& row = rows[i];",
+            f"    if (!({' && '.join(same) or 'true'})) continue;",
+            "    const double far = farthest(row.dims, dims);",
+            "    if (nearest == nullptr || far < least) {",
+            "      nearest = &row;",
+            "      least = far;",
+            "    }",
+            "  }",
+            "  if (nearest != nullptr) explain_nearest(text, names, nearest->dims, least);",
+            "}",
+        ]
+    )
 
 
 def _row_type(op: Operator) -> str:

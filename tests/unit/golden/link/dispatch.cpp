@@ -257,6 +257,34 @@ int is_tuned(const Call& c) {
   }
 }
 
+// The measured problem that is nearest, by the largest factor between its dims and the call's.
+void tell_nearest(const Call& c, Text& text) {
+  const Tuned* rows = nullptr;
+  size_t count = 0;
+  switch (table_for(c.backend, c.level)) {
+    case 0:
+      rows = kTuned_0;
+      count = sizeof kTuned_0 / sizeof *kTuned_0;
+      break;
+    default:
+      return;
+  }
+  const int64_t dims[] = {c.d_M, c.d_N, c.d_K};
+  static const char* const names[] = {"M", "N", "K"};
+  const Tuned* nearest = nullptr;
+  double least = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Tuned& row = rows[i];
+    if (!(row.attributes[0] == c.v_activation)) continue;
+    const double far = farthest(row.dims, dims);
+    if (nearest == nullptr || far < least) {
+      nearest = &row;
+      least = far;
+    }
+  }
+  if (nearest != nullptr) explain_nearest(text, names, nearest->dims, least);
+}
+
 // Bytes of workspace that a variant needs.
 int32_t need(const Call& c, int variant, size_t* size) {
   *size = 0;
@@ -432,7 +460,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const int table = c.hollow ? -1 : table_for(c.backend, c.level);
   constexpr const char* kTargets[] = {"cpu-x86-64-v4"};
   if (table >= 0) text.add("table: %s\n", kTargets[table]);
-  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
+  const bool tuned = is_tuned(c) != 0;
+  text.add("tuned: %s\n", tuned ? "yes" : "no");
+  if (!tuned && table >= 0) tell_nearest(c, text);
   int choice = -1;
   size_t size = 0;
   if (is_forced() && !c.hollow) {
@@ -679,6 +709,8 @@ int choose(const Call& c, Trace& trace) {
 
 int is_tuned(const Call&) { return 0; }
 
+void tell_nearest(const Call&, Text&) {}
+
 // Bytes of workspace that a variant needs.
 int32_t need(const Call& c, int variant, size_t* size) {
   *size = 0;
@@ -850,7 +882,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
     return AOT_TUNE_OK;
   }
   const int table = c.hollow ? -1 : table_for(c.backend, c.level);
-  text.add("tuned: %s\n", is_tuned(c) ? "yes" : "no");
+  const bool tuned = is_tuned(c) != 0;
+  text.add("tuned: %s\n", tuned ? "yes" : "no");
+  if (!tuned && table >= 0) tell_nearest(c, text);
   int choice = -1;
   size_t size = 0;
   if (is_forced() && !c.hollow) {

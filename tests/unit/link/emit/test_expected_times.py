@@ -112,3 +112,9 @@ def test_it_is_told_what_is_expected(ops: ModuleType, spec: LibrarySpec) -> None
         us = ns_of(int(one.model.expected(columns_of(one.terms, facts))[0])) / 1000
         wanted.append(f"{gemm.variants[one.variant].name} takes about {us:.3g} us, give or take 0 %")
     assert told == wanted
+
+
+def test_the_nearest_measured_problem_is_told_where_the_call_was_not_measured(ops: ModuleType) -> None:
+    assert ops.explain("gemm", M=60, N=24, K=12)["nearest"] == "M=24 N=24 K=24, dims differ by up to 2.5 times"
+    assert "nearest" not in ops.explain("gemm", **MEASURED.dims)
+    assert "nearest" not in ops.explain("gemm", M=60, N=24, K=12, activation="relu")  # nothing of it was measured
