@@ -15,7 +15,7 @@ from aot_tune.spec import Problem, problem
 
 __all__ = ["Trace", "late_clock", "problem_of", "read_trace"]
 
-_HEADER = ("version", "library", "prefix", "manifest", "pid", "begun")
+_HEADER = ("format", "library", "prefix", "build", "pid", "begun")
 
 _CLOCK = """
 #include <sys/syscall.h>

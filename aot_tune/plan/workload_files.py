@@ -14,7 +14,7 @@ import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.spec import Operator, Problem, all_of
-from aot_tune.spec.check_problem import check_problem, check_values_of, check_work
+from aot_tune.spec.check_problem import check_problem, check_values_of, check_work, is_empty
 from aot_tune.spec.workload import (
     KnownProblems,
     StatedWorkload,
@@ -164,16 +164,20 @@ class _Reader:
         rows = [(n, row) for n, row in enumerate(_contents(path).split(b"\n"), 1) if row.strip()]
         trace: dict[str, Any] | None = None
         count = 0
-        for i, (number, row) in enumerate(rows):
+        for number, row in rows:
             where = f"{path}:{number}"
             with mistakes.gather():
                 count += 1
                 fields = _fields(row, where)
-                if i == 0 and set(fields) == {"trace"}:
-                    trace, count = _header(fields["trace"], where), 0
+                if set(fields) == {"trace"} or set(fields) == {"others"}:  # what a trace has beside problems
+                    trace = _header(fields["trace"], where) if "trace" in fields else trace
+                    count -= 1
                     continue
                 line = _line(fields, where)
                 problem = self._problem(line, where)
+                if problem is None and line.operator in self._operators:  # a trace has calls without elements, too
+                    count -= 1
+                    continue
                 if problem is None:
                     self.left_out[line.operator] = self.left_out.get(line.operator, 0) + 1
                     continue
@@ -191,7 +195,7 @@ class _Reader:
         self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside, trace=trace))
 
     def _problem(self, line: _WorkloadLine, where: str) -> Problem | None:
-        """The problem of a line; None for one of an operator that the library is built without."""
+        """The problem of a line; None for one of an operator that the library is built without, or of empty calls."""
         operator = self._operators.get(line.operator)
         if operator is None and line.operator in self._others:
             return None
@@ -207,6 +211,8 @@ class _Reader:
             check_problem(operator, stated)
             _check_stated(operator, stated, line.id)
             check_values_of(operator, stated)
+            if line.calls and is_empty(operator, stated):
+                return None
             check_work(operator, stated, f"operator {operator.name!r}: its workload")
         except SpecError as error:
             why = error.why or f"operator {operator.name!r} has {_arguments(operator)}"
@@ -293,7 +299,7 @@ def _line(found: dict[str, Any], where: str) -> _WorkloadLine:
 
 def _remedy(name: str) -> str:
     if name == "trace":
-        return "the header of a trace is the first line of its file: remove it here, or name several files"
+        return "the header of a trace has a line of its own"
     if name == "problem":
         return 'write what "problem" holds beside "operator", one level up'
     near = difflib.get_close_matches(name, _WorkloadLine.__struct_fields__, n=1)

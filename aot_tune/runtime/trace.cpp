@@ -201,7 +201,7 @@ struct Written {
 };
 
 void write_header(FILE* out) noexcept {
-  std::fprintf(out, "%s\"version\": %d, %s, \"pid\": %d, \"begun\": %" PRId64 "}}\n", kTraceBegin, kForm,
+  std::fprintf(out, "%s\"format\": %d, %s, \"pid\": %d, \"begun\": %" PRId64 "}}\n", kTraceBegin, kForm,
                counts.library, static_cast<int>(counts.process), counts.begun);
 }
 

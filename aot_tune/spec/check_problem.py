@@ -10,13 +10,18 @@ from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["check_problem", "check_values_of", "check_work"]
+__all__ = ["check_problem", "check_values_of", "check_work", "is_empty"]
+
+
+def is_empty(op: OperatorFields, problem: Problem) -> bool:
+    """Whether no output has elements, so that there is nothing to compute."""
+    present = [t for t in op.outputs if op.is_present(problem, t)]
+    return not any(math.prod(op.shape(problem, t)) for t in present)
 
 
 def check_work(op: OperatorFields, problem: Problem, where: str) -> None:
     """Raise SpecError for a problem on which there is nothing to compute; `where` names the list that it is of."""
-    present = [t for t in op.outputs if op.is_present(problem, t)]
-    if not any(math.prod(op.shape(problem, t)) for t in present):
+    if is_empty(op, problem):
         raise SpecError(
             f"{where} lists problem '{problem.id}', on which there is nothing to compute",
             why="no output has elements there, and such a call returns at once",

@@ -62,6 +62,9 @@ class _StatedLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     captured: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+OTHERS = "others"
+"""The only field of a trace's line that counts calls for whose kinds there was no room."""
+
 _PROBLEM_FIELDS = tuple(f for f in _StatedLine.__struct_fields__ if f in Problem.__struct_fields__)
 
 
@@ -88,7 +91,7 @@ def decode_workload(text: bytes, name: str) -> list[CountedProblem]:
             continue
         if isinstance(line, TraceHeader):
             trace = line
-        else:
+        elif line is not None:
             found.append(msgspec.structs.replace(line, trace=trace))
     tell(wrong)
     return found
@@ -103,7 +106,8 @@ def tell(wrong: Iterable[AotTuneError]) -> None:
     mistakes.tell()
 
 
-def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader:
+def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
+    """What a line says; None where it counts calls of which a trace had no room for more."""
     try:
         read = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -116,6 +120,8 @@ def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader:
         raise SpecError(f"{place}: a line is a JSON object, this one {str(read)[:60]}", fix=_FORM)
     if "trace" in read:
         return _header(read, place)
+    if set(read) == {OTHERS}:
+        return None
     for key in read:
         if key not in _StatedLine.__struct_fields__:
             raise SpecError(f"{place}: unknown field {key!r}", fix=did_you_mean(key, _StatedLine.__struct_fields__))

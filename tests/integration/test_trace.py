@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from environments import ROOT
+from environments import ROOT, run
 from project import Project
 from traces import late_clock, problem_of, read_trace
 
@@ -104,7 +105,7 @@ def test_programs_in_python_and_c(project: Project, tmp_path: Path) -> None:
         ({"N": 100}, {"x": [2]}, 2),
     ]
     manifest = (next((project.folder / "cmake").rglob("manifest.json"))).read_bytes()
-    assert {h["manifest"] for h in traced.headers} == {hashlib.sha256(manifest).hexdigest()}
+    assert {h["build"] for h in traced.headers} == {hashlib.sha256(manifest).hexdigest()}
     assert {(h["library"], h["prefix"]) for h in traced.headers} == {("tiny", "tiny")}
     assert abs(traced.headers[0]["begun"] - time.time()) < 600
 
@@ -176,3 +177,26 @@ def test_a_place_where_nothing_can_be_written(project: Project, tmp_path: Path) 
         f"aot_tune: AOT_TUNE_TRACE={tmp_path}/none/trace: it cannot be opened: No such file or directory; "
         "calls are not traced\n"
     )
+
+
+def test_a_trace_of_several_processes_is_read_by_all_that_take_workloads(project: Project, tmp_path: Path) -> None:
+    """By the command, which compares it with the very build, and by a build that tunes what was called."""
+    file = tmp_path / "trace.jsonl"
+    calls(project, file, 3, 4096)
+    python(project, file, "for n in (512, 0): face.twice(np.ones(n, np.float32))")
+    with file.open("a") as trace:
+        trace.write('{"others": 7}\n')
+    assert len(read_trace(file).headers) == 2
+    templates = ["--templates", str(project.templates)]
+    said = run(project.command("workload", "show", *templates, file), env=project.environment())
+    assert "twice: " in said
+    assert "4096" in said
+    library = next((project.folder / "cmake").rglob("manifest.json")).parent
+    said = run(
+        project.command("workload", "coverage", *templates, "--library", library, file), env=project.environment()
+    )
+    assert "another build" not in said
+    assert "library tiny, build " in said
+    project.configure(build="traced", AOT_TUNE_WORKLOAD=str(file), AOT_TUNE_MODE="generic")
+    (stated,) = json.loads((project.folder / "traced" / "plan.json").read_bytes())["workload"]["operators"].values()
+    assert {p["problem"]["dims"]["N"] for p in stated["problems"]} == {4096, 512}

@@ -16,7 +16,7 @@ __all__ = ["render_trace", "render_traced_library"]
 def render_traced_library(spec: LibrarySpec, manifest: str) -> str:
     """What the header of a trace says of the library: its digest is that of the manifest's text."""
     digest = hashlib.sha256(manifest.encode()).hexdigest()
-    fields = json.dumps({"library": spec.name, "prefix": spec.prefix, "manifest": digest})
+    fields = json.dumps({"library": spec.name, "prefix": spec.prefix, "build": digest})
     return f"constexpr char kLibrary[] =\n    {c_string(fields[1:-1])};"
 
 

@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     "half a call": (GEMM | {"calls": 0.5}, ["Expected `int`"]),
     "captured is a word": (GEMM | {"captured": "x"}, ["Expected `int"]),
     "an unknown field": (GEMM | {"wieght": 1}, ["unknown field 'wieght'", "why: a line has", "did you mean 'weight'?"]),
-    "a later header": ({"trace": {}}, ["unknown field 'trace'", "the first line of its file"]),
+    "a header with more": (GEMM | {"trace": {}}, ["unknown field 'trace'", "has a line of its own"]),
     "a whole line of a database": ({"problem": {"dims": {}}}, ["unknown field 'problem'", 'beside "operator"']),
 }
 

@@ -109,7 +109,7 @@ ops.is_tuned("gemm", M=4, N=5, K=3)
         norm,
     ]
     (header,) = read_trace(file).headers
-    assert (header["library"], header["prefix"], header["version"]) == ("ops", "aot_tune", 1)
+    assert (header["library"], header["prefix"], header["format"]) == ("ops", "aot_tune", 1)
 
 
 RANDOM = """

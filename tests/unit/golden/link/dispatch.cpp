@@ -30,7 +30,7 @@ constexpr char kManifest[] =
     "{}\012";
 
 constexpr char kLibrary[] =
-    "\042library\042: \042ops\042, \042prefix\042: \042aot_tune\042, \042manifest\042: \042ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356\042";
+    "\042library\042: \042ops\042, \042prefix\042: \042aot_tune\042, \042build\042: \042ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356\042";
 
 }  // namespace
 
