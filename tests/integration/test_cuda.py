@@ -26,6 +26,7 @@ from aot_tune.database import OperatorDatabase, load_databases, problem_key
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.shipping.finish import choose
+from aot_tune.plan.options import resolve
 from aot_tune.render import Renderer
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import ToolchainError
@@ -348,7 +349,7 @@ def _selected(operator: str, database: OperatorDatabase) -> set[str]:
         fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
         if fits and problem_key(m.problem) in workload:
             evidence.add(m)
-    session: Any = SimpleNamespace(options=SimpleNamespace(no_survivor="fail"))
+    session: Any = SimpleNamespace(options=resolve({}, {}))
     kept = choose(session, evidence).selection.kept
     return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}
 
