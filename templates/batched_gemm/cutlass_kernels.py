@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from aot_tune.spec import Config, ConfigValue, Expr, Kernel, Parameter, alignment, among, dims, stride, table, target
+from aot_tune.spec import (
+    Config,
+    ConfigValue,
+    Expr,
+    Kernel,
+    Parameter,
+    alignment,
+    among,
+    dims,
+    parameter,
+    stride,
+    table,
+    target,
+)
 
 B, M, N, K = dims("B M N K")
 
@@ -65,6 +78,7 @@ def _kernel(name: str, b: str, rows: tuple[Config, ...]) -> Kernel:
         requires=_requires(b),
         worthwhile=(M >= 64, N >= 64),
         order=rows,
+        tile={"B": 1, "M": parameter("TM"), "N": parameter("TN"), "K": parameter("TK")},
         follows={"f16": "bf16"},
         compile_seconds=40.0,
     )

@@ -87,6 +87,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, *ROWS_OF_A, *COLUMNS_OF_B),
         order=MMA_ORDER,
+        tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(
         "cuda_mma_kn",
@@ -97,6 +98,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, *ROWS_OF_A, *ROWS_OF_B),
         order=MMA_ORDER,
+        tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(
         "cuda_tf32",
@@ -107,6 +109,7 @@ KERNELS = (
         constraints=MMA_CONSTRAINTS,
         requires=(*GRID, attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
         order=MMA_ORDER,
+        tile={"B": 1, "M": BM, "N": BN, "K": 32},
     ),
     Kernel(
         "cuda_simt",
@@ -117,6 +120,7 @@ KERNELS = (
         constraints=SIMT_CONSTRAINTS,
         requires=(*GRID, K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(attribute("math") == 0,),
+        tile={"B": 1, "M": BM, "N": BN, "K": parameter("BK")},
     ),
     Kernel(
         "cuda_simt_kn",
@@ -127,6 +131,7 @@ KERNELS = (
         constraints=SIMT_CONSTRAINTS,
         requires=(*GRID, K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
         worthwhile=(attribute("math") == 0,),
+        tile={"B": 1, "M": BM, "N": BN, "K": parameter("BK")},
     ),
     *CUTLASS_KERNELS,
     CUBLASLT,

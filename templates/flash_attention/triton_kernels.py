@@ -27,6 +27,8 @@ CAUSAL = attribute("causal")
 BLOCK_M, BLOCK_N, SPLIT = (parameter(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
 GRID = (ceildiv(M, BLOCK_M) * B * H,)
 
+_TILE = {"B": 1, "H": 1, "M": BLOCK_M, "N": BLOCK_N}
+
 _TENSORS = ("q", "k", "v", "out")
 _AXES = ("batch", "head", "row")
 _OUTER = tuple(stride(t, axis) for t in _TENSORS for axis in range(3))
@@ -79,6 +81,7 @@ def _tma(width: int, hopper: Expr, configs: tuple[Config, ...]) -> Kernel:
         listed=configs,
         constraints=(*_HOPPER, ~HOPPER | hopper),
         requires=(*BLOCKS, *_of_width(width)),
+        tile=_TILE,
         **_SHARED,
     )
 
@@ -94,6 +97,7 @@ def _pointers(width: int, hopper: Expr, configs: tuple[Config, ...]) -> Kernel:
         listed=configs,
         constraints=(~HOPPER | hopper,),
         requires=(*NEAR, *_of_width(width)),
+        tile=_TILE,
         **_SHARED,
     )
 
@@ -119,6 +123,8 @@ def _split(width: int, configs: tuple[Config, ...]) -> Kernel:
         constraints=(~HOPPER | ((BLOCK_M == 64) & (BLOCK_N == 64) & (SPLIT == 4)) | (BLOCK_M == 16),),
         requires=(*NEAR, *_of_width(width), H % HK == 0, M <= 1024),
         worthwhile=(M <= 256, N >= 1024),
+        tile=_TILE,
+        split=SPLIT,
         **_SHARED,
     )
 

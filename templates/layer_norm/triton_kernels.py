@@ -50,6 +50,7 @@ TRITON_ROWS = Kernel(
     listed=table("num_warps", (2,), (4,), (8,), (16,)),
     constraints=(~HOPPER | (parameter("num_warps") <= 8),),
     worthwhile=(D > 512, D <= 16384),
+    tile={"R": 1},
     **_SHARED,
 )
 
@@ -90,6 +91,7 @@ TRITON_TWICE = Kernel(
     ),
     listed=table("BLOCK num_warps", (4096, 16), (4096, 8)),
     worthwhile=((D >= 8192) | ((D >= 3584) & (R * D >= 33554432)),),
+    tile={"R": 1},
     **_SHARED,
 )
 

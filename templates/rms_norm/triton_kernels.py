@@ -45,6 +45,7 @@ TRITON_ROWS = Kernel(
     ),
     listed=table("num_warps", (4,), (8,), (16,)),
     worthwhile=(D > 512, D <= 16384),
+    tile={"R": 1},
     **_SHARED,
 )
 
@@ -77,6 +78,7 @@ TRITON_LONG = Kernel(
     listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 8192,),
+    tile={"R": 1},
     **_SHARED,
 )
 
@@ -93,6 +95,7 @@ TRITON_TWICE = Kernel(
     listed=table("BLOCK num_warps", (4096, 16), (4096, 8), (2048, 8)),
     constraints=(~HOPPER | (parameter("BLOCK") == 4096),),
     worthwhile=(D >= 3584, R * D >= 33554432),
+    tile={"R": 1},
     **_SHARED,
 )
 

@@ -44,6 +44,7 @@ TRITON_ROWS = Kernel(
     listed=table("num_warps", (4,), (8,), (16,), (32,)),
     constraints=(~HOPPER | (parameter("num_warps") <= 8),),
     worthwhile=(D > 512, D <= 32768),
+    tile={"R": 1},
     **_SHARED,
 )
 
@@ -71,6 +72,7 @@ TRITON_LONG = Kernel(
     listed=table("BLOCK num_warps num_stages", (4096, 8, 2), (8192, 16, 2), (8192, 32, 3), (16384, 32, 2)),
     constraints=(~HOPPER | (parameter("num_warps") == 16),),
     worthwhile=(D >= 8192,),
+    tile={"R": 1},
     **_SHARED,
 )
 

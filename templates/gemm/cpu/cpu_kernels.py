@@ -59,6 +59,7 @@ CPU_KERNELS = (
         constraints=(NATIVE, DOT_FITS),
         requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
         worthwhile=(M <= 3,),
+        tile={"M": MR, "N": NR, "K": parameter("KC")},
         order=table(
             "MR NR KC",
             (1, 8, 2048),
@@ -84,6 +85,7 @@ CPU_KERNELS = (
         constraints=(NATIVE, MR * KR + (MR > 1) * KR + 2 <= REGISTERS),
         requires=(stride("b", 1) == 1, stride("out", 1) == 1),
         worthwhile=(M <= 8,),
+        tile={"M": MR, "N": VW, "K": KR},
         order=table(
             "MR KR NC PF SPLIT",
             (1, 8, 65536, 0, "k"),
@@ -112,6 +114,7 @@ CPU_KERNELS = (
         constraints=(NATIVE_OR_HALF, DOT_FITS, MR * NR * 2 >= REGISTERS),
         requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
         worthwhile=(M >= 3,),
+        tile={"M": MR, "N": NR, "K": parameter("KC")},
         order=table(
             "VW MR NR KC MC NC PF PACK_A SPLIT",
             (16, 4, 6, 512, 16, 48, 2, True, "n"),
@@ -150,6 +153,7 @@ CPU_KERNELS = (
         constraints=TILE_FITS,
         requires=(stride("out", 1) == 1,),
         worthwhile=(M >= 16,),
+        tile={"M": MR, "N": NV * VW, "K": parameter("KC")},
         order=table(
             "VW MR NV KC MC NC KU PACK_A PART",
             (16, 8, 3, 1024, 64, 768, 4, True, "mn"),
@@ -188,6 +192,7 @@ CPU_KERNELS = (
         constraints=TILE_FITS,
         requires=(stride("b", 1) == 1, stride("out", 1) == 1),
         worthwhile=(M >= 4,),
+        tile={"M": MR, "N": NV * VW, "K": parameter("KC")},
         order=table(
             "VW MR NV KC KU PACK_A PF PART",
             (16, 8, 3, 128, 4, True, 0, "n"),

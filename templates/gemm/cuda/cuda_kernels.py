@@ -148,6 +148,10 @@ _SKINNY_ON_HOPPER = table(
 )
 
 
+_FEW_ROWS = {"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK}
+"""The tile of blocks whose warps share columns and K; in f32, a step is 32 of it."""
+
+
 def _skinny(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Kernel:
     """For few rows; on Hopper with the configs given, if any."""
     parameters = (
@@ -178,6 +182,8 @@ def _skinny(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> K
         ),
         requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M >= 2, M <= 16),
+        tile=_FEW_ROWS,
+        split=SPLIT,
         order=table(
             "MROWS NT WN WK KC STAGES SPLIT PDL",
             (16, 2, 4, 2, 1, 6, 2, False),
@@ -232,6 +238,8 @@ def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Ker
         ),
         requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M == 1,),
+        tile=_FEW_ROWS,
+        split=SPLIT,
         order=table(
             "WN WK KC STAGES SPLIT PDL",
             (4, 2, 2, 6, 1, False),

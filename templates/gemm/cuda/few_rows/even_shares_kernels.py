@@ -63,6 +63,7 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
         requires=(M <= 64, *ROWS_OF_A, *b),
         worthwhile=rows,
         order=order,
+        tile={"M": 16, "N": 8 * NT * WN, "K": 64 * WK},
     )
 
 
