@@ -32,6 +32,12 @@ class SurveyedTimes:
         self.problems[problem.id] = problem
         self.times.setdefault(problem.id, {}).update({c: t for c, t in times.items() if c in known})
 
+    def keep(self, problems: Collection[str], candidates: Collection[str]) -> None:
+        """Of these problems, drop the times of all but these candidates."""
+        for name in problems:
+            if name in self.times:
+                self.times[name] = {c: t for c, t in self.times[name].items() if c in candidates}
+
     def costs(self, failed: Callable[[str], bool]) -> Costs:
         """Times by problem and candidate, of those that never failed."""
         good = {c for row in self.times.values() for c in row if not failed(c)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.select.choose_variants import preselect
+from aot_tune.select.choose_variants import preselect, scouts
 from aot_tune.select.decide import Survey
 from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, of_enough_shapes, ranked, select
 from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
@@ -28,6 +28,7 @@ __all__ = [
     "preselect",
     "rank",
     "ranked",
+    "scouts",
     "select",
     "terms_of",
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from aot_tune.select.selection_records import Costs
 
-__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number"]
+__all__ = ["PRESELECTED", "choose_variants", "preselect", "regret_by_number", "scouts"]
 
 PRESELECTED = 24
 """Candidates that are surveyed for each kind of calls, at most."""
+_SCOUTS = 48
+"""Of so many at most they are chosen, by a few shapes."""
 
 
 def choose_variants(
@@ -77,6 +80,25 @@ def preselect(costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED) -
             chosen.append(candidate)
             seen.add(alike.get(candidate, candidate))
     return chosen
+
+
+def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], most: int = _SCOUTS) -> list[str]:
+    """Candidate ids to preselect from: what leaves no regret, then the next best of each kernel in turn.
+
+    Times of a few problems, not of the same ones for all, do not tell which kernel is good for others. `alike`: see
+    `preselect`; `kernels` has each candidate's.
+    """
+    rows = {p: c for p, c in costs.items() if c}
+    chosen = choose_variants(rows, limit=0.0, worst=0.0, most=most // 2)
+    seen = {alike[c] for c in chosen if c in alike}
+    paces = _paces(rows)
+    by_kernel: dict[str, list[str]] = {}
+    for candidate in sorted(paces, key=lambda c: (paces[c], c)):
+        if candidate not in chosen and alike.get(candidate, candidate) not in seen:
+            seen.add(alike.get(candidate, candidate))
+            by_kernel.setdefault(kernels[candidate], []).append(candidate)
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*(by_kernel[k] for k in sorted(by_kernel))))
+    return [*chosen, *(c for c in in_turn if c is not None)][:most]
 
 
 def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:

@@ -21,20 +21,24 @@ _WIDER = 2
 _LARGER = 2.0
 """No shape is of more FLOPs or bytes than twice what the workload has at most."""
 _TRIES = 60
-_WHOLE = ((0.5, 64), (0.15, 8), (0.1, 256))
+_WHOLE = ((0.6, 64), (0.2, 8), (0.1, 256))
 """Shares of extents that are multiples of something, where most of the workload's are multiples of 8."""
+_STEPS = 4
+"""No extent is rounded to a multiple of more than a quarter of it: small numbers of rows may be any."""
 
 
 def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tuple[Problem, ...]]:
     """For each kind of the workload's problems so many others, or fewer where there are no more; always the same.
 
     Half of them are problems of the workload with some extents drawn anew, half have all extents drawn. What they have
-    beside extents, such as optional tensors and attributes, they have of a problem of the workload.
+    beside extents, such as optional tensors and attributes, they have of a problem of the workload, the oftener the more
+    that weighs.
     """
     kinds: dict[Kind, list[Problem]] = {}
     for problem in operator.workload_for(family):
         kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
-    return {kind: _drawn(operator, kind, problems, count) for kind, problems in sorted(kinds.items())}
+    weights = operator.weights_for(family)
+    return {kind: _drawn(operator, kind, problems, weights, count) for kind, problems in sorted(kinds.items())}
 
 
 def kind_of(operator: Operator, facts: Mapping[str, int]) -> Kind:
@@ -43,17 +47,20 @@ def kind_of(operator: Operator, facts: Mapping[str, int]) -> Kind:
     return tuple((name, facts[name]) for name in names)
 
 
-def _drawn(operator: Operator, kind: Kind, problems: Sequence[Problem], count: int) -> tuple[Problem, ...]:
+def _drawn(
+    operator: Operator, kind: Kind, problems: Sequence[Problem], weights: Mapping[str, float], count: int
+) -> tuple[Problem, ...]:
     draw = random.Random(f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}")
     ranges = {d: _range(operator, d, problems) for d in operator.dims}
     most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
     most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
+    shares = [weights.get(p.id, 1.0) for p in problems]
     found: dict[str, Problem] = {}
     known = {p.id for p in problems}
     for _ in range(_TRIES * count):
         if len(found) == count:
             break
-        base = problems[int(draw.random() * len(problems))]
+        base = draw.choices(problems, shares)[0]
         keeps = 0.5 if len(found) % 2 == 0 else 0.0
         dims = {
             d: n if draw.random() < keeps else _extent(draw, ranges[d], _is_even(d, problems))
@@ -85,7 +92,7 @@ def _extent(draw: random.Random, between: tuple[int, int], even: bool) -> int:
     share = draw.random()
     for part, step in _WHOLE if even else ():
         if share < part:
-            value = max(round(value / step), 1) * step
+            value = round(value / step) * step if value >= _STEPS * step else value
             break
         share -= part
     return min(max(round(value), least), most)

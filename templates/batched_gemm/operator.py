@@ -62,6 +62,7 @@ operator = Operator(
     reference=reference,
     exact=IntegerSums(K, thinned="b"),
     flops=2 * B * M * N * K,
+    ranges={"B": (1, 1024), "M": (1, 4096), "N": (16, 4096), "K": (16, 4096)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(
         Baseline("numpy.matmul", "numpy", numpy_matmul),

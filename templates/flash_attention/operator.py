@@ -176,6 +176,7 @@ operator = Operator(
     intermediates="f32",
     reference=reference,
     flops=4 * B * H * D * PAIRS,
+    ranges={"M": (1, 32768), "N": (64, 32768), "D": (32, 256)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=_checks(),
     # Matrix units take powers that are rounded to 16 bits. Where a query sees few of many keys, that is much beside the

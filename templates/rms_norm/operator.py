@@ -185,6 +185,7 @@ operator = Operator(
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
+    ranges={"R": (1, 65536), "D": (64, 32768)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
     checks=(problem(R=3, D=40008), problem(R=3, D=40008, present=["residual", "residual_out"])),

@@ -161,6 +161,7 @@ operator = Operator(
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
+    ranges={"R": (1, 65536), "D": (64, 65536)},
     workload={
         "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
         "cuda": cuda_workload(),

@@ -186,6 +186,7 @@ operator = Operator(
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
+    ranges={"R": (1, 65536), "D": (64, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),

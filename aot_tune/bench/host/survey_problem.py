@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from aot_tune.bench.host.attempt import Phases, Run
 from aot_tune.bench.host.bench_context import BenchContext
 from aot_tune.bench.host.runner import Entrant
@@ -14,6 +16,23 @@ from aot_tune.bench.protocol.messages import failure_of
 
 __all__ = ["survey_problem"]
 
+_NEAR = 1.1
+"""What takes up to so much more than the best is timed twice: of many about as fast, the least time is mostly luck."""
+
+
+class _Surveyed:
+    """What is known of candidates on a problem: the worker that they are in, and their measurements by number."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.stands = False  # whether the worker has results to compare with
+        self.found: dict[int, Measurement] = {}
+
+    @property
+    def best(self) -> float | None:
+        """The least time in ns."""
+        return min((m.ns for m in self.found.values() if m.ns is not None), default=None)
+
 
 def survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence[Entrant]) -> list[Measurement]:
     """A measurement of each candidate; the results of others are compared with those of the first that has some.
@@ -23,27 +42,38 @@ def survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence
     Raises:
         WorkerError: when no worker can be started.
     """
-    found: list[Measurement] = []
-    worker: Worker | None = None
-    best: float | None = None
-    stands = False  # whether the worker has results to compare with
-    for entrant in entrants:
-        run = Run(context, prepared, entrant.candidate.id, entrant.code, Phases())
-        if (struck := context.struck(entrant.code)) is not None:
-            found.append(run.ended(struck.status, struck.reason))
-            continue
+    surveyed = _Surveyed()
+    for number in range(len(entrants)):
+        _survey(context, prepared, surveyed, number, entrants[number])
+    best = surveyed.best or 0.0
+    near = [n for n, m in surveyed.found.items() if m.ns is not None and m.ns <= _NEAR * best]
+    for number in reversed(near) if len(near) > 1 and surveyed.stands else ():
+        first = surveyed.found[number]
+        again = _survey(context, prepared, surveyed, number, entrants[number])
+        if again.status == "ok":
+            both = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
+            surveyed.found[number] = both
+    return [surveyed.found[n] for n in range(len(entrants))]
+
+
+def _survey(
+    context: BenchContext, prepared: Prepared, surveyed: _Surveyed, number: int, entrant: Entrant
+) -> Measurement:
+    """Time a candidate; what it does to its worker is its own status."""
+    run = Run(context, prepared, entrant.candidate.id, entrant.code, Phases())
+    if (struck := context.struck(entrant.code)) is not None:
+        measured = run.ended(struck.status, struck.reason)
+    else:
         try:
-            worker = _worker(context, prepared, worker)
-            measured = _time(context, run, worker, entrant, first=not stands, best=best)
-            stands = stands or measured.status == "ok"
+            surveyed.worker = _worker(context, prepared, surveyed.worker)
+            measured = _time(context, run, surveyed.worker, entrant, first=not surveyed.stands, best=surveyed.best)
+            surveyed.stands = surveyed.stands or measured.status == "ok"
         except DiedError as death:
             context.findings.strike(entrant.code, death)
-            worker, stands = None, False
+            surveyed.worker, surveyed.stands = None, False
             measured = run.ended(death.status, death.reason)
-        if measured.ns is not None:
-            best = measured.ns if best is None else min(best, measured.ns)
-        found.append(measured)
-    return found
+    surveyed.found[number] = measured
+    return measured
 
 
 def _worker(context: BenchContext, prepared: Prepared, worker: Worker | None) -> Worker:

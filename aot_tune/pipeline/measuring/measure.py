@@ -119,6 +119,11 @@ class Measurer:
         """Begin nothing any more."""
         self.ended = True
 
+    @property
+    def bench(self) -> LazyBench:
+        """The bench that it measures on."""
+        return self._lazy
+
     def start(self) -> None:
         """Start the workers, without waiting for them; those that cannot be started now are at first use."""
         self._lazy.start()

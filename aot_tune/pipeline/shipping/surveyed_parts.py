@@ -1,0 +1,161 @@
+"""What a survey is about: for each kind of calls its shapes, and the candidates that are timed on them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.select import Costs, preselect, scouts
+from aot_tune.spec import Problem
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
+from aot_tune.support.digests import canonical_digest
+
+__all__ = ["Part", "parts_of", "turns"]
+
+_SCOUTED, _OF_SHAPES = 40, 5
+"""So many shapes, or a fifth of all, tell which candidates are surveyed."""
+_IN_TURN = 64
+"""So many shapes of each kind come first, one of each in turn; then the kinds that weigh most have more of them."""
+_LEAST_SHARE = 0.1
+
+
+@dataclass
+class Part:
+    """The shapes of one kind of an operator's calls, and the units that are timed on them.
+
+    A unit are candidates that differ in what they assume of a call alone: one config of a kernel. `first` are those
+    that others' results are compared with. All units are timed on the `scouted` problems, and the `chosen` ones on the
+    others. `share` is what the kind's problems weigh, as a share of the weightiest's.
+    """
+
+    evidence: Evidence
+    kind: Kind
+    problems: Sequence[Problem]
+    first: Sequence[Entry]
+    units: Mapping[str, Sequence[Entry]]
+    known: frozenset[str]
+    share: float
+    scouted: Sequence[Problem]
+    chosen: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> bool:
+        """Whether there are shapes of which nothing is known."""
+        return any(p.id not in self.known for p in self.problems)
+
+    def entries(self) -> list[Entry]:
+        """The candidates to time: of all units until some are chosen."""
+        names = self.chosen or list(self.units)
+        others = [e for n in names for e in self.units[n]]
+        return [*self.first, *(e for e in others if e not in self.first)]
+
+    def settle(self) -> None:
+        """Choose the units to go on with, by the tuned problems and what is surveyed; the others' times are dropped."""
+        if self.chosen:
+            return
+        names = {e.candidate.id: name for name, own in self.units.items() for e in own}
+        own = {p.id for p in self.problems}
+        tuned = {p: r for p, r in _rows(self.evidence, self.kind).items() if p not in self.evidence.surveyed.times}
+        surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
+        rows = {p: _of_units(row, names) for p, row in {**tuned, **surveyed}.items()}
+        self.chosen = preselect({p: r for p, r in rows.items() if r}, _tiles(self.evidence, self.units))
+        self.evidence.surveyed.keep(own, {e.candidate.id for e in self.entries()})
+
+
+def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
+    """What is to be surveyed of an operator, where there is more than one variant to choose from."""
+    operator = evidence.operator
+    own: dict[Kind, list[Problem]] = {}
+    for one in evidence.workload:
+        own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
+    weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
+    generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
+    for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
+        rows = _rows(evidence, kind)
+        problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
+        first = _heuristics(evidence, problems) or generics
+        units = _units(evidence, rows)
+        known = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
+        share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
+        scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
+        chosen = _known_units(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
+        if len(units) > 1:
+            yield Part(evidence, kind, problems, first, units, known, share, () if chosen else scouted, chosen)
+
+
+def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]:
+    """The shapes of which nothing is known, in the order in which they are surveyed; `scouted` ones, or the others."""
+    found: list[tuple[float, int, Part, Problem]] = []
+    for place, part in enumerate(parts):
+        first = {p.id for p in part.scouted}
+        for number, one in enumerate(part.problems):
+            later = number if number < _IN_TURN else _IN_TURN + (number - _IN_TURN) / part.share
+            if (one.id in first) == scouted and one.id not in part.known:
+                found.append((later, place, part, one))
+    return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
+
+
+def _rows(evidence: Evidence, kind: Kind) -> Costs:
+    """What times the tuned problems of a kind cost, without the algorithms of a vendor's library for single ones."""
+    operator, found = evidence.operator, {}
+    kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
+    for problem, row in evidence.choice_costs().items():
+        free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.entries[c])}
+        if kinds.get(problem) == kind and free:
+            found[problem] = free
+    return found
+
+
+def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
+    """The units to begin with: those that lead on tuned problems, then the next best of each kernel in turn."""
+    names, members, kernels = {}, dict[str, list[Entry]](), {}
+    timed = {c for row in rows.values() for c in row}
+    for entry in evidence.entries.values():
+        one = entry.candidate
+        if one.id in timed and not one.generic and not evidence.failed(one.id):
+            name = canonical_digest([one.kernel, one.dtypes, one.config])
+            names[one.id], kernels[name] = name, one.kernel
+            members.setdefault(name, []).append(entry)
+    costs = {p: row for p, r in rows.items() if (row := _of_units(r, names))}
+    return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
+
+
+def _known_units(evidence: Evidence, units: Mapping[str, Sequence[Entry]], known: Collection[str]) -> list[str]:
+    """The units of which times are known: those that a survey before this one went on with."""
+    timed = {c for p in known for c in evidence.surveyed.times[p]}
+    return [name for name, own in units.items() if any(e.candidate.id in timed for e in own)]
+
+
+def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
+    """The least time of each unit; `names` are those of the candidates' units."""
+    found: dict[str, float] = {}
+    for candidate, time in row.items():
+        if candidate in names:
+            name = names[candidate]
+            found[name] = min(time, found.get(name, time))
+    return found
+
+
+def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+    """What units that are nearly the same have in common: their kernel and tile."""
+    found = {}
+    for name, own in units.items():
+        one = own[0].candidate
+        tiling = evidence.operator.kernel(one.kernel).tiling(one.config)
+        if tiling is not None:
+            found[name] = f"{one.kernel} {sorted(tiling.extents.items())} {tiling.split}"
+    return found
+
+
+def _heuristics(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
+    """The candidates that leave the choice to a vendor's library, for the dtypes at hand."""
+    vendors = [e for e in evidence.entries.values() if evidence.is_vendors(e) and not evidence.is_bound(e) and e.code]
+    return [e for e in vendors if any(evidence.worth_a_try(e, p) for p in problems)]
+
+
+def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
+    """Drawn shapes, and behind each, as long as there are any, a tuned problem: not all was timed on all of these."""
+    pairs = itertools.zip_longest(drawn, own)
+    return [p for pair in pairs for p in pair if p is not None]
