@@ -3,6 +3,10 @@
  * All functions return AOT_TUNE_OK (0) or an aot_tune_status; aot_tune_last_error() then says what was wrong. They
  * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
  * whose outputs have no elements returns at once.
+ *
+ * Variables of the environment, read at the first call: AOT_TUNE_OVERRIDE=FILE, whose rules say what serves calls within
+ * ranges of dims; AOT_TUNE_FORCE and AOT_TUNE_EXCLUDE, variants that serve or never do; AOT_TUNE_TRACE=FILE, which counts
+ * calls; AOT_TUNE_WARN=unseen, which tells of calls unlike those that were measured.
  */
 #ifndef AOT_TUNE_OPS_H_
 #define AOT_TUNE_OPS_H_
