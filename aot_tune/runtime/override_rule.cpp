@@ -142,21 +142,18 @@ bool narrow(Span* span, int64_t low, int64_t high, const Part& name, Text* why) 
 }
 
 bool read_number(Rest* rest, int64_t* value, Text* why) noexcept {
-  rest->skip();
   const Part from = rest->all();
-  if (!is_digit(rest->next())) {
-    why->add("wanted a whole number, such as 4096, in place of '%.*s'", shown(from), from.text);
-    return false;
-  }
   bool fits = true;
   for (*value = 0; rest->at < rest->end && is_digit(*rest->at); ++rest->at) {
     int64_t more;
     fits = fits && !__builtin_mul_overflow(*value, 10, &more) &&
            !__builtin_add_overflow(more, *rest->at - '0', value);
   }
-  if (rest->at < rest->end && is_letter(*rest->at)) fits = false;
-  if (!fits) why->add("wanted a whole number of at most 63 bits in place of '%.*s'", shown(from), from.text);
-  return fits;
+  const bool whole = rest->at > from.text && (rest->at == rest->end || !is_letter(*rest->at));
+  if (whole && fits) return true;
+  why->add("wanted a whole number%s in place of '%.*s'", whole ? " below 2^63" : ", such as 4096,",
+           shown(from), from.text);
+  return false;
 }
 
 enum class Compare { kNone, kEqual, kAtMost, kAtLeast, kBelow, kAbove };

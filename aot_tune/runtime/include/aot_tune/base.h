@@ -87,7 +87,7 @@ typedef enum {
   AOT_TUNE_ERROR_WORKSPACE = 9,    /* the workspace given is too small or not aligned to 64 bytes */
   AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */
   AOT_TUNE_ERROR_KERNEL = 11,      /* the kernel reported a failure; outputs are undefined */
-  AOT_TUNE_ERROR_ENVIRONMENT = 12, /* an environment variable that the library reads, or its file, is bad */
+  AOT_TUNE_ERROR_ENVIRONMENT = 12, /* an environment variable that the library reads has a bad value */
   AOT_TUNE_ERROR_DRIVER = 13       /* the device's driver is missing, too old, or not working */
 } aot_tune_status;
 
