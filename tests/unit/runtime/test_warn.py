@@ -149,6 +149,10 @@ def test_kinds_of_calls(cuda: linked.Built) -> None:
     assert warned(cuda, code) == ""
     where = "aot_tune: ops.scale: N=4096 T=f32: N is outside of 8 to 512, what was measured for cuda-sm_90a"
     assert warned(cuda, code + "linked_cuda.call(ops, 4096, 1)") == where + REMEDY
+    code += "bf16 = lambda: linked_cuda.OnDevice(np.zeros(32, np.uint16)[:8], (2, 1), 4)\n"
+    said = warned(cuda, code + "ops.scale(bf16(), out=bf16())")
+    where = "aot_tune: ops.scale: N=8 T=bf16: no calls of these dtypes and attributes were measured for cuda-sm_90a"
+    assert said == where + REMEDY
 
 
 def test_explain_tells_another_number_of_threads(seen: linked.Built, tmp_path_factory: pytest.TempPathFactory) -> None:
