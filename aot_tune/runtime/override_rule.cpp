@@ -68,20 +68,23 @@ const FactsInfo* find_operator(const Part& name, Text* why) noexcept {
   return nullptr;
 }
 
+bool is_listed(const FactsInfo& info, int32_t count, const char* kernel) noexcept {
+  for (int32_t i = 0; i < count; ++i) {
+    if (std::strcmp(info.variants[i].kernel, kernel) == 0) return true;
+  }
+  return false;
+}
+
 bool find_variant(const FactsInfo& info, const Part& name, Text* why) noexcept {
   NearNames known(name);
   for (int32_t i = 0; i < info.variant_count; ++i) {
-    if (name.is(info.variants[i].name) || name.is(info.variants[i].kernel)) return true;
+    const VariantInfo& variant = info.variants[i];
+    if (name.is(variant.name) || name.is(variant.kernel)) return true;
+    if (!is_listed(info, i, variant.kernel)) known.add(variant.kernel);
   }
-  for (int32_t i = 0; i < info.variant_count; ++i) known.add(info.variants[i].name);
   for (int32_t i = 0; i < info.variant_count; ++i) {
-    const char* const kernel = info.variants[i].kernel;
-    bool told = false;  // as that of another variant, or as its name
-    for (int32_t k = 0; k < info.variant_count && !told; ++k) {
-      const Part other = {kernel, std::strlen(kernel)};
-      told = other.is(info.variants[k].name) || (k < i && other.is(info.variants[k].kernel));
-    }
-    if (!told) known.add(kernel);
+    const char* const variant = info.variants[i].name;
+    if (!is_listed(info, info.variant_count, variant)) known.add(variant);
   }
   why->add("'%.*s' is no variant and no kernel of %s here", shown(name), name.text, info.op->name);
   known.tell(why);

@@ -74,13 +74,13 @@ void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const B
     text.add("no calls of these dtypes and attributes were %s for %s", how, seen->target);
     return;
   }
-  int32_t out = 0;
+  text.add("outside of what was %s for %s", how, seen->target);
+  const char* before = ":";
   for (int32_t i = 0; i < info.dim_count; ++i) {
     if (kind[i].has(facts[i])) continue;
-    text.add("%s%s is outside of %" PRId64 " to %" PRId64, out++ > 0 ? ", " : "", info.dims[i], kind[i].low,
-             kind[i].high);
+    text.add("%s %s is not within %" PRId64 " to %" PRId64, before, info.dims[i], kind[i].low, kind[i].high);
+    before = ",";
   }
-  text.add(", what was %s for %s", how, seen->target);
 }
 
 }  // namespace

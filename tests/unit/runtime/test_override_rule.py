@@ -165,7 +165,7 @@ EMPTY = "no call has a '%s' of which all this holds; change its conditions, or t
         ("gemm: -> packed_3", "'packed_3' is no variant and no kernel of gemm here; did you mean 'packed_1'?"),
         (
             "gemm: -> x",
-            "'x' is no variant and no kernel of gemm here; there are plain, packed_1, packed_2, packed (the ",
+            "'x' is no variant and no kernel of gemm here; there are plain, packed, packed_1, packed_2 (the ",
         ),
         ("gemm: -> " + "x" * 99, f"'{'x' * 40}' is no variant"),
         (

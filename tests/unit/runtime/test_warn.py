@@ -74,7 +74,7 @@ for m in (65, 66, 1):
 norm(2)
 norm(3)
 """
-    where = "M is outside of 2 to 64, N is outside of 8 to 8, what was measured for cpu-x86-64-v2"
+    where = "outside of what was measured for cpu-x86-64-v2: M is not within 2 to 64, N is not within 8 to 8"
     assert warned(seen, code) == (
         f"aot_tune: ops.gemm: M=65 N=9 K=8 activation=relu: {where}{REMEDY}"
         f"aot_tune: ops.rms_norm: M=2 N=2: nothing of it was measured for cpu{REMEDY}"
@@ -95,7 +95,9 @@ try:
 except ops.Error:
     gemm(70)
 """
-    assert "M=70 N=8 K=8: M is outside of 2 to 64, what was measured for" in warned(seen, code)
+    assert "M=70 N=8 K=8: outside of what was measured for cpu-x86-64-v2: M is not within 2 to 64; " in warned(
+        seen, code
+    )
 
 
 def test_a_table_of_another_level(seen: linked.Built) -> None:
@@ -147,7 +149,7 @@ def cuda(cuda_spec: LibrarySpec, standin: linked.Built, tmp_path_factory: pytest
 def test_kinds_of_calls(cuda: linked.Built) -> None:
     code = "for n in (8, 512): linked_cuda.call(ops, n, 1)\n"
     assert warned(cuda, code) == ""
-    where = "aot_tune: ops.scale: N=4096 T=f32: N is outside of 8 to 512, what was measured for cuda-sm_90a"
+    where = "aot_tune: ops.scale: N=4096 T=f32: outside of what was measured for cuda-sm_90a: N is not within 8 to 512"
     assert warned(cuda, code + "linked_cuda.call(ops, 4096, 1)") == where + REMEDY
     code += "bf16 = lambda: linked_cuda.OnDevice(np.zeros(32, np.uint16)[:8], (2, 1), 4)\n"
     said = warned(cuda, code + "ops.scale(bf16(), out=bf16())")
