@@ -45,9 +45,12 @@ char* read_file(const char* path, size_t* size, Text* why) noexcept {
   if (count < 0) why->add("it cannot be read: %s", std::strerror(error));
   if (count >= 0 && *size > kMostBytes)
     why->add("it has more than %zu bytes, and is no file of rules", kMostBytes);
-  if (count >= 0 && *size <= kMostBytes) return text;
-  std::free(text);
-  return nullptr;
+  if (count < 0 || *size > kMostBytes) {
+    std::free(text);
+    return nullptr;
+  }
+  void* const fitting = std::realloc(text, *size + 1);
+  return fitting != nullptr ? static_cast<char*>(fitting) : text;
 }
 
 bool append(Rules* known, const Rule& rule) noexcept {

@@ -296,7 +296,10 @@ def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) 
     for problem in problems:
         kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
     return tuple(
-        SeenCalls(facts=kind, dims={d: (min(e), max(e)) for d in operator.dims if (e := [p.dims[d] for p in found])})
+        SeenCalls(
+            facts=kind,
+            dims={d: (min(p.dims[d] for p in found), max(p.dims[d] for p in found)) for d in operator.dims},
+        )
         for kind, found in sorted(kinds.items())
     )
 
