@@ -71,13 +71,19 @@ def _explain(given: argparse.Namespace) -> int:
         told = ops.explain(given.operator, **stated)
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise BuildError(str(error)) from error
-    for key in ("operator", "device", "tuned", "variant", "kernel", "target", "object", "workspace", "note", "why"):
+    for key in _TOLD:
         if key in told:  # a call without elements has no variant, and few variants have a note
             print(f"{key:<9} {told[key]}")
     for key in ("tensors", "path", "rejected"):
         for line in told[key]:
             print(f"{key.removesuffix('s'):<9} {line}")
     return 0
+
+
+_TOLD = (
+    *("operator", "device", "threads", "processors", "tuned", "override", "variant", "kernel", "target", "object"),
+    *("workspace", "note", "why"),
+)
 
 
 def _stated(given: argparse.Namespace) -> dict[str, object]:

@@ -10,6 +10,7 @@ from aot_tune.link.library_records import (
     LibrarySpec,
     LinkedVariant,
     OperatorTable,
+    SeenCalls,
     TargetTable,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "LibrarySpec",
     "LinkedVariant",
     "OperatorTable",
+    "SeenCalls",
     "TargetTable",
     "check_against_manifest",
     "generate",

@@ -16,6 +16,7 @@ __all__ = [
     "LibrarySpec",
     "LinkedVariant",
     "OperatorTable",
+    "SeenCalls",
     "TargetTable",
 ]
 
@@ -101,11 +102,22 @@ class ExpectedTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenCalls:
+    """The calls of one kind, which have these `facts`, that times are known of: each dim's least and largest extent."""
+
+    facts: tuple[tuple[str, int], ...]
+    dims: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetTable:
     """How calls of an operator are decided for one target.
 
     A call like one of the problems `tuned` tries the variants that `exact` has for it, if that has any; else, and where
     none of them serves, come the variants with an `expected` time, the likeliest first, and then those of the tree.
+
+    It was learned from the calls in `seen`, on a device of so many `processors`: multiprocessors of a GPU, threads of
+    CPU kernels, 0 where nobody knows.
 
     Devices from `level` to `last` (0: no last) use it, unless another table is more specific: of a higher level, or at
     the same level of a higher `rank` or for fewer devices.
@@ -117,6 +129,8 @@ class TargetTable:
     tuned: tuple[Problem, ...] = ()
     exact: tuple[tuple[int, ...], ...] = ()
     expected: tuple[ExpectedTime, ...] = ()
+    seen: tuple[SeenCalls, ...] = ()
+    processors: int = 0
     last: int = 0
     rank: int = 0
 

@@ -9,15 +9,17 @@ from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.select import Costs
 from aot_tune.spec import Problem
 
-__all__ = ["SurveyedTimes"]
+__all__ = ["SurveyedTimes", "processors_of"]
+
+
+def processors_of(device: Device) -> int:
+    """Multiprocessors of a GPU, or threads of CPU candidates; 0 where a device does not tell."""
+    return int(device.identity.get("sm_count", device.identity.get("threads", 0)))
 
 
 @dataclass
 class SurveyedTimes:
-    """Shapes by problem id, and ns by candidate on each, as taken on a device of so many `processors`.
-
-    These are multiprocessors of a GPU, or threads of CPU candidates.
-    """
+    """Shapes by problem id, and ns by candidate on each, as taken on a device of so many `processors`."""
 
     problems: dict[str, Problem] = field(default_factory=dict)
     times: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -25,7 +27,7 @@ class SurveyedTimes:
 
     def on(self, device: Device) -> None:
         """What device the times are of."""
-        self.processors = int(device.identity.get("sm_count", device.identity.get("threads", 1)))
+        self.processors = processors_of(device) or 1
 
     def add(self, problem: Problem, times: Mapping[str, float], known: Collection[str]) -> None:
         """Take over times on a shape, of candidates that are known."""

@@ -2,7 +2,7 @@
 #ifndef AOT_TUNE_RUNTIME_CHOICE_H_
 #define AOT_TUNE_RUNTIME_CHOICE_H_
 
-#include "runtime.h"
+#include "override.h"
 
 namespace aot_tune {
 
@@ -12,6 +12,7 @@ struct NoTrace {
   static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
   static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
+  static void meets(const Rule&) noexcept {}
   template <typename Call>
   static bool fits(const Call&, int) noexcept {
     return true;
@@ -24,6 +25,7 @@ struct NoTrace {
 struct TextTrace {
   static constexpr bool kFirstOnly = false;
   Text* text;
+  const Rule* rule = nullptr;  // of AOT_TUNE_OVERRIDE, that the call meets
   bool test(bool value, const char* when_true, const char* when_false) noexcept {
     text->add("path: %s\n", value ? when_true : when_false);
     return value;
@@ -34,6 +36,7 @@ struct TextTrace {
   }
   // Of a variant: log2 of ns in 1/4096, and its standard error.
   void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept;
+  void meets(const Rule& met) noexcept;
   template <typename Call>
   void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {
     char note[256] = "";
@@ -61,6 +64,7 @@ struct Fitting {
   void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
     inner.expected(variant, time, error);
   }
+  void meets(const Rule& met) noexcept { inner.meets(met); }
   template <typename Call>
   bool fits(const Call& call, int variant) noexcept {
     size_t size = 0;

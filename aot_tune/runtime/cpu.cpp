@@ -8,8 +8,9 @@
 
 #include "runtime.h"
 
-// Of OpenMP 5.0; NULL where no kernel uses OpenMP.
+// Of OpenMP, the first of 5.0; NULL where no kernel uses OpenMP.
 extern "C" int omp_pause_resource_all(int kind) __attribute__((weak));
+extern "C" int omp_get_max_threads() __attribute__((weak));
 
 namespace aot_tune {
 namespace {
@@ -116,10 +117,14 @@ int32_t cpu_workspace(int32_t, void*, size_t size, Workspace* taken) noexcept {
   return AOT_TUNE_OK;
 }
 
+int32_t cpu_processors(int32_t) noexcept {
+  return omp_get_max_threads != nullptr ? omp_get_max_threads() : 0;
+}
+
 }  // namespace
 
 extern const Backend backend_cpu;
 const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level, cpu_workspace, nullptr,
-                             nullptr, nullptr, nullptr,   nullptr};
+                             nullptr, nullptr, nullptr,   nullptr,       cpu_processors};
 
 }  // namespace aot_tune

@@ -27,6 +27,18 @@ void explain_device(Text& text, const Backend& backend, int32_t level) noexcept 
   }
 }
 
+void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept {
+  const int32_t here = tuned > 0 && backend.processors != nullptr ? backend.processors(device_id) : 0;
+  if (here <= 0 || here == tuned) return;
+  if (backend.device_type == kDLCPU) {
+    text.add("threads: tuned with %d, this process has %d\n", static_cast<int>(tuned),
+             static_cast<int>(here));
+  } else {
+    text.add("processors: tuned with %d, this device has %d\n", static_cast<int>(tuned),
+             static_cast<int>(here));
+  }
+}
+
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept {
   for (int i = 0; i < op.count; ++i) {
@@ -66,6 +78,12 @@ double power_of_2(int64_t n) noexcept {
 void TextTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
   text->add("expected: %s takes about %.3g us, give or take %.0f %%\n", variant.name, power_of_2(time) / 1000,
             100 * (power_of_2(error) - 1));
+}
+
+void TextTrace::meets(const Rule& met) noexcept {
+  rule = &met;
+  text->add("override: %s:%d: %.*s\n", override_path(), static_cast<int>(met.line),
+            static_cast<int>(met.text.length), met.text.text);
 }
 
 void TextTrace::rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,

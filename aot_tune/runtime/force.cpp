@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime.h"
+#include "names.h"
 
 namespace aot_tune {
 
@@ -11,15 +11,6 @@ std::atomic<int32_t> force_state{-1};
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_FORCE";
-
-// One of the variable's names.
-struct Part {
-  const char* text;
-  size_t length;
-  bool is(const char* name) const noexcept {
-    return std::strlen(name) == length && std::strncmp(text, name, length) == 0;
-  }
-};
 
 const char* forced_names() noexcept {
   static const char* const names = [] {
@@ -98,7 +89,8 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
 }  // namespace
 
 bool read_force() noexcept {
-  const bool forced = *forced_names() != '\0' || bad_exclude();  // the way on which both are checked
+  // the way on which all of them are checked
+  const bool forced = *forced_names() != '\0' || bad_exclude() || bad_override() || bad_warn();
   force_state.store(forced ? 1 : 0, std::memory_order_relaxed);
   return forced;
 }
@@ -107,6 +99,8 @@ int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t
                     const Backend& backend, int32_t previous) noexcept {
   if (previous < 0) {
     if (int32_t status = check_exclude(op)) return -status;
+    if (int32_t status = check_override(op)) return -status;
+    if (int32_t status = check_warn(op)) return -status;
     if (int32_t status = check_names(op, variants, count)) return -status;
   }
   for (int32_t i = previous + 1; i < count; ++i) {

@@ -144,7 +144,7 @@ struct Scope {
 };
 
 // What the library needs to know of a family of devices. Each has a source file that defines `const Backend
-// backend_<family>`; generated code lists those that a library has variants for. The last five may be NULL.
+// backend_<family>`; generated code lists those that a library has variants for. The last six may be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -158,6 +158,9 @@ struct Backend {
   const char* (*describe)(int32_t status) noexcept;  // what a status of a variant's functions means, or NULL
   void* (*context)() noexcept;  // what the thread's launches go to, its context or device, or NULL
   bool (*capturing)(void* stream) noexcept;  // whether a graph is captured from a stream
+  // Threads that kernels of the calling thread get, or a device's multiprocessors; 0 where they do not
+  // matter.
+  int32_t (*processors)(int32_t device_id) noexcept;
 };
 
 // The error of a call on a device of another family than those of the variants.
@@ -248,7 +251,7 @@ int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevic
 
 // ---- A variant named by AOT_TUNE_FORCE
 
-// -1 before the variable was read, 0 without it, 1 with it or when AOT_TUNE_EXCLUDE is bad
+// -1 before the variable was read, 0 without it, 1 with it or when one of the others is bad
 extern std::atomic<int32_t> force_state;
 bool read_force() noexcept;
 
@@ -261,8 +264,14 @@ inline bool is_forced() noexcept {
 extern std::atomic<int32_t> exclude_state;  // -1 before the variable was read, 0 without it, 1 with it
 bool read_exclude() noexcept;
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
+
+// Whether one of the variables is bad that are checked where AOT_TUNE_FORCE is, and the error if it is.
 bool bad_exclude() noexcept;
-int32_t check_exclude(const OperatorInfo& op) noexcept;  // fails when the variable is bad
+bool bad_override() noexcept;
+bool bad_warn() noexcept;
+int32_t check_exclude(const OperatorInfo& op) noexcept;
+int32_t check_override(const OperatorInfo& op) noexcept;
+int32_t check_warn(const OperatorInfo& op) noexcept;
 
 template <typename Trace>
 bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {
@@ -329,6 +338,8 @@ class Text {
 };
 
 void explain_device(Text& text, const Backend& backend, int32_t level) noexcept;
+// Where the number of processors is another one than that of `tuned`, which is 0 where nobody knows it.
+void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept;
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept;
 void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,

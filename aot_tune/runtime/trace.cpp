@@ -34,7 +34,7 @@ constexpr int kLastPatience = 5000;          // ms, when the library is unloaded
 constexpr int64_t kStrided = 256;
 
 struct Kind {
-  const TracedInfo* info;
+  const FactsInfo* info;
   uint64_t calls;
   uint64_t captured;
   // Its words stand behind it.
@@ -44,7 +44,6 @@ struct Kind {
 // What was counted since the last write.
 struct Counts {
   pid_t process;            // whose counts they are
-  const char* library;      // what the header says of it
   int64_t begun;            // in seconds since 1970
   int64_t due;              // when to write next, by the monotonic clock
   off_t end;                // of the file after the last write
@@ -128,7 +127,7 @@ void write_choices(FILE* out, const char* object, const AttributeInfo* rows, int
 
 // Calls `write` for each tensor that is passed, in the order of their names.
 template <typename Write>
-void for_each_tensor(const TracedInfo& info, const int64_t* words, Write write) noexcept {
+void for_each_tensor(const FactsInfo& info, const int64_t* words, Write write) noexcept {
   for (int32_t i = 0; i < info.op->count; ++i) {
     const int64_t* mine = words;
     for (int32_t k = 0; k < info.by_name[i]; ++k) mine += 1 + info.op->tensors[k].rank;
@@ -136,7 +135,7 @@ void for_each_tensor(const TracedInfo& info, const int64_t* words, Write write) 
   }
 }
 
-void write_tensors(FILE* out, const TracedInfo& info, const int64_t* words) noexcept {
+void write_tensors(FILE* out, const FactsInfo& info, const int64_t* words) noexcept {
   int present = 0, strided = 0, aligned = 0;
   for_each_tensor(info, words, [&](const TensorInfo& tensor, const int64_t*) {
     if (!tensor.optional) return;
@@ -161,12 +160,8 @@ void write_tensors(FILE* out, const TracedInfo& info, const int64_t* words) noex
   end_object(out, aligned);
 }
 
-size_t facts_of(const TracedInfo& info) noexcept {
-  return static_cast<size_t>(info.dim_count + info.dtype_count + info.attribute_count);
-}
-
 void write_kind(FILE* out, Kind& kind) noexcept {
-  const TracedInfo& info = *kind.info;
+  const FactsInfo& info = *kind.info;
   const int64_t* words = kind.words();
   std::fprintf(out, "{\"operator\": \"%s\", \"dims\": {", info.op->name);
   for (int32_t i = 0, written = 0; i < info.dim_count; ++i) {
@@ -177,7 +172,7 @@ void write_kind(FILE* out, Kind& kind) noexcept {
   write_choices(out, "dtypes", info.dtypes, info.dtype_count, words + info.dim_count);
   write_choices(out, "attributes", info.attributes, info.attribute_count,
                 words + info.dim_count + info.dtype_count);
-  write_tensors(out, info, words + facts_of(info));
+  write_tensors(out, info, words + info.own());
   std::fprintf(out, ", \"calls\": %" PRIu64 ", \"captured\": %" PRIu64 "}\n", kind.calls, kind.captured);
 }
 
@@ -202,7 +197,7 @@ struct Written {
 
 void write_header(FILE* out) noexcept {
   std::fprintf(out, "%s\"format\": %d, %s, \"pid\": %d, \"begun\": %" PRId64 "}}\n", kTraceBegin, kForm,
-               counts.library, static_cast<int>(counts.process), counts.begun);
+               library_info.traced, static_cast<int>(counts.process), counts.begun);
 }
 
 void write_counts(FILE* out) noexcept {
@@ -243,17 +238,16 @@ void write_out(int patience_ms) noexcept {
 }
 
 // Begins the counts of a process: the first ones, or those of a child of fork, whose parent writes its own.
-void begin(const TracedInfo& info) noexcept {
+void begin() noexcept {
   clear();
   counts.process = getpid();
-  counts.library = info.library;
   counts.begun = time(nullptr);
   counts.end = -1;
   write_out(0);  // the header; the first call tells whether the file can be written
 }
 
 // A kind's slot, which is 0 before the first call of it.
-uint16_t* find(const TracedInfo& info, const int64_t* words, size_t size) noexcept {
+uint16_t* find(const FactsInfo& info, const int64_t* words, size_t size) noexcept {
   uint64_t hash = reinterpret_cast<uintptr_t>(&info);
   for (size_t i = 0; i < size; ++i) {
     hash = (hash ^ static_cast<uint64_t>(words[i])) * UINT64_C(0x9e3779b97f4a7c15);
@@ -268,7 +262,7 @@ uint16_t* find(const TracedInfo& info, const int64_t* words, size_t size) noexce
 }
 
 // A kind without calls, or NULL where there is no room for it.
-Kind* make_kind(const TracedInfo& info, const int64_t* words, size_t size) noexcept {
+Kind* make_kind(const FactsInfo& info, const int64_t* words, size_t size) noexcept {
   const size_t bytes = size * sizeof *words;
   void* const memory = counts.size < kMostKinds ? std::malloc(sizeof(Kind) + bytes) : nullptr;
   if (memory == nullptr) return nullptr;
@@ -277,7 +271,7 @@ Kind* make_kind(const TracedInfo& info, const int64_t* words, size_t size) noexc
   return counts.kinds[counts.size++] = made;
 }
 
-void add(const TracedInfo& info, const int64_t* words, size_t size, bool captured) noexcept {
+void add(const FactsInfo& info, const int64_t* words, size_t size, bool captured) noexcept {
   uint16_t* const slot = find(info, words, size);
   Kind* const kind = *slot != 0 ? counts.kinds[*slot - 1] : make_kind(info, words, size);
   if (kind == nullptr) {
@@ -338,15 +332,15 @@ bool read_trace() noexcept {
   return traced;
 }
 
-void count_call(const TracedInfo& info, const DLTensor* const* given, const View* views, bool empty,
+void count_call(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                 bool captured, int64_t* words) noexcept {
-  int64_t* next = words + facts_of(info);
+  int64_t* next = words + info.own();
   for (int32_t i = 0; i < info.op->count; ++i) {
     next = describe(info.op->tensors[i], given[i] != nullptr, views[i], empty, next);
   }
   const Locked locked;
   if (!is_traced()) return;  // another thread's write failed
-  if (counts.process != getpid()) begin(info);
+  if (counts.process != getpid()) begin();
   if (!is_traced()) return;
   add(info, words, static_cast<size_t>(next - words), captured);
   if (monotonic() >= counts.due) write_out(0);

@@ -2,25 +2,12 @@
 #ifndef AOT_TUNE_RUNTIME_TRACE_H_
 #define AOT_TUNE_RUNTIME_TRACE_H_
 
-#include "runtime.h"
+#include "facts.h"
 
 namespace aot_tune {
 
-// What lines say of an operator beside its tensors. A call's facts are its dims, then the indices of its
-// dtypes and attributes, in this order.
-struct TracedInfo {
-  const char* library;  // what the header says of it, as JSON
-  const OperatorInfo* op;
-  const char* const* dims;
-  int32_t dim_count;
-  const AttributeInfo* dtypes;  // sorted by name, as the attributes are
-  int32_t dtype_count;
-  const AttributeInfo* attributes;
-  int32_t attribute_count;
-  const int32_t* by_name;  // the tensors' order
-};
-
-// Words that tell one kind of call: facts, and of each tensor what it is like, and a stride for each axis.
+// Words that tell one kind of call: facts but those of tensors, then of each tensor what it is like, and a
+// stride for each axis.
 template <size_t Tensors>
 constexpr size_t trace_words(size_t facts, const TensorInfo (&tensors)[Tensors]) {
   for (const TensorInfo& tensor : tensors) facts += 1 + static_cast<size_t>(tensor.rank);
@@ -40,9 +27,9 @@ inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noex
   return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);
 }
 
-// Counts a call that was served. `words` begins with its facts, the rest is filled in; of an `empty` call
-// nothing else counts but which tensors it has.
-void count_call(const TracedInfo& info, const DLTensor* const* given, const View* views, bool empty,
+// Counts a call that was served. `words` begins with its facts, those of tensors are replaced; of an `empty`
+// call nothing else counts but which tensors it has.
+void count_call(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                 bool captured, int64_t* words) noexcept;
 
 }  // namespace aot_tune

@@ -219,7 +219,8 @@ PyObject* make_module(const char* doc, PyMethodDef* operators) {
       "explain(operator, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
       "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes "
       "as T='bf16', its device as device='cuda:0'; workspace is a "
-      "tensor or a number of bytes."};
+      "tensor or a number of bytes. With AOT_TUNE_OVERRIDE=FILE, 'override' is the rule that the call meets; "
+      "'threads' or 'processors' is there where it was tuned with more or fewer."};
   methods[count + 2] = {
       "manifest", manifest, METH_NOARGS,
       "manifest()\n--\n\nWhat the library holds: operators, variants with the digests of their "

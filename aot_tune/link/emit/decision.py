@@ -185,10 +185,25 @@ def _select_table(table: OperatorTable) -> str:
 
 
 def _choose(table: OperatorTable) -> str:
+    count = len(table.variants)
     lines = [
+        "// The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.",
+        "template <typename Trace>",
+        "__attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {",
+        f"  int16_t named[{count}];",
+        "  int64_t facts[kFacts.count()];",
+        "  const Rule* rule;",
+        "  read_facts(c, facts);",
+        "  const int count = find_rule(kFacts, facts, *c.backend, c.level, &rule, named);",
+        "  if (count == 0) return -1;",
+        "  trace.meets(*rule);",
+        "  return first_of(c, named, count, trace);",
+        "}",
+        "",
         "template <typename Trace>",
         "int choose(const Call& c, Trace& trace) {",
-        "  int choice = -1;",
+        "  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;",
+        "  if (choice >= 0) return choice;",
         "  switch (c.hollow ? -1 : table_for(c.backend, c.level)) {",
     ]
     for index in range(len(table.tables)):

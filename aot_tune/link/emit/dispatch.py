@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot_tune.link.emit.call_facts import render_facts, render_library_info
 from aot_tune.link.emit.counted_calls import render_trace, render_traced_library
 from aot_tune.link.emit.cpp_expressions import checked, is_plain
 from aot_tune.link.emit.decision import fact_printer, render_choice
@@ -17,6 +18,7 @@ from aot_tune.link.emit.signature import (
     scalar_type,
     shape_text,
 )
+from aot_tune.link.emit.unseen_calls import render_unseen
 from aot_tune.link.families import family_facts, family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator
@@ -51,6 +53,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 #include "plain.h"
 #include "runtime.h"
 #include "trace.h"
+#include "warn.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -77,7 +80,8 @@ extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_last_error(void) {{ return 
 
 extern "C" AOT_TUNE_PUBLIC const char* {spec.prefix}_manifest(void) {{ return kManifest; }}
 {operators}
-{render_preload(spec, families)}"""
+{render_preload(spec, families)}
+{render_library_info(spec)}"""
 
 
 def bound_dims(op: Operator) -> dict[str, tuple[str, int]]:
@@ -126,6 +130,8 @@ namespace operator_{op.name} {{
 
 {_legal(op)}{_read(table)}
 
+{render_facts(table)}
+
 {render_choice(table)}
 
 {render_is_tuned(table)}
@@ -137,6 +143,8 @@ namespace operator_{op.name} {{
 {render_known(table, bound_dims(table.operator))}
 
 {render_trace(op)}
+
+{render_unseen(table)}
 
 {render_explain(table)}
 

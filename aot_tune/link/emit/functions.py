@@ -174,6 +174,13 @@ def render_explain(table: OperatorTable) -> str:
             f"  constexpr const char* kTargets[] = {{{targets}}};",
             '  if (table >= 0) text.add("table: %s\\n", kTargets[table]);',
         ]
+        if any(t.processors for t in table.tables):
+            tuned = ", ".join(str(t.processors) for t in table.tables)
+            here = "*c.backend, c.device().device_id"
+            lines += [
+                f"  constexpr int32_t kProcessors[] = {{{tuned}}};",
+                f"  if (table >= 0) explain_processors(text, {here}, kProcessors[table]);",
+            ]
     return "\n".join([*lines, *_explain_choice()])
 
 
@@ -192,7 +199,9 @@ def _explain_choice() -> list[str]:
         "  const int32_t status = named ? need(c, choice, &size)",
         "                               : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);",
         '  if (status != 0) return failed(c, choice, "workspace", status);',
+        "  const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);",
         '  const char* why = named                 ? "named by AOT_TUNE_FORCE"',
+        '                    : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"',
         '                    : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"',
         '                    : c.hollow            ? "generic: an input has no elements"',
         '                    : table < 0           ? "generic: no tuned variants for this level of the device"',
@@ -243,6 +252,7 @@ __attribute__((noinline)) int32_t call_anew({declared}, const aot_tune_exec* exe
   // what is counted is not remembered, so that each such call comes here
   status_ = {scope}::run(call_, exec, given_, options_, traced_ ? 0 : number_);
   if (traced_ && status_ == AOT_TUNE_OK) {scope}::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) {scope}::warn(call_);
   return status_;
 }}
 

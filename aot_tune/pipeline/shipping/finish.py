@@ -17,6 +17,7 @@ from aot_tune.link import (
     LibrarySpec,
     LinkedVariant,
     OperatorTable,
+    SeenCalls,
     TargetTable,
     generate,
 )
@@ -24,15 +25,16 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
+from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less
 from aot_tune.report import DroppedCandidate, OperatorReport, Report, policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Expr, Operator, Problem, all_of
-from aot_tune.spec.survey_shapes import kind_of
+from aot_tune.spec.survey_shapes import Kind, kind_of
 from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
 
-__all__ = ["choose", "disturbed", "finish", "least_assuming", "without_epilogue"]
+__all__ = ["choose", "disturbed", "finish", "least_assuming", "seen_calls", "without_epilogue"]
 
 
 def choose(session: Session, evidence: Evidence) -> Chosen:
@@ -157,11 +159,12 @@ def finish(
     """
     tables = []
     reports: list[OperatorReport] = []
+    known = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
     for name, loaded in session.operators.items():
-        table, reported = _operator(loaded.operator, list(chosen.get(name, ())), generics[name])
+        table, reported = _operator(loaded.operator, list(chosen.get(name, ())), generics[name], known)
         tables.append(table)
         reports += reported
-    used = _measured_on(session, chosen)
+    used = _measured_on(known, chosen)
     measuring = tuple(policy_lines(f, session.policy_of(f)) for f in session.plan.families)
     spec = LibrarySpec(
         operators=tuple(tables),
@@ -215,21 +218,18 @@ def disturbed(reports: Sequence[OperatorReport]) -> list[str]:
     ]
 
 
-def _measured_on(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
-    """The devices that the measurements behind a library are from, by slug."""
-    known = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
-    digests = {
-        m.device
-        for found in chosen.values()
-        for one in found
-        for row in one.evidence.measurements.values()
-        for m in row.values()
-    }
+def _measured_on(known: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
+    """The devices, of the `known` ones by digest, that the measurements behind a library are from, by slug."""
+    digests = {digest for found in chosen.values() for one in found for digest in _devices_of(one.evidence)}
     return sorted((known[d] for d in digests if d in known), key=lambda d: d.slug)
 
 
+def _devices_of(evidence: Evidence) -> set[str]:
+    return {m.device for row in evidence.measurements.values() for m in row.values()}
+
+
 def _operator(
-    operator: Operator, chosen: list[Chosen], generics: Sequence[Entry]
+    operator: Operator, chosen: list[Chosen], generics: Sequence[Entry], known: Mapping[str, Device]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
     variants: list[LinkedVariant] = [_variant(g) for g in generics]
     index = {g.candidate.id: i for i, g in enumerate(generics)}
@@ -242,7 +242,7 @@ def _operator(
                 index[candidate] = len(variants)
                 variants.append(_variant(evidence.entries[candidate]))
         if selection.nodes:
-            tables.append(_table(one, index))
+            tables.append(_table(one, index, known))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
         reports.append(tell(one, beside))
     if not chosen:
@@ -250,10 +250,11 @@ def _operator(
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
 
 
-def _table(one: Chosen, index: Mapping[str, int]) -> TargetTable:
-    """How calls are decided for one target; `index` tells the places of the variants."""
+def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -> TargetTable:
+    """How calls are decided for one target; `index` tells the places of the variants, `known` are devices by digest."""
     evidence, selection, target = one.evidence, one.selection, one.evidence.target
     tuned = tuple(p for p in evidence.workload if p.id in one.costs)
+    processors = {processors_of(known[d]) for d in _devices_of(evidence) if d in known}
     return TargetTable(
         target=target.name,
         level=target.level,
@@ -281,6 +282,25 @@ def _table(one: Chosen, index: Mapping[str, int]) -> TargetTable:
             )
             for e in selection.expected
         ),
+        seen=seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
+        # of several devices, which only records of several can be, no number is right
+        processors=next(iter(processors)) if len(processors) == 1 else 0,
+    )
+
+
+def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) -> tuple[SeenCalls, ...]:
+    """For each kind of calls the extents that times are known of: of problems that were measured, or surveyed too."""
+    operator = evidence.operator
+    problems = [*tuned, *(evidence.surveyed.problems.values() if surveyed else ())]
+    kinds: dict[Kind, list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+    return tuple(
+        SeenCalls(
+            facts=kind,
+            dims={d: (min(p.dims[d] for p in found), max(p.dims[d] for p in found)) for d in operator.dims},
+        )
+        for kind, found in sorted(kinds.items())
     )
 
 

@@ -35,6 +35,7 @@ constexpr int kNeeded = 12000;
 enum : int {
   kNotInitialized = 3,
   kRuntimeInsufficientDriver = 35,  // of the runtime only
+  kMultiprocessors = 16,
   kDeviceUnavailable = 46,
   kNoDevice = 100,
   kInvalidDevice = 101,
@@ -164,6 +165,12 @@ int32_t cuda_level(int32_t device_id) noexcept {
   return level;
 }
 
+int32_t cuda_processors(int32_t device_id) noexcept {
+  int device = 0, count = 0;
+  if (!driver().found || driver().device_get(&device, device_id) != 0) return 0;
+  return driver().device_attribute(&count, kMultiprocessors, device) == 0 ? count : 0;
+}
+
 // ---- The thread's device
 // -------------------------------------------------------------------------------------------
 
@@ -254,6 +261,6 @@ const char* cuda_describe(int32_t status) noexcept { return status > 0 ? error_t
 
 extern const Backend backend_cuda;
 const Backend backend_cuda = {"cuda",     kDLCUDA,       cuda_level,   cuda_workspace, cuda_enter,
-                              cuda_leave, cuda_describe, cuda_context, cuda_capturing};
+                              cuda_leave, cuda_describe, cuda_context, cuda_capturing, cuda_processors};
 
 }  // namespace aot_tune

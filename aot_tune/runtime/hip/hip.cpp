@@ -210,6 +210,6 @@ const char* hip_describe(int32_t status) noexcept { return status > 0 ? error_te
 
 extern const Backend backend_hip;
 const Backend backend_hip = {"hip",     kDLROCM,      hip_level, hip_workspace, hip_enter,
-                             hip_leave, hip_describe, nullptr,   hip_capturing};
+                             hip_leave, hip_describe, nullptr,   hip_capturing, nullptr};
 
 }  // namespace aot_tune

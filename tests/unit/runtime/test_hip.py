@@ -243,7 +243,9 @@ def test_declarations_are_those_of_the_header(tmp_path: Path) -> None:
 #include <hip/hip_runtime_api.h>
 #include <cstddef>
 #include "{RUNTIME / "hip" / "hip.cpp"}"
+#include "facts.h"
 namespace aot_tune {{
+const LibraryInfo library_info = {{"none", "", nullptr, 0}};
 namespace {{
 static_assert(offsetof(Properties, architecture) == offsetof(hipDeviceProp_t, gcnArchName));
 static_assert(sizeof(Properties::architecture) == sizeof(hipDeviceProp_t::gcnArchName));

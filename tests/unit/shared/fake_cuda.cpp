@@ -90,7 +90,7 @@ int cuDeviceGet(int* device, int ordinal) {
   return ordinal < 0 || ordinal >= 3 ? 101 : 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  *value = attribute == 75 ? kLevels[device] / 10 : kLevels[device] % 10;
+  *value = attribute == 16 ? 132 - device : attribute == 75 ? kLevels[device] / 10 : kLevels[device] % 10;
   event("attribute");
   return 0;
 }

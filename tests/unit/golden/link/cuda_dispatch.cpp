@@ -6,6 +6,7 @@
 #include "plain.h"
 #include "runtime.h"
 #include "trace.h"
+#include "warn.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -157,6 +158,17 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* bias, cons
   if (c_.backend == &backend_cuda && c_.level < kInfo[c_.generic].level)
     return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], "cuda-ptx_80, cuda-sm_80, cuda-sm_90a");
   return AOT_TUNE_OK;
+}
+
+constexpr const char* const kDimNames[] = {"N"};
+constexpr const char* const kDTypeNames_T[] = {"f32", "bf16"};
+constexpr AttributeInfo kDTypeFacts[] = {{"T", kDTypeNames_T, 2}};
+constexpr int32_t kTensorsByName[] = {1, 2, 0};
+constexpr FactsInfo kFacts = {&kOperator, kDimNames, 1, kDTypeFacts, 1, nullptr, 0, kTensorsByName, kInfo, 8};
+
+void read_facts(const Call& c, int64_t* facts) {
+  const int64_t values[] = {c.d_N, c.y_T, 1, c.t_bias != nullptr, 1};
+  std::memcpy(facts, values, sizeof values);
 }
 
 const char* refusal_0(const Call& c) {
@@ -319,9 +331,23 @@ int table_for(const Backend* backend, int32_t level) {
   return -1;
 }
 
+// The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.
+template <typename Trace>
+__attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {
+  int16_t named[8];
+  int64_t facts[kFacts.count()];
+  const Rule* rule;
+  read_facts(c, facts);
+  const int count = find_rule(kFacts, facts, *c.backend, c.level, &rule, named);
+  if (count == 0) return -1;
+  trace.meets(*rule);
+  return first_of(c, named, count, trace);
+}
+
 template <typename Trace>
 int choose(const Call& c, Trace& trace) {
-  int choice = -1;
+  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;
+  if (choice >= 0) return choice;
   switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
     case 0:
       choice = choose_0(c, trace);
@@ -551,17 +577,24 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
-constexpr const char* const kTracedDims[] = {"N"};
-constexpr const char* const kTraced_T[] = {"f32", "bf16"};
-constexpr AttributeInfo kTracedDTypes[] = {{"T", kTraced_T, 2}};
-constexpr int32_t kTracedTensors[] = {1, 2, 0};
-constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 1, kTracedDTypes, 1, nullptr, 0, kTracedTensors};
-
 // Counts a call for AOT_TUNE_TRACE.
 __attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
   const DLTensor* const given[] = {c.t_x, c.t_bias, c.t_out};
-  int64_t words[trace_words(2, kTensors)] = {c.d_N, c.y_T};
-  count_call(kTraced, given, c.view, c.empty, captured, words);
+  int64_t words[trace_words(kFacts.own(), kTensors)];
+  read_facts(c, words);
+  count_call(kFacts, given, c.view, c.empty, captured, words);
+}
+
+constexpr Seen kSeen[] = {{"cuda-sm_80", nullptr, 0, false}, {"cuda-sm_90", nullptr, 0, false}, {"cuda-sm_90a", nullptr, 0, false}};
+
+// Tells of a call for AOT_TUNE_WARN.
+__attribute__((noinline, cold)) void warn(const Call& c) {
+  static std::atomic<bool> told{false};
+  if (c.hollow) return;
+  int64_t facts[kFacts.count()];
+  read_facts(c, facts);
+  const int table = table_for(c.backend, c.level);
+  warn_of_unseen(kFacts, facts, *c.backend, table >= 0 ? &kSeen[table] : nullptr, &told);
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -591,7 +624,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
   if (status != 0) return failed(c, choice, "workspace", status);
+  const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
                     : table < 0           ? "generic: no tuned variants for this level of the device"
@@ -626,6 +661,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* b
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_scale::run(call_, exec, given_, options_, traced_ ? 0 : number_);
   if (traced_ && status_ == AOT_TUNE_OK) operator_scale::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) operator_scale::warn(call_);
   return status_;
 }
 
@@ -695,3 +731,11 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_preload(int32_t device_type, int32_t
   const DLDevice device = {static_cast<DLDeviceType>(device_type), device_id};
   return preload_all(backends, 2, device, operators, 1);
 }
+
+namespace {
+const FactsInfo* const kOperators[] = {&operator_scale::kFacts};
+}  // namespace
+
+namespace aot_tune {
+const LibraryInfo library_info = {"ops", kLibrary, kOperators, 1};
+}  // namespace aot_tune

@@ -6,6 +6,7 @@
 #include "plain.h"
 #include "runtime.h"
 #include "trace.h"
+#include "warn.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
@@ -136,6 +137,16 @@ int32_t read(Call& c_, bool data_, const DLTensor* a, const DLTensor* b, const D
   return AOT_TUNE_OK;
 }
 
+constexpr const char* const kDimNames[] = {"M", "N", "K"};
+constexpr AttributeInfo kAttributeFacts[] = {kAttribute_activation};
+constexpr int32_t kTensorsByName[] = {0, 1, 2, 4, 3};
+constexpr FactsInfo kFacts = {&kOperator, kDimNames, 3, nullptr, 0, kAttributeFacts, 1, kTensorsByName, kInfo, 2};
+
+void read_facts(const Call& c, int64_t* facts) {
+  const int64_t values[] = {c.d_M, c.d_N, c.d_K, c.v_activation, 1, 1, c.t_bias != nullptr, c.t_residual != nullptr, 1};
+  std::memcpy(facts, values, sizeof values);
+}
+
 const char* refusal_1(const Call& c) {
   (void)c;
   if ((c.t_b->strides[1] == INT64_C(1)) == 0) return "(stride.b.1 == 1)";
@@ -233,9 +244,23 @@ int table_for(const Backend* backend, int32_t level) {
   return -1;
 }
 
+// The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.
+template <typename Trace>
+__attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {
+  int16_t named[2];
+  int64_t facts[kFacts.count()];
+  const Rule* rule;
+  read_facts(c, facts);
+  const int count = find_rule(kFacts, facts, *c.backend, c.level, &rule, named);
+  if (count == 0) return -1;
+  trace.meets(*rule);
+  return first_of(c, named, count, trace);
+}
+
 template <typename Trace>
 int choose(const Call& c, Trace& trace) {
-  int choice = -1;
+  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;
+  if (choice >= 0) return choice;
   switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
     case 0:
       choice = choose_0(c, trace);
@@ -432,16 +457,27 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
-constexpr const char* const kTracedDims[] = {"M", "N", "K"};
-constexpr AttributeInfo kTracedAttributes[] = {kAttribute_activation};
-constexpr int32_t kTracedTensors[] = {0, 1, 2, 4, 3};
-constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 3, nullptr, 0, kTracedAttributes, 1, kTracedTensors};
-
 // Counts a call for AOT_TUNE_TRACE.
 __attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
   const DLTensor* const given[] = {c.t_a, c.t_b, c.t_bias, c.t_residual, c.t_out};
-  int64_t words[trace_words(4, kTensors)] = {c.d_M, c.d_N, c.d_K, c.v_activation};
-  count_call(kTraced, given, c.view, c.empty, captured, words);
+  int64_t words[trace_words(kFacts.own(), kTensors)];
+  read_facts(c, words);
+  count_call(kFacts, given, c.view, c.empty, captured, words);
+}
+
+constexpr Span kSpans_0[] = {
+    {1, 64}, {64, 64}, {32, 4096}, {0, 1},
+};
+constexpr Seen kSeen[] = {{"cpu-x86-64-v4", kSpans_0, 1, false}};
+
+// Tells of a call for AOT_TUNE_WARN.
+__attribute__((noinline, cold)) void warn(const Call& c) {
+  static std::atomic<bool> told{false};
+  if (c.hollow) return;
+  int64_t facts[kFacts.count()];
+  read_facts(c, facts);
+  const int table = table_for(c.backend, c.level);
+  warn_of_unseen(kFacts, facts, *c.backend, table >= 0 ? &kSeen[table] : nullptr, &told);
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -460,6 +496,8 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const int table = c.hollow ? -1 : table_for(c.backend, c.level);
   constexpr const char* kTargets[] = {"cpu-x86-64-v4"};
   if (table >= 0) text.add("table: %s\n", kTargets[table]);
+  constexpr int32_t kProcessors[] = {16};
+  if (table >= 0) explain_processors(text, *c.backend, c.device().device_id, kProcessors[table]);
   const bool tuned = is_tuned(c) != 0;
   text.add("tuned: %s\n", tuned ? "yes" : "no");
   if (!tuned && table >= 0) tell_nearest(c, text);
@@ -473,7 +511,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
   if (status != 0) return failed(c, choice, "workspace", status);
+  const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
                     : table < 0           ? "generic: no tuned variants for this level of the device"
@@ -505,6 +545,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* a, const DLTensor* b
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_gemm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
   if (traced_ && status_ == AOT_TUNE_OK) operator_gemm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) operator_gemm::warn(call_);
   return status_;
 }
 
@@ -655,6 +696,15 @@ int32_t read(Call& c_, bool data_, const DLTensor* x, const DLTensor* weight, co
   return AOT_TUNE_OK;
 }
 
+constexpr const char* const kDimNames[] = {"M", "N"};
+constexpr int32_t kTensorsByName[] = {3, 2, 4, 1, 0};
+constexpr FactsInfo kFacts = {&kOperator, kDimNames, 2, nullptr, 0, nullptr, 0, kTensorsByName, kInfo, 1};
+
+void read_facts(const Call& c, int64_t* facts) {
+  const int64_t values[] = {c.d_M, c.d_N, 1, 1, c.t_residual != nullptr, 1, c.t_residual_out != nullptr};
+  std::memcpy(facts, values, sizeof values);
+}
+
 // The guard that a call fails first, as text; null when the variant accepts it.
 const char* refusal(const Call& c, int variant) {
   (void)c;
@@ -696,9 +746,23 @@ int table_for(const Backend* backend, int32_t level) {
   return -1;
 }
 
+// The variant that AOT_TUNE_OVERRIDE has for a call, if that answers it, or -1.
+template <typename Trace>
+__attribute__((noinline, cold)) int overridden(const Call& c, Trace& trace) {
+  int16_t named[1];
+  int64_t facts[kFacts.count()];
+  const Rule* rule;
+  read_facts(c, facts);
+  const int count = find_rule(kFacts, facts, *c.backend, c.level, &rule, named);
+  if (count == 0) return -1;
+  trace.meets(*rule);
+  return first_of(c, named, count, trace);
+}
+
 template <typename Trace>
 int choose(const Call& c, Trace& trace) {
-  int choice = -1;
+  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;
+  if (choice >= 0) return choice;
   switch (c.hollow ? -1 : table_for(c.backend, c.level)) {
     default:
       (void)trace;
@@ -859,15 +923,21 @@ int32_t run(const Call& c, const aot_tune_exec* exec, const DLTensor* const* giv
   return AOT_TUNE_OK;
 }
 
-constexpr const char* const kTracedDims[] = {"M", "N"};
-constexpr int32_t kTracedTensors[] = {3, 2, 4, 1, 0};
-constexpr TracedInfo kTraced = {kLibrary, &kOperator, kTracedDims, 2, nullptr, 0, nullptr, 0, kTracedTensors};
-
 // Counts a call for AOT_TUNE_TRACE.
 __attribute__((noinline, cold)) void trace_call(const Call& c, bool captured) {
   const DLTensor* const given[] = {c.t_x, c.t_weight, c.t_residual, c.t_out, c.t_residual_out};
-  int64_t words[trace_words(2, kTensors)] = {c.d_M, c.d_N};
-  count_call(kTraced, given, c.view, c.empty, captured, words);
+  int64_t words[trace_words(kFacts.own(), kTensors)];
+  read_facts(c, words);
+  count_call(kFacts, given, c.view, c.empty, captured, words);
+}
+
+// Tells of a call for AOT_TUNE_WARN.
+__attribute__((noinline, cold)) void warn(const Call& c) {
+  static std::atomic<bool> told{false};
+  if (c.hollow) return;
+  int64_t facts[kFacts.count()];
+  read_facts(c, facts);
+  warn_of_unseen(kFacts, facts, *c.backend, nullptr, &told);
 }
 
 int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
@@ -895,7 +965,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const int32_t status = named ? need(c, choice, &size)
                                : choose_fitting(c, trace, workspace_limit(exec), &choice, &size);
   if (status != 0) return failed(c, choice, "workspace", status);
+  const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
+                    : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
                     : table < 0           ? "generic: no tuned variants for this level of the device"
@@ -927,6 +999,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const DLTensor* w
   // what is counted is not remembered, so that each such call comes here
   status_ = operator_rms_norm::run(call_, exec, given_, options_, traced_ ? 0 : number_);
   if (traced_ && status_ == AOT_TUNE_OK) operator_rms_norm::trace_call(call_, aot_tune::is_capturing(*call_.backend, exec));
+  if (aot_tune::warns_of_unseen() && status_ == AOT_TUNE_OK) operator_rms_norm::warn(call_);
   return status_;
 }
 
@@ -989,3 +1062,11 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_preload(int32_t device_type, int32_t
   const DLDevice device = {static_cast<DLDeviceType>(device_type), device_id};
   return preload_all(backends, 1, device, nullptr, 0);
 }
+
+namespace {
+const FactsInfo* const kOperators[] = {&operator_gemm::kFacts, &operator_rms_norm::kFacts};
+}  // namespace
+
+namespace aot_tune {
+const LibraryInfo library_info = {"ops", kLibrary, kOperators, 2};
+}  // namespace aot_tune

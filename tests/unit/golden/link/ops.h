@@ -3,6 +3,10 @@
  * All functions return AOT_TUNE_OK (0) or an aot_tune_status; aot_tune_last_error() then says what was wrong. They
  * may be called from any thread. Tensors may have any strides; outputs must not share memory with other tensors. A call
  * whose outputs have no elements returns at once.
+ *
+ * Variables of the environment are read at the first call: AOT_TUNE_OVERRIDE=FILE has rules that say what serves calls
+ * within ranges of dims; AOT_TUNE_FORCE and AOT_TUNE_EXCLUDE have variants that serve, or never do; AOT_TUNE_TRACE=FILE
+ * counts calls; AOT_TUNE_WARN=unseen tells of calls unlike those that were measured.
  */
 #ifndef AOT_TUNE_OPS_H_
 #define AOT_TUNE_OPS_H_

@@ -18,6 +18,7 @@ from aot_tune.link import (
     LibrarySpec,
     LinkedVariant,
     OperatorTable,
+    SeenCalls,
     TargetTable,
 )
 from aot_tune.link.emit.dispatch import render_dispatch
@@ -59,6 +60,8 @@ def golden_spec() -> LibrarySpec:
                     DecisionNode(leaf=(1, 0)),
                 ),
                 tuned=(problem(M=16, N=64, K=64, present=("bias",), attributes={"activation": "relu"}),),
+                seen=(SeenCalls(facts=(), dims={"M": (1, 64), "N": (64, 64), "K": (32, 4096)}),),
+                processors=16,
             ),
         ),
     )

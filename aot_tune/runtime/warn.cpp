@@ -1,0 +1,118 @@
+// What AOT_TUNE_WARN=unseen says, and to what calls: those that are in none of the kinds that were seen, or
+// out of the ranges of their own.
+#include "warn.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace aot_tune {
+
+std::atomic<int32_t> warn_state{-1};
+
+namespace {
+
+constexpr const char* kVariable = "AOT_TUNE_WARN";
+constexpr const char* kUnseen = "unseen";
+constexpr const char* kRemedy =
+    "run it once with AOT_TUNE_TRACE=calls.jsonl, then `aot-tune workload merge calls.jsonl -o "
+    "workload.jsonl`, "
+    "and build with AOT_TUNE_WORKLOAD=+workload.jsonl";
+
+// Read once: a later setenv may free the text.
+const char* given() noexcept {
+  static const char* const text = [] {
+    const char* value = std::getenv(kVariable);
+    return value != nullptr ? strdup(value) : nullptr;
+  }();
+  return text != nullptr ? text : "";
+}
+
+bool is_kind(const FactsInfo& info, const Span* spans, const int64_t* facts) noexcept {
+  for (int32_t i = info.dim_count; i < info.own(); ++i) {
+    if (!spans[i].has(facts[i])) return false;
+  }
+  return true;
+}
+
+// The kind that a call is of, or null.
+const Span* find_kind(const FactsInfo& info, const Seen& seen, const int64_t* facts) noexcept {
+  for (int32_t i = 0; i < seen.kinds; ++i) {
+    const Span* const spans = seen.spans + i * info.own();
+    if (is_kind(info, spans, facts)) return spans;
+  }
+  return nullptr;
+}
+
+bool is_within(const FactsInfo& info, const Span* spans, const int64_t* facts) noexcept {
+  for (int32_t i = 0; i < info.dim_count; ++i) {
+    if (!spans[i].has(facts[i])) return false;
+  }
+  return true;
+}
+
+void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
+  for (int32_t i = 0; i < info.dim_count; ++i) text.add(" %s=%" PRId64, info.dims[i], facts[i]);
+  facts += info.dim_count;
+  for (int32_t i = 0; i < info.dtype_count; ++i)
+    text.add(" %s=%s", info.dtypes[i].name, info.dtypes[i].choices[facts[i]]);
+  facts += info.dtype_count;
+  for (int32_t i = 0; i < info.attribute_count; ++i) {
+    if (facts[i] != 0) text.add(" %s=%s", info.attributes[i].name, info.attributes[i].choices[facts[i]]);
+  }
+}
+
+void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const Backend& backend,
+                const Seen* seen, const Span* kind) noexcept {
+  if (seen == nullptr || seen->kinds == 0) {
+    text.add("nothing of it was measured for %s", seen != nullptr ? seen->target : backend.family);
+    return;
+  }
+  const char* const how = seen->surveyed ? "surveyed" : "measured";
+  if (kind == nullptr) {
+    text.add("no calls of these dtypes and attributes were %s for %s", how, seen->target);
+    return;
+  }
+  text.add("outside of what was %s for %s", how, seen->target);
+  const char* before = ":";
+  for (int32_t i = 0; i < info.dim_count; ++i) {
+    if (kind[i].has(facts[i])) continue;
+    text.add("%s %s is not within %" PRId64 " to %" PRId64, before, info.dims[i], kind[i].low, kind[i].high);
+    before = ",";
+  }
+}
+
+}  // namespace
+
+bool bad_warn() noexcept { return *given() != '\0' && std::strcmp(given(), kUnseen) != 0; }
+
+int32_t check_warn(const OperatorInfo& op) noexcept {
+  if (!bad_warn()) return AOT_TUNE_OK;
+  return fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s: %s is '%.40s', wanted '%s', or nothing", op.name, kVariable,
+              given(), kUnseen);
+}
+
+bool read_warn() noexcept {
+  const bool wanted = std::strcmp(given(), kUnseen) == 0;
+  warn_state.store(wanted ? 1 : 0, std::memory_order_relaxed);
+  return wanted;
+}
+
+void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
+                    std::atomic<bool>* told) noexcept {
+  if (told->load(std::memory_order_relaxed)) return;
+  const Span* const kind = seen != nullptr ? find_kind(info, *seen, facts) : nullptr;
+  if (kind != nullptr && is_within(info, kind, facts)) return;
+  if (told->exchange(true)) return;
+  char call[400], reason[600];
+  Text call_text(call, sizeof call), reason_text(reason, sizeof reason);
+  add_call(call_text, info, facts);
+  add_reason(reason_text, info, facts, backend, seen, kind);
+  std::fprintf(stderr,
+               "aot_tune: %s.%s:%s: %s; what serves it is a guess. To tune what the program calls, %s. "
+               "(%s=%s tells the first such call of each operator.)\n",
+               library_info.name, info.op->name, call, reason, kRemedy, kVariable, kUnseen);
+}
+
+}  // namespace aot_tune

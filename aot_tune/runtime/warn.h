@@ -1,0 +1,33 @@
+// AOT_TUNE_WARN: one line on stderr for an operator whose calls lie outside of what times are known of.
+#ifndef AOT_TUNE_RUNTIME_WARN_H_
+#define AOT_TUNE_RUNTIME_WARN_H_
+
+#include "facts.h"
+
+namespace aot_tune {
+
+// What a table of an operator was learned from.
+struct Seen {
+  const char* target;
+  const Span* spans;  // of each kind of calls, those of its facts but for tensors
+  int32_t kinds;
+  bool surveyed;  // or else measured
+};
+
+// -1 before the variable was read, 0 without it or when it is bad, 1 with `unseen`
+extern std::atomic<int32_t> warn_state;
+bool read_warn() noexcept;
+
+inline bool warns_of_unseen() noexcept {
+  const int32_t state = warn_state.load(std::memory_order_relaxed);
+  return state < 0 ? read_warn() : state != 0;
+}
+
+// Tells of a call unless it is within what was `seen`, or an operator's calls were told of before. `seen` is
+// null where the device has no table.
+void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
+                    std::atomic<bool>* told) noexcept;
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_WARN_H_
