@@ -29,6 +29,8 @@ _RIDGE = 256
 """FLOPs for a byte, about where devices are as long busy with the one as with the other."""
 _KNEES = (0.5, 2.0)
 """Bytes moved in the time of one multiplication in a tile of each processor, about."""
+_FEW = 8
+"""Up to so many tiles along a dim are told apart: what fits into one, or a few, may be far from what does not."""
 _MOST_CHOICES = 8
 _MOST_PRODUCTS = 4
 
@@ -134,6 +136,7 @@ def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]
     terms = [Term("log", blocks), Term("log", waves), Term("ratio", blocks / (waves * processors))]
     terms += [Term("log", steps), Term("log", work)]
     terms += [Term("ratio", fact(d) / (tiles[d] * e)) for d, e in across.items() if e > 1]
+    terms += [Term("number", lesser(tiles[d], _FEW)) for d, e in across.items() if e > 1]
     terms += [Term("log", lesser(blocks, processors)), Term("ratio", constant(1) / waves)]
     terms += [Term("log", work * knee + moved + 2.0 ** _LATENCIES[1]) for knee in _KNEES]
     terms += [Term("log", greater(work, moved)), Term("log", waves * steps)]

@@ -31,8 +31,8 @@ def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tup
     """For each kind of the workload's problems so many others, or fewer where there are no more; always the same.
 
     Half of them are problems of the workload with some extents drawn anew, half have all extents drawn. What they have
-    beside extents, such as optional tensors and attributes, they have of a problem of the workload, the oftener the more
-    that weighs.
+    beside extents, such as optional tensors and attributes, they have of a problem of the workload; of those that weigh
+    more the oftener.
     """
     kinds: dict[Kind, list[Problem]] = {}
     for problem in operator.workload_for(family):

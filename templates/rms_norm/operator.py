@@ -140,6 +140,7 @@ CUDA_ROWS = Kernel(
     ),
     follows={"f16": "bf16"},
     compile_seconds=4.0,
+    tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
 # Few rows take as long as their weights need from memory. They come while the kernel before is at work: in one race on
@@ -160,6 +161,7 @@ CUDA_ROWS_FEW = Kernel(
     worthwhile=(R <= 256,),
     follows={"f16": "bf16"},
     compile_seconds=4.0,
+    tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
 CUDA_KERNELS = (

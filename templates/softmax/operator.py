@@ -112,6 +112,7 @@ CUDA_ROWS = Kernel(
     ),
     follows={"f16": "bf16"},
     compile_seconds=4.0,
+    tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
 _FLAT_PARAMETERS = (
@@ -144,6 +145,7 @@ CUDA_FLAT = Kernel(
     order=_FLAT_ORDER,
     follows={"f16": "bf16"},
     compile_seconds=4.0,
+    tile={"R": 1, "D": 4 * parameter("CLUSTER") * parameter("VECTORS") * parameter("THREADS")},
 )
 
 _SPLIT_PARAMETERS = (Parameter("SPLIT", (4, 16, 64)), Parameter("VECTORS", (2, 4)))
