@@ -211,6 +211,13 @@ class Evidence:
         """Whether a candidate is an algorithm of a vendor's library."""
         return self.operator.kernel(entry.candidate.kernel).algorithms is not None
 
+    def leaves_choice(self, entry: Entry) -> bool:
+        """Whether a candidate leaves the choice to a vendor's library, of all that it does or of one of its stages."""
+        if self.is_vendors(entry):
+            return not self.is_bound(entry)
+        vendors = {k.backend for k in self.operator.kernels if k.algorithms is not None}
+        return not vendors.isdisjoint(self.operator.kernel(entry.candidate.kernel).stages)
+
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile, or failed on a problem; then it is out for all of them."""
         made = self.entries[candidate].object

@@ -105,8 +105,7 @@ def _survey_one(session: Session, bench: LazyBench, part: Part, problem: Problem
     evidence, operator = part.evidence, part.evidence.operator
     if operator.name in session.failures:
         return
-    able = [e for e in part.entries() if evidence.worth_a_try(e, problem)]
-    entries = [e for e in able if not evidence.failed(e.candidate.id)]
+    entries = part.tried(problem)
     store = _store(session, bench, evidence)
     found = store.find_race([(e.candidate.id, e.code) for e in entries], problem)
     if found is None:

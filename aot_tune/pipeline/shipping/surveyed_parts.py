@@ -25,15 +25,17 @@ _LEAST_SHARE = 0.1
 class Part:
     """The shapes of one kind of an operator's calls, and the units that are timed on them.
 
-    A unit are candidates that differ in what they assume of a call alone: one config of a kernel. `first` are those
-    that others' results are compared with. All units are timed on the `scouted` problems, and the `chosen` ones on the
-    others. `share` is what the kind's problems weigh, as a share of the weightiest's.
+    A unit are candidates that differ in what they assume of a call alone: one config of a kernel. Results are compared
+    with those of a vendor's library, `first`, or of `generics` where it serves none. All units are timed on `scouted`
+    problems, and the `chosen` ones on the others. `share` is what the kind's problems weigh, as a share of the
+    weightiest's.
     """
 
     evidence: Evidence
     kind: Kind
     problems: Sequence[Problem]
     first: Sequence[Entry]
+    generics: Sequence[Entry]
     units: Mapping[str, Sequence[Entry]]
     known: frozenset[str]
     share: float
@@ -51,6 +53,13 @@ class Part:
         others = [e for n in names for e in self.units[n]]
         return [*self.first, *(e for e in others if e not in self.first)]
 
+    def tried(self, problem: Problem) -> list[Entry]:
+        """The candidates to time on a shape, the first of which is the one that others are compared with."""
+        evidence = self.evidence
+        able = [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
+        vendors = able and any(able[0] is e for e in self.first)
+        return able if vendors else [*(e for e in self.generics if evidence.worth_a_try(e, problem)), *able]
+
     def settle(self) -> None:
         """Choose the units to go on with, by the tuned problems and what is surveyed; the others' times are dropped."""
         if self.chosen:
@@ -61,7 +70,7 @@ class Part:
         surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
         rows = {p: _of_units(row, names) for p, row in {**tuned, **surveyed}.items()}
         self.chosen = preselect({p: r for p, r in rows.items() if r}, _tiles(self.evidence, self.units))
-        self.evidence.surveyed.keep(own, {e.candidate.id for e in self.entries()})
+        self.evidence.surveyed.keep(own, {e.candidate.id for e in (*self.generics, *self.entries())})
 
 
 def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
@@ -75,14 +84,16 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
         rows = _rows(evidence, kind)
         problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
-        first = _heuristics(evidence, problems) or generics
+        first = _vendors(evidence, problems)
         units = _units(evidence, rows)
         known = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
         scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
         chosen = _known_units(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
         if len(units) > 1:
-            yield Part(evidence, kind, problems, first, units, known, share, () if chosen else scouted, chosen)
+            yield Part(
+                evidence, kind, problems, first, generics, units, known, share, () if chosen else scouted, chosen
+            )
 
 
 def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]:
@@ -149,10 +160,11 @@ def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Entry]]) -> dict[str
     return found
 
 
-def _heuristics(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
-    """The candidates that leave the choice to a vendor's library, for the dtypes at hand."""
-    vendors = [e for e in evidence.entries.values() if evidence.is_vendors(e) and not evidence.is_bound(e) and e.code]
-    return [e for e in vendors if any(evidence.worth_a_try(e, p) for p in problems)]
+def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Entry]:
+    """The candidates that leave the choice to a vendor's library, for the dtypes at hand; composed ones come last."""
+    able = [e for e in evidence.entries.values() if evidence.leaves_choice(e) and e.code]
+    found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
+    return sorted(found, key=lambda e: not evidence.is_vendors(e))
 
 
 def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
