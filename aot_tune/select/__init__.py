@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.select.choose_variants import preselect, scouts
+from aot_tune.select.choose_variants import PRESELECTED, preselect, scouts
 from aot_tune.select.decide import Survey
 from aot_tune.select.selection import REGRET_LIMIT, SURVEYED, ChoiceLimits, of_enough_shapes, ranked, select
 from aot_tune.select.selection_records import Costs, Expectation, Judged, Node, Selection
@@ -11,6 +11,7 @@ from aot_tune.select.time_model import TimeModel, Tree
 from aot_tune.select.tree import rank
 
 __all__ = [
+    "PRESELECTED",
     "REGRET_LIMIT",
     "SURVEYED",
     "ChoiceLimits",

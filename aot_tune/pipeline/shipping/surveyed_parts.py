@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aot_tune.pipeline.evidence import Entry, Evidence
-from aot_tune.select import Costs, preselect, scouts
+from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.digests import canonical_digest
@@ -60,7 +60,7 @@ class Part:
         vendors = able and any(able[0] is e for e in self.first)
         return able if vendors else [*(e for e in self.generics if evidence.worth_a_try(e, problem)), *able]
 
-    def settle(self) -> None:
+    def settle(self, most: int = PRESELECTED) -> None:
         """Choose the units to go on with, by the tuned problems and what is surveyed; the others' times are dropped."""
         if self.chosen:
             return
@@ -69,7 +69,7 @@ class Part:
         tuned = {p: r for p, r in _rows(self.evidence, self.kind).items() if p not in self.evidence.surveyed.times}
         surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
         rows = {p: _of_units(row, names) for p, row in {**tuned, **surveyed}.items()}
-        self.chosen = preselect({p: r for p, r in rows.items() if r}, _tiles(self.evidence, self.units))
+        self.chosen = preselect({p: r for p, r in rows.items() if r}, _tiles(self.evidence, self.units), most)
         self.evidence.surveyed.keep(own, {e.candidate.id for e in (*self.generics, *self.entries())})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, preselect, ranked, select, terms_of
+from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, preselect, ranked, scouts, select, terms_of
 from aot_tune.select.decide import is_held_out
 from aot_tune.select.learn_times import learn_times
 from aot_tune.select.terms import Terms, columns_of
@@ -161,6 +161,14 @@ def test_what_is_surveyed_pays_off_and_is_unlike() -> None:
     costs: Costs = {"p": {"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0}, "q": {"a": 2.0, "b": 2.0, "c": 1.0, "d": 3.0}}
     assert preselect(costs, {"a": "x", "b": "x", "c": "y", "d": "z"}) == ["c", "a", "d"]
     assert preselect(costs, {}, most=3) == ["c", "a", "b"]
+
+
+def test_each_kernel_is_scouted_for_in_turn() -> None:
+    """Though all others are behind on the few problems that they were timed on."""
+    costs: Costs = {"p": {"a1": 1.0, "a2": 1.1, "a3": 1.2, "b1": 1.3, "b2": 1.4}, "q": {"a1": 1.0, "c1": 5.0}}
+    kernels = {name: name[0] for row in costs.values() for name in row}
+    assert scouts(costs, {}, kernels) == ["a1", "a2", "b1", "c1", "a3", "b2"]
+    assert scouts(costs, {"a1": "x", "a2": "x"}, kernels, most=3) == ["a1", "a3", "b1"]
 
 
 @pytest.mark.parametrize("count", [5, 12, 200])
