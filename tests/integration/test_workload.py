@@ -177,7 +177,7 @@ def own_records(built: Built, cache: Path, tmp_path: Path) -> Iterator[None]:
 def test_bundled_operators_in_an_isolated_build(builder: Builder, built: Built, source: Path, tmp_path: Path) -> None:
     """By pip's own option, and nothing is edited; operators that the file does not name keep what they declare."""
     lines = [{"operator": "softmax", "dims": {"R": r, "D": 96}, "dtypes": {"T": "f32"}, "calls": r} for r in (3, 40)]
-    file = written(tmp_path / "serving.jsonl", {"trace": {"calls": 43}}, *lines)
+    file = written(tmp_path / "serving.jsonl", {"trace": {"library": "ops", "prefix": "aot_tune"}}, *lines)
     option = f"cmake.define.AOT_TUNE_WORKLOAD={file}"
     made = replace(builder, out=tmp_path / "wheels", options=("-C", option)).build(source)
     assert "workload serving.jsonl: 2 problems" in made.log
