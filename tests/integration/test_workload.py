@@ -98,13 +98,13 @@ def test_what_the_record_does_not_have_is_a_miss(project: Project) -> None:
     project.configure(*database, build="replay", **replay)
     said = project.build("replay", status=1, **replay)
     assert "operator 'twice' on " in said
-    assert "1 problems are not in the database" in said
+    assert "1 problem is not in the database" in said
     assert "why: N=61234\n" in said
     auto = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_WORKLOAD": str(file), "SKBUILD_STATE": "editable"}  # measures nothing
     project.configure(*database, build="auto", **auto)
     said = project.build("auto", **auto)
     assert "NOT TUNED for " in said
-    assert "1 problems are not in the database" in said
+    assert "1 problem is not in the database" in said
 
 
 def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> None:
