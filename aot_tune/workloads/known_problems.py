@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -57,6 +58,10 @@ def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere:
         check_call(operator, line.problem)
     except SpecError as error:
         why = error.why or f"operator {operator.name!r} has {_arguments(operator)}"
+        if line.trace is not None and line.trace.build:
+            why += (
+                f"; it was called in build {line.trace.build[:12]} of {line.trace.library!r}, whose operator may differ"
+            )
         raise SpecError(
             f"{line.place}: {error.what}", why=why, fix=error.fix or "mend the line, or remove it"
         ) from error
@@ -81,6 +86,7 @@ def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
         if before is None:
             sums[key] = line
         else:
-            weight, captured = before.weight + line.weight, before.captured + line.captured
+            weight = min(before.weight + line.weight, sys.float_info.max)
+            captured = before.captured + line.captured
             sums[key] = msgspec.structs.replace(before, weight=weight, captured=captured)
     return sorted(sums.values(), key=lambda one: (-one.weight, one.operator, one.problem.id))

@@ -25,6 +25,8 @@ _NO_JSON = (
 )
 _TRACE_FORM = 1
 _LONGEST = 2**63 - 1
+_EXACT = 2**53
+"""Weights below it are written as whole numbers where they are."""
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,5 +267,5 @@ def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
 
 def _plain(one: CountedProblem) -> dict[str, object]:
     stated = msgspec.to_builtins(one.problem)
-    weight = int(one.weight) if one.weight == int(one.weight) else one.weight
-    return {"operator": one.operator, **stated, "weight": weight}
+    whole = one.weight < _EXACT and one.weight == int(one.weight)
+    return {"operator": one.operator, **stated, "weight": int(one.weight) if whole else one.weight}

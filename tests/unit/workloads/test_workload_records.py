@@ -181,6 +181,19 @@ def test_the_form_keeps_every_fact(dims: tuple[int, int, int], strides: tuple[in
     assert normal_problem(operator, found) == found
 
 
+def test_weights_without_measure_add_up_to_a_number() -> None:
+    heavy = b'{"operator": "softmax", "dims": {"R": 4, "D": 8}, "weight": %s}\n'
+    for weight, total in ((b"1e308", 1.7976931348623157e308), (b"1e300", 2e300), (b"4e15", 8e15)):
+        text = encode_workload(add_up(known(decode_workload(2 * (heavy % weight), "w.jsonl"), OPERATORS)))
+        assert [one.weight for one in decode_workload(text, "again")] == [total]
+
+
+def test_a_line_of_a_trace_that_no_longer_fits_names_its_build() -> None:
+    with pytest.raises(SpecError, match=r"^t\.jsonl:2: ") as error:
+        known(decode_workload(HEAD + CALLS.replace(b'"D"', b'"C"'), "t.jsonl"), OPERATORS)
+    assert error.value.why.endswith("it was called in build ab of 'ops', whose operator may differ")
+
+
 def test_equal_problems_add_up() -> None:
     again = LINE.replace(b'"strides": {"b": [1, 4096]}', b'"order": {"b": [1, 0]}').replace(
         b'"weight": 12.5', b'"calls": 3'
