@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import Usage, describe
+from machine import NOISE, Usage, describe
 from measure import Limits, Row, run_gemm, run_overhead, run_rows
 from native import build_calls, build_machine, build_variant, installed
 from overhead import OPERATORS
@@ -25,9 +25,6 @@ from tables import render_rows, render_targets, targets
 from tasks import ROW_OPERATORS, Task, gemm_tasks, last_cache_bytes, row_tasks
 
 __all__ = ["main"]
-
-_NOISE = 0.03
-"""Share of the processor time that may go elsewhere before the figures are called into question."""
 
 _ALL = ("gemm", *ROW_OPERATORS, "overhead")
 
@@ -91,7 +88,7 @@ def _head(
     tuned = [r for r in rows if r.task.workload and (r.fused_facts or r.facts)["tuned"]]
     workload = [r for r in rows if r.task.workload]
     missing = "not told by the system"
-    noise = "" if shares["others"] + shares["stolen"] < _NOISE else "\n* **the machine was not quiet: measure again**"
+    noise = "" if shares["others"] + shares["stolen"] < NOISE else "\n* **the machine was not quiet: measure again**"
     return f"""\
 * {about["date"]}, {about["cpu"]} (family, model, stepping: {about["family, model, stepping"]}; {about["caches"]}), \
 {about["cores"]} cores, {about["threads"]} threads for each library

@@ -30,10 +30,11 @@ class Arena:
     """Buffers of a task: as many sets as it takes for what must be cold to leave the L2 between two uses.
 
     Weights are cold always, and all tensors of a call that the L2 cannot hold; what is smaller stays there, as
-    activations do. That is how the kernels were chosen, too.
+    activations do. That is how the kernels were chosen, too. With `cold_inputs` all inputs of a small call are cold,
+    as far as 512 sets suffice, and its outputs stay.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, cold_inputs: bool = False) -> None:
         self.task, self.operator = task, installed_operator(task.operator)
         operator, problem = self.operator, task.problem
         present = [t for t in operator.tensors if operator.is_present(problem, t)]
@@ -42,6 +43,8 @@ class Arena:
         whole = sum(_bytes(operator, problem, t) for t in present) > cache
         if whole:
             cold = present
+        elif cold_inputs:
+            cold = [t for t in present if not t.output]
         moved = sum(_bytes(operator, problem, t) for t in cold)
         least = 2 if whole and moved <= _TWICE else 1
         self.sets = min(_MOST, max(least, math.ceil(_COLD * cache / moved))) if moved else 1

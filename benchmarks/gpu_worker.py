@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from gpu_calls import compiled, difference, eager, facts, ours, product, second
+from gpu_calls import OFF, compiled, difference, eager, facts, ours, product, second
 from gpu_race import Arena, Contender, Run, copy_of, copy_speed, empty_kernel, race
 from gpu_second import SecondLibrary
 from gpu_tasks import LARGE, SECOND, Task
 
 __all__: list[str] = []
-
-_OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
-"""How far two right results may be apart, as the norm of the difference over the norm."""
 
 
 class Server:
@@ -64,7 +61,7 @@ class Server:
         run = ours(arena, self.workspace)
         other = eager(arena)
         off = difference(arena, run, other)
-        if not off <= _OFF[task.mode]:
+        if not off <= OFF[task.mode]:
             raise ArithmeticError(f"it differs from torch by {off:.2e} of the norm")
         contenders = [Contender("aot_tune", run, arena.sets)]
         beside = self._second(task, arena, other, contenders)
@@ -91,7 +88,7 @@ class Server:
             off = difference(arena, run, other)
         except RuntimeError as error:
             return {SECOND: {"error": str(error)[:300]}}
-        if not off <= _OFF[task.mode]:
+        if not off <= OFF[task.mode]:
             return {SECOND: {"error": f"it differs from torch by {off:.2e} of the norm"}}
         contenders.append(Contender(SECOND, run, arena.sets))
         return {SECOND: {**told, "difference": off}}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Usage", "describe"]
+__all__ = ["NOISE", "Usage", "describe"]
+
+NOISE = 0.03
+"""Share of the processor time that may go elsewhere before the figures are called into question."""
 
 
 def describe(threads: int) -> dict[str, Any]:
     """The machine and the versions of what takes part; None where the system does not tell."""
     import numpy
-    import torch
 
     from aot_tune import ops
     from aot_tune.bench.devices.cpu import cpu_identity, usable_cores
@@ -33,7 +36,7 @@ def describe(threads: int) -> dict[str, Any]:
         "mhz": _megahertz(),
         "load": os.getloadavg()[0],
         "numpy": f"{numpy.__version__} ({blas['name']} {blas['version']})",
-        "torch": torch.__version__,
+        "torch": version("torch") if importlib.util.find_spec("torch") is not None else None,
         "aot_tune": version("aot_tune"),
         "mode": manifest["mode"],
         "targets": sorted({v["target"] for o in manifest["operators"] for v in o["variants"]}),

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ __all__ = ["build_calls", "build_machine", "build_variant", "compile_library", "
 _HERE = Path(__file__).resolve().parent
 
 
-def installed() -> Path:
-    """The folder of the installed package.
+def installed(beside: Sequence[str] = ("numpy", "torch")) -> Path:
+    """The folder of the installed package, beside which what it is compared with must be installed, too.
 
     Raises:
         SystemExit: when what Python imports is not an installed, built aot_tune.
     """
-    for name in ("numpy", "torch"):
+    for name in beside:
         if importlib.util.find_spec(name) is None:
             raise SystemExit(f"benchmarks: {name} is not installed: aot_tune is compared with it; `pip install {name}`")
     import aot_tune

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,13 +32,14 @@ class WrongResultError(Exception):
 class Worker:
     """A process that answers requests."""
 
-    def __init__(self, library: str, threads: int) -> None:
+    def __init__(self, library: str, threads: int, forced: str = "") -> None:
+        """`forced` is what AOT_TUNE_FORCE names in the process."""
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         argv = [sys.executable, str(Path(__file__).with_name("worker.py")), library, str(threads)]
         pipe = subprocess.PIPE
         # OpenBLAS spins for 2^22 cycles after a call rather than 2^26: far longer than from one call to the next.
         counts |= {"OMP_DYNAMIC": "false", "OPENBLAS_THREAD_TIMEOUT": "22"}
-        environment = {**os.environ, **counts}
+        environment = {**os.environ, **counts, **({"AOT_TUNE_FORCE": forced} if forced else {})}
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=environment)
         self._name = library
 
@@ -54,13 +55,22 @@ class Worker:
         Raises:
             SystemExit: when the worker failed or died.
         """
+        reply = self.reply()
+        if "error" in reply:
+            raise SystemExit(f"benchmarks: the worker of {self._name} fails: {reply['error']}")
+        return reply
+
+    def reply(self) -> dict[str, Any]:
+        """The same, or the `error` of a worker that lives on.
+
+        Raises:
+            SystemExit: when the worker died.
+        """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"benchmarks: the worker of {self._name} died with status {self._process.wait()}")
         reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise SystemExit(f"benchmarks: the worker of {self._name} fails: {reply['error']}")
         return reply
 
     def close(self) -> None:
@@ -79,12 +89,22 @@ class Worker:
 class Fleet:
     """The workers of a run; a context manager that ends them."""
 
-    def __init__(self, workers: Mapping[str, str], *, threads: int, rounds: int, budget_ms: float, limit_s: float):
-        """`workers` maps names to libraries.
+    def __init__(
+        self,
+        workers: Mapping[str, str],
+        *,
+        threads: int,
+        rounds: int,
+        budget_ms: float,
+        limit_s: float,
+        forced: Mapping[str, str] | None = None,
+    ):
+        """`workers` maps names to libraries; `forced` names to the variant that is forced there.
 
         A turn takes about `budget_ms`; a race of slow calls ends after about `limit_s`.
         """
-        self._workers = {name: Worker(library, threads) for name, library in workers.items()}
+        own = forced or {}
+        self._workers = {name: Worker(library, threads, own.get(name, "")) for name, library in workers.items()}
         self._rounds, self._budget, self._limit = rounds, budget_ms * 1e6, limit_s
         self._random = random.Random(0)
         self.drop(self._workers)  # answered when all imports are done
@@ -101,15 +121,20 @@ class Fleet:
         self._workers[name].send(request)
         return self._workers[name].receive()
 
-    def prepare(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def prepare(
+        self, requests: Mapping[str, Mapping[str, Any]], may_refuse: Collection[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """The same thing prepared by several workers at a time (nothing is timed yet), results compared.
+
+        Those of `may_refuse` that fail are left out.
 
         Raises:
             WrongResultError: when two results differ.
         """
         for name, request in requests.items():
             self._workers[name].send({"do": "prepare", **request})
-        replies = {name: self._workers[name].receive() for name in requests}
+        told = {n: self._workers[n].reply() if n in may_refuse else self._workers[n].receive() for n in requests}
+        replies = {name: reply for name, reply in told.items() if "error" not in reply}
         _compare({f"{n}: {w}": told["results"] for n, r in replies.items() for w, told in r["ways"].items()})
         return replies
 

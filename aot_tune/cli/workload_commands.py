@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aot_tune.spec import Operator
+from aot_tune.spec.check_problem import is_empty
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 from aot_tune.workloads.call_table import call_tables, counted
-from aot_tune.workloads.known_problems import add_up, computes, known
+from aot_tune.workloads.known_problems import add_up, known
 from aot_tune.workloads.mapped_calls import MappedCalls
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
 
@@ -200,20 +201,29 @@ def _operators(templates: Sequence[Path] = ()) -> dict[str, Operator]:
     return {name: operator for name, (_, operator) in load_operators(roots).items()}
 
 
-def _read(files: Sequence[Path]) -> list[CountedProblem]:
-    """The lines of all files, in order; all that is wrong with any of them is told at once."""
+def _read(files: Sequence[Path], mistakes: Mistakes) -> list[CountedProblem]:
+    """The lines of all files, in order; `mistakes` get what is wrong with any of them."""
     found: list[CountedProblem] = []
-    mistakes = Mistakes()
     for file in files:
         with mistakes.gather():
-            found += decode_workload(_bytes(file), str(file))
-    mistakes.tell()
-    if not found:
+            found += decode_workload(_bytes(file), str(file), mistakes)
+    if not found and not mistakes:
         raise SpecError(
             f"{', '.join(map(str, files))}: no problem is in there",
             why="a trace is empty where nothing of the library was called",
             fix="run the program with AOT_TUNE_TRACE again, or name other files",
         )
+    return found
+
+
+def _known(files: Sequence[Path], operators: Mapping[str, Operator]) -> list[CountedProblem]:
+    """The problems of all files, checked; all that is wrong with any of them is told at once."""
+    mistakes = Mistakes()
+    lines = _read(files, mistakes)
+    found: list[CountedProblem] = []
+    with mistakes.gather():
+        found = known(lines, operators)
+    mistakes.tell()
     return found
 
 
@@ -230,7 +240,7 @@ def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator
     Raises:
         SpecError: when there are none.
     """
-    kept = [one for one in problems if computes(operators[one.operator], one.problem)]
+    kept = [one for one in problems if not is_empty(operators[one.operator], one.problem)]
     left = len(problems) - len(kept)
     if not kept:
         raise SpecError(
@@ -255,13 +265,13 @@ def _write(problems: Sequence[CountedProblem], output: Path | None) -> None:
 
 def _merge(given: argparse.Namespace) -> int:
     operators = _operators(given.templates)
-    _write(add_up(_computing(known(_read(given.files), operators), operators)), given.output)
+    _write(add_up(_computing(_known(given.files, operators), operators)), given.output)
     return 0
 
 
 def _show(given: argparse.Namespace) -> int:
     operators = _operators(given.templates)
-    print(call_tables(add_up(known(_read(given.files), operators)), operators, given.top), end="")
+    print(call_tables(add_up(_known(given.files, operators)), operators, given.top), end="")
     return 0
 
 
@@ -271,7 +281,9 @@ def _coverage(given: argparse.Namespace) -> int:
     from aot_tune.workloads.coverage_table import coverage_table
     from aot_tune.workloads.trace_origin import of_library
 
-    lines = _read(given.files)
+    mistakes = Mistakes()
+    lines = _read(given.files, mistakes)
+    mistakes.tell()
     library = read_library(find_library(given.library, given.module))
     if given.target is not None and given.target not in library.targets:
         raise OptionError(

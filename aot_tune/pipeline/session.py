@@ -31,7 +31,7 @@ from aot_tune.compile import (
 )
 from aot_tune.compile.batches import Task
 from aot_tune.compile.jobs import Jobs
-from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases
+from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, database_path, load_databases
 from aot_tune.database.winners_elsewhere import winners_elsewhere
 from aot_tune.pipeline.compiler_load import CompilerLoad, children_seconds
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -116,6 +116,10 @@ class Session:
         """The records that come with the templates, read when they are first asked for; a check needs none."""
         folder = Path(self._database) if self._database else None
         return load_databases(folder) if folder and folder.is_dir() else []
+
+    def place_of(self, database: OperatorDatabase) -> str:
+        """The file of one of the databases, for messages."""
+        return str(database_path(Path(self._database), database))
 
     def goes_on_with(self, begun: Begun) -> None:
         """What a build that was interrupted has measured is known to this one."""

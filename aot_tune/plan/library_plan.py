@@ -154,7 +154,12 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         check_filter(options.filter, operators)
     databases = _databases(request.database)
     workload = read_workload(
-        options.workload, operators, {f.name for f in operator_folders(roots)}, _recorded(databases), mistakes
+        options.workload,
+        (request.name, request.prefix),
+        operators,
+        {f.name for f in operator_folders(roots)},
+        _recorded(databases),
+        mistakes,
     )
     check_devices(options.device if options.mode != "generic" else (), databases)
     wanted = targets_for(options, deciding(databases, options.device))

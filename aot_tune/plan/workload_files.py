@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from aot_tune.compile import families_of, toolchain_for
 from aot_tune.spec import Operator, Problem, all_of
-from aot_tune.spec.check_problem import check_problem, check_values_of, check_work, is_empty
+from aot_tune.spec.check_problem import check_work, is_empty
 from aot_tune.spec.workload import (
     KnownProblems,
     StatedWorkload,
     WeightedProblem,
     added_up,
     declared_problems,
-    facts_of,
     in_known_form,
+    known_forms,
     with_workload,
 )
-from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
-from aot_tune.support.shared_fields import shared_fields
+from aot_tune.support.errors import Mistakes, OptionError, SpecError
+from aot_tune.workloads.known_problems import known
+from aot_tune.workloads.trace_origin import stranger
+from aot_tune.workloads.workload_records import CountedProblem, decode_workload
 
 __all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 
 _FORMAT = 'a line is {"operator": NAME, "dims": {...}} and what else a problem has; see docs/workload-files.md'
+_ELSEWHERE = "a project of several libraries gives each its file by WORKLOAD of aot_tune_add_library"
+_OF_ANY = "where its operators are the same, `aot-tune workload merge` makes a workload of it that is any library's"
 
 
 class WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file: its name without a folder, and the header of the trace that it is, if it is one."""
+    """One file, by its name without a folder."""
 
     name: str
     problems: int
     beside: bool = False
-    trace: dict[str, Any] | None = None
 
 
 class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,8 +52,7 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def told(self) -> list[str]:
         """A line for each file."""
         return [
-            f"{one.name}: {one.problems} problem{'s' * (one.problems != 1)}"
-            + (" beside the declared ones" if one.beside else "")
+            f"{one.name}: {_counted(one.problems)}" + (" beside the declared ones" if one.beside else "")
             for one in self.files
         ]
 
@@ -95,25 +95,9 @@ class ReadWorkload:
     notes: list[str] = field(default_factory=list)
 
 
-class _WorkloadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a line; those of a problem are as databases write them, where they come with an `id`."""
-
-    operator: str
-    dims: dict[str, int]
-    order: dict[str, tuple[int, ...]] = {}
-    strides: dict[str, tuple[int, ...]] = {}
-    present: tuple[str, ...] = ()
-    attributes: dict[str, str] = {}
-    alignment: dict[str, int] = {}
-    dtypes: dict[str, str] = {}
-    id: str = ""
-    weight: float = 0.0
-    calls: int = 0
-    captured: int = 0
-
-
 def read_workload(
     given: Sequence[str],
+    library: tuple[str, str],
     operators: Mapping[str, Operator],
     others: Collection[str],
     recorded: Mapping[str, Sequence[Problem]],
@@ -123,12 +107,13 @@ def read_workload(
 
     Args:
         given: paths; with a `+` in front, the file's problems come beside the declared ones.
+        library: its name and its prefix: traces of others say nothing about it.
         operators: those of the library.
         others: operators that there are and that the library is built without: their lines are left out.
         recorded: problems of databases by operator: an equal one is taken as it is written there.
     """
     found = ReadWorkload()
-    reader = _Reader(operators, others, recorded)
+    reader = _Reader(library, operators, others, recorded)
     for text in given:
         with mistakes.gather():
             path = Path(os.path.abspath(text.removeprefix("+")))  # noqa: PTH100 - links are kept as they are named
@@ -139,10 +124,7 @@ def read_workload(
         for name, problems in sorted(reader.problems.items())
     }
     found.plan = WorkloadPlan(files=tuple(reader.files), operators=stated)
-    found.notes += [
-        f"workload: {count} problem{'s' * (count != 1)} of {name} left out, which this library is built without"
-        for name, count in sorted(reader.left_out.items())
-    ]
+    found.notes += reader.notes()
     return found
 
 
@@ -150,88 +132,92 @@ class _Reader:
     """Reads files in turn; `replaced` are the operators whose declared problems do not count any more."""
 
     def __init__(
-        self, operators: Mapping[str, Operator], others: Collection[str], recorded: Mapping[str, Sequence[Problem]]
+        self,
+        library: tuple[str, str],
+        operators: Mapping[str, Operator],
+        others: Collection[str],
+        recorded: Mapping[str, Sequence[Problem]],
     ) -> None:
-        self._operators, self._others, self._recorded = operators, others, recorded
+        self._library, self._operators, self._others, self._recorded = library, operators, others, recorded
         self._known: dict[str, KnownProblems] = {}
+        self._told: Counter[str] = Counter()
         self.files: list[WorkloadFile] = []
         self.problems: dict[str, list[WeightedProblem]] = {}
         self.replaced: set[str] = set()
-        self.left_out: dict[str, int] = {}
+
+    def notes(self) -> list[str]:
+        """A line on each kind of lines that are not taken as they stand."""
+        return [f"workload: {_counted(count)} {told}" for told, count in sorted(self._told.items())]
 
     def read(self, path: Path, beside: bool, found: ReadWorkload, mistakes: Mistakes) -> None:
         """Take a file's problems in."""
-        rows = [(n, row) for n, row in enumerate(_contents(path).split(b"\n"), 1) if row.strip()]
-        trace: dict[str, Any] | None = None
+        wrong = Mistakes()
+        lines = decode_workload(_contents(path), str(path), wrong)
+        checked: list[CountedProblem] = []
         count = 0
-        for number, row in rows:
-            where = f"{path}:{number}"
-            with mistakes.gather():
-                count += 1
-                fields = _fields(row, where)
-                if set(fields) == {"trace"} or set(fields) == {"others"}:  # what a trace has beside problems
-                    trace = _header(fields["trace"], where) if "trace" in fields else trace
-                    count -= 1
-                    continue
-                line = _line(fields, where)
-                problem = self._problem(line, where)
-                if problem is None and line.operator in self._operators:  # a trace has calls without elements, too
-                    count -= 1
-                    continue
-                if problem is None:
-                    self.left_out[line.operator] = self.left_out.get(line.operator, 0) + 1
-                    continue
-                weight = float(line.weight or line.calls or 1)
-                found.places.setdefault((line.operator, problem.id), where)
-                self.problems.setdefault(line.operator, []).append(WeightedProblem(problem=problem, weight=weight))
-                if not beside:
-                    self.replaced.add(line.operator)
-        if not count:
-            raise SpecError(
-                f"{path}:{max(len(rows), 1)}: the workload's file has no problem",
-                why="the header of a trace is all it holds" if rows else "it is empty",
-                fix=f"write a line for each problem worth tuning, or do not name the file: {_FORMAT}",
-            )
-        self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside, trace=trace))
+        with wrong.gather():
+            stated = self._of_library(lines)
+            served = [line for line in stated if line.operator in self._operators or line.operator not in self._others]
+            self._tell_of(stated)
+            checked = known(served, self._operators, _ELSEWHERE)
+            count = len(stated) - len(served)
+        for line in checked:
+            with wrong.gather():
+                count += self._take(line, beside, found)
+        with mistakes.gather():
+            wrong.tell()
+            if not count:
+                raise SpecError(
+                    f"{path}:1: the workload's file has no problem",
+                    why="calls without elements are all it holds" if lines else "it is empty, or a trace of no call",
+                    fix=f"write a line for each problem worth tuning, or do not name the file: {_FORMAT}",
+                )
+        self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside))
 
-    def _problem(self, line: _WorkloadLine, where: str) -> Problem | None:
-        """The problem of a line; None for one of an operator that the library is built without, or of empty calls."""
-        operator = self._operators.get(line.operator)
-        if operator is None and line.operator in self._others:
-            return None
-        if operator is None:
-            raise SpecError(
-                f"{where}: unknown operator {line.operator!r}",
-                why=f"the library has {_listed(self._operators)}",
-                fix=f"{did_you_mean(line.operator, [*self._operators, *self._others])} A project of several libraries "
-                "gives each its file by WORKLOAD of aot_tune_add_library",
-            )
-        stated = Problem(**shared_fields(line, Problem))
-        try:
-            check_problem(operator, stated)
-            _check_stated(operator, stated, line.id)
-            check_values_of(operator, stated)
-            if line.calls and is_empty(operator, stated):
-                return None
-            check_work(operator, stated, f"operator {operator.name!r}: its workload")
-        except SpecError as error:
-            why = error.why or f"operator {operator.name!r} has {_arguments(operator)}"
-            fix = error.fix or "mend the line, or remove it"
-            raise SpecError(f"{where}: {error.what}", why=why, fix=fix) from error
-        return in_known_form(operator, stated, self._known_of(operator))
+    def _of_library(self, lines: Sequence[CountedProblem]) -> list[CountedProblem]:
+        """The lines that are of no trace of another library; a file may be of several that a program uses.
 
-    def _known_of(self, operator: Operator) -> KnownProblems:
-        """The problems that are declared or recorded, by their facts."""
+        Raises:
+            SpecError: when there are none.
+        """
+        headers = dict.fromkeys(line.trace for line in lines if line.trace is not None)
+        here, fix = "the one that is built", f"name a trace of this library; {_OF_ANY}"
+        wrong = {h: error for h in headers if (error := stranger(h, *self._library, here, fix)) is not None}
+        found = [line for line in lines if line.trace not in wrong]
+        if wrong and not found:
+            raise next(iter(wrong.values()))
+        for line in lines:
+            if line.trace is not None and line.trace in wrong:
+                self._told[f"called in library {line.trace.library!r} left out"] += 1
+        return found
+
+    def _tell_of(self, lines: Iterable[CountedProblem]) -> None:
+        """Count lines that are left out, and dtypes that a line leaves to be the first: one may have been forgotten."""
+        for line in lines:
+            operator = self._operators.get(line.operator)
+            if operator is None:
+                self._told[f"of {line.operator} left out, which this library is built without"] += 1
+                continue
+            for variable, choices in operator.dtypes.items() if not line.called else ():
+                if len(choices) > 1 and variable not in line.problem.dtypes:
+                    self._told[f"of {line.operator} without dtype {variable} taken as {choices[0]}"] += 1
+
+    def _take(self, line: CountedProblem, beside: bool, found: ReadWorkload) -> bool:
+        """Take in a checked line; whether it counts: calls of a trace may be without elements."""
+        operator = self._operators[line.operator]
+        if line.called and is_empty(operator, line.problem):
+            return False
+        check_work(operator, line.problem, f"{line.place}: operator {operator.name!r}: its workload")
         if operator.name not in self._known:
-            known: KnownProblems = {}
-            for problem in (*declared_problems(operator), *self._recorded.get(operator.name, ())):
-                try:
-                    check_problem(operator, problem)  # a record may be of another version of the operator
-                except SpecError:
-                    continue
-                known.setdefault(facts_of(operator, problem), problem)
-            self._known[operator.name] = known
-        return self._known[operator.name]
+            self._known[operator.name] = known_forms(
+                operator, (*declared_problems(operator), *self._recorded.get(operator.name, ()))
+            )
+        problem = in_known_form(operator, line.problem, self._known[operator.name])
+        found.places.setdefault((operator.name, problem.id), line.place)
+        self.problems.setdefault(operator.name, []).append(WeightedProblem(problem=problem, weight=line.weight))
+        if not beside:
+            self.replaced.add(operator.name)
+        return True
 
 
 def _contents(path: Path) -> bytes:
@@ -246,96 +232,5 @@ def _contents(path: Path) -> bytes:
         ) from error
 
 
-def _fields(row: bytes, where: str) -> dict[str, Any]:
-    """The fields of a line, none that nobody knows."""
-    try:
-        found = msgspec.json.decode(row)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{where}: this is not JSON: {_shown(row)}", why=str(error), fix=_FORMAT) from error
-    if not isinstance(found, dict):
-        raise SpecError(f"{where}: this is no JSON object: {_shown(row)}", why="each line is a problem", fix=_FORMAT)
-    return found
-
-
-def _header(trace: object, where: str) -> dict[str, Any]:
-    if not isinstance(trace, dict):
-        raise SpecError(f"{where}: the header of a trace is no JSON object", why=str(trace)[:80], fix="trace again")
-    return trace
-
-
-def _line(found: dict[str, Any], where: str) -> _WorkloadLine:
-    names = _WorkloadLine.__struct_fields__
-    for name in found:
-        if name not in names:
-            raise SpecError(f"{where}: unknown field {name!r}", why=f"a line has {_listed(names)}", fix=_remedy(name))
-    for name in ("weight", "calls"):
-        value = found.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-            raise SpecError(
-                f"{where}: {name} {value!r} is no positive number",
-                why="it says how much the problem counts beside the others: what is heavy is tuned first",
-                fix=f'write a number above 0, such as "{name}": 1, or remove the line',
-            )
-    try:
-        line = msgspec.convert(found, _WorkloadLine)
-    except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: the line is no problem", why=str(error), fix=_FORMAT) from error
-    for name, extent in line.dims.items():
-        if not 0 <= extent < 1 << 63:
-            raise SpecError(
-                f"{where}: dim {name}={extent} is no extent",
-                why="an axis has from 0 to 2^63 - 1 elements",
-                fix="state what calls have",
-            )
-    for tensor, strides in line.strides.items():
-        if any(not 0 <= s < 1 << 63 for s in strides):
-            raise SpecError(
-                f"{where}: strides {list(strides)} of {tensor!r} are none that tensors have",
-                why="a stride is the elements from one to the next along an axis, 0 or more",
-                fix="state what calls have",
-            )
-    return line
-
-
-def _remedy(name: str) -> str:
-    if name == "trace":
-        return "the header of a trace has a line of its own"
-    if name == "problem":
-        return 'write what "problem" holds beside "operator", one level up'
-    near = difflib.get_close_matches(name, _WorkloadLine.__struct_fields__, n=1)
-    return f"did you mean {near[0]!r}?" if near else "remove it"
-
-
-def _check_stated(operator: Operator, problem: Problem, name: str) -> None:
-    """Raise for dtypes that are left out, unless the line is a database's, which leaves the first choice out."""
-    if name and name != problem.id:
-        raise SpecError(
-            f"id {name!r} is of another problem",
-            why=f"the fields are those of '{problem.id}'",
-            fix="mend the fields, or remove the id",
-        )
-    for variable, choices in operator.dtypes.items():
-        if not name and len(choices) > 1 and variable not in problem.dtypes:
-            raise SpecError(
-                f"operator {operator.name!r}: problem '{problem.id}': dtype {variable} is not stated",
-                why=f"there are {_listed(choices)}",
-                fix=f'write "dtypes": {{"{variable}": "{choices[0]}"}}',
-            )
-
-
-def _arguments(operator: Operator) -> str:
-    """What a problem of an operator can state, in words."""
-    words = [f"dims {_listed(operator.dims)}"]
-    words += [f"dtypes {v}: {_listed(choices)}" for v, choices in operator.dtypes.items()]
-    words += [f"attribute {a.name}: {_listed(a.choices)}" for a in operator.attributes]
-    optional = [t.name for t in operator.tensors if t.optional]
-    return "; ".join([*words, *([f"optional tensors {_listed(optional)}"] if optional else [])])
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-def _shown(row: bytes) -> str:
-    text = row.decode(errors="replace").strip()
-    return text if len(text) <= 80 else text[:77] + "..."
+def _counted(count: int) -> str:
+    return f"{count} problem{'s' * (count != 1)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.spec.check_problem import check_problem, check_values_of, check_work
+from aot_tune.spec.check_problem import check_call, check_work
 from aot_tune.spec.check_ranges import check_ranges
 from aot_tune.spec.check_tolerance import check_tolerance
 from aot_tune.spec.dtypes import DTYPES, dtype
@@ -307,8 +307,7 @@ def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]
             if problem in seen:
                 raise SpecError(f"{where} lists problem '{problem.id}' twice", fix="remove one")
             seen.append(problem)
-            check_problem(op, problem)
-            check_values_of(op, problem)
+            check_call(op, problem)
             if listed.startswith("workload"):
                 check_work(op, problem, where)
     mistakes.tell()

@@ -10,7 +10,7 @@ from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["check_problem", "check_values_of", "check_work", "is_empty"]
+__all__ = ["check_call", "check_problem", "check_values_of", "check_work", "is_empty"]
 
 
 def is_empty(op: OperatorFields, problem: Problem) -> bool:
@@ -27,6 +27,16 @@ def check_work(op: OperatorFields, problem: Problem, where: str) -> None:
             why="no output has elements there, and such a call returns at once",
             fix="leave it out",
         )
+
+
+def check_call(op: OperatorFields, problem: Problem) -> None:
+    """Check that a problem is one of the operator and a legal call, and that all that is asked of it can be told.
+
+    Raises:
+        SpecError: naming the problem and the offending value.
+    """
+    check_problem(op, problem)
+    check_values_of(op, problem)
 
 
 def check_values_of(op: OperatorFields, problem: Problem) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
+from aot_tune.spec.check_problem import check_problem
+from aot_tune.spec.normal_form import normal_problem
 from aot_tune.spec.operator import Operator
-from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
-from aot_tune.spec.strides import canonical_strides, row_major
+from aot_tune.spec.problem import Problem
+from aot_tune.support.errors import SpecError
 
 __all__ = [
     "KnownProblems",
@@ -21,6 +22,7 @@ __all__ = [
     "declared_problems",
     "facts_of",
     "in_known_form",
+    "known_forms",
     "with_workload",
 ]
 
@@ -85,36 +87,23 @@ def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...
     return tuple(sorted(operator.facts(problem).items()))
 
 
+def known_forms(operator: Operator, problems: Iterable[Problem]) -> KnownProblems:
+    """Problems by their facts, each as it is written first; those that are none of the operator are left out."""
+    known: KnownProblems = {}
+    for problem in problems:
+        try:
+            check_problem(operator, problem)  # a record may be of another version of the operator
+        except SpecError:
+            continue
+        known.setdefault(facts_of(operator, normal_problem(operator, problem)), problem)
+    return known
+
+
 def in_known_form(operator: Operator, problem: Problem, known: KnownProblems) -> Problem:
     """A problem as it is written where it is known: equal calls are one problem, however they are stated.
 
     Args:
-        known: one that is not among them is added, in its plainest form.
+        known: one that is not among them is added, in its normal form.
     """
-    return known.setdefault(facts_of(operator, problem), _plainest(operator, problem))
-
-
-def _plainest(operator: Operator, problem: Problem) -> Problem:
-    """The same call without what is the default anyway, dims in the operator's order."""
-    layouts = {t.name: _order(operator.shape(problem, t), operator.strides(problem, t)) for t in operator.tensors}
-    given = {**problem.order, **problem.strides}
-    ordered = {t: o for t in sorted(given) if (o := layouts[t]) is not None and o != tuple(range(len(o)))}
-    defaults = {a.name: a.choices[0] for a in operator.attributes}
-    return Problem(
-        dims={n: problem.dims[n] for n in operator.dims},
-        order=ordered,
-        strides={t: s for t, s in sorted(problem.strides.items()) if layouts[t] is None},
-        present=tuple(sorted(set(problem.present))),
-        attributes={a: v for a, v in sorted(problem.attributes.items()) if v != defaults[a]},
-        alignment={t: n for t, n in sorted(problem.alignment.items()) if n != DEFAULT_ALIGNMENT},
-        dtypes={v: d for v, d in sorted(problem.dtypes.items()) if d != operator.dtypes[v][0]},
-    )
-
-
-def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of axes in which a tensor of these strides is dense; None where it is not."""
-    wanted = canonical_strides(shape, strides)
-    for order in itertools.permutations(range(len(shape))):
-        if canonical_strides(shape, row_major(shape, order)) == wanted:
-            return order
-    return None
+    normal = normal_problem(operator, problem)
+    return known.setdefault(facts_of(operator, normal), normal)

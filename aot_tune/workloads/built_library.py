@@ -36,18 +36,16 @@ class _Manifest(msgspec.Struct, frozen=True):
     library: str
     prefix: str
     operators: tuple[_ManifestOperator, ...]
-    version: str = ""
 
 
 class BuiltLibrary(msgspec.Struct, frozen=True, kw_only=True):
     """`tuned` has the measured problems by operator and target, `rows` what the report says of them.
 
-    `build` is the digest of the manifest; `version` is empty where the manifest says none.
+    `build` is the digest of the manifest.
     """
 
     name: str
     prefix: str
-    version: str
     build: str
     place: str
     operators: tuple[str, ...]
@@ -116,7 +114,6 @@ def read_library(folder: Path) -> BuiltLibrary:
     return BuiltLibrary(
         name=manifest.library,
         prefix=manifest.prefix,
-        version=manifest.version,
         build=hashlib.sha256(data).hexdigest(),
         place=str(folder),
         operators=tuple(op.name for op in manifest.operators),

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-import math
+import sys
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aot_tune.spec import Operator, Problem, all_of
-from aot_tune.spec.check_problem import check_problem
+from aot_tune.spec import Operator, Problem
+from aot_tune.spec.check_problem import check_call
+from aot_tune.spec.normal_form import normal_problem
 from aot_tune.support.errors import AotTuneError, SpecError, did_you_mean
-from aot_tune.workloads.normal_form import normal_problem
 from aot_tune.workloads.workload_records import ENOUGH_MISTAKES, CountedProblem, tell
 
-__all__ = ["add_up", "check_call", "computes", "known"]
+__all__ = ["BY_TEMPLATES", "add_up", "known"]
+
+BY_TEMPLATES = "--templates names the template root of a project's own operators"
 
 
-def known(lines: Iterable[CountedProblem], operators: Mapping[str, Operator]) -> list[CountedProblem]:
+def known(
+    lines: Iterable[CountedProblem], operators: Mapping[str, Operator], elsewhere: str = BY_TEMPLATES
+) -> list[CountedProblem]:
     """The lines with their problems in the normal form.
+
+    Args:
+        elsewhere: where operators may be that are not among these, for the message.
 
     Raises:
         SpecError: for lines with a problem that its operator does not have, by file and line.
@@ -30,7 +36,7 @@ def known(lines: Iterable[CountedProblem], operators: Mapping[str, Operator]) ->
         key = line.operator, line.problem.id
         try:
             if key not in checked:
-                checked[key] = _checked(line, operators)
+                checked[key] = _checked(line, operators, elsewhere)
             found.append(msgspec.structs.replace(line, problem=checked[key]))
         except SpecError as error:
             wrong.append(error)
@@ -40,44 +46,35 @@ def known(lines: Iterable[CountedProblem], operators: Mapping[str, Operator]) ->
     return found
 
 
-def _checked(line: CountedProblem, operators: Mapping[str, Operator]) -> Problem:
+def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere: str) -> Problem:
     operator = operators.get(line.operator)
     if operator is None:
-        near = difflib.get_close_matches(line.operator, operators)
-        own = "" if near else ", or name the template root of its project with --templates"
         raise SpecError(
-            f"{line.place}: there is no operator {line.operator!r}", fix=did_you_mean(line.operator, operators) + own
+            f"{line.place}: unknown operator {line.operator!r}",
+            why=f"there are {', '.join(operators)}",
+            fix=f"{did_you_mean(line.operator, operators)} ({elsewhere})",
         )
     try:
         check_call(operator, line.problem)
     except SpecError as error:
-        raise SpecError(f"{line.place}: {error.what}", why=error.why, fix=error.fix or "correct the line") from error
+        why = error.why or f"operator {operator.name!r} has {_arguments(operator)}"
+        if line.trace is not None and line.trace.build:
+            why += (
+                f"; it was called in build {line.trace.build[:12]} of {line.trace.library!r}, whose operator may differ"
+            )
+        raise SpecError(
+            f"{line.place}: {error.what}", why=why, fix=error.fix or "mend the line, or remove it"
+        ) from error
     return normal_problem(operator, line.problem)
 
 
-def check_call(operator: Operator, problem: Problem) -> None:
-    """Check that a problem is one of the operator, and a legal call.
-
-    Raises:
-        SpecError: naming the problem and the offending value.
-    """
-    check_problem(operator, problem)
-    facts = operator.facts(problem)
-    for condition in operator.legal:
-        if not condition.evaluate(facts):
-            raise SpecError(
-                f"operator {operator.name!r}: {condition.key()} does not hold on problem '{problem.id}'",
-                why="no call may be so",
-                fix="leave the problem out",
-            )
-    operator.flops.evaluate(facts)
-    for kernel in operator.kernels:
-        all_of((*kernel.requires, *kernel.worthwhile), facts)
-
-
-def computes(operator: Operator, problem: Problem) -> bool:
-    """Whether there is anything to compute: a call without an element of output returns at once, and is not tuned."""
-    return any(math.prod(operator.shape(problem, t)) for t in operator.outputs if operator.is_present(problem, t))
+def _arguments(operator: Operator) -> str:
+    """What a problem of an operator can state, in words."""
+    words = [f"dims {', '.join(operator.dims)}"]
+    words += [f"dtypes {v}: {', '.join(choices)}" for v, choices in operator.dtypes.items()]
+    words += [f"attribute {a.name}: {', '.join(a.choices)}" for a in operator.attributes]
+    optional = [t.name for t in operator.tensors if t.optional]
+    return "; ".join([*words, *([f"optional tensors {', '.join(optional)}"] if optional else [])])
 
 
 def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
@@ -89,6 +86,7 @@ def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
         if before is None:
             sums[key] = line
         else:
-            weight, captured = before.weight + line.weight, before.captured + line.captured
+            weight = min(before.weight + line.weight, sys.float_info.max)
+            captured = before.captured + line.captured
             sums[key] = msgspec.structs.replace(before, weight=weight, captured=captured)
     return sorted(sums.values(), key=lambda one: (-one.weight, one.operator, one.problem.id))

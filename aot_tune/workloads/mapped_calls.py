@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_tune.spec import Operator, Problem
+from aot_tune.spec.check_problem import check_call, is_empty
+from aot_tune.spec.normal_form import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.call_table import counted
-from aot_tune.workloads.known_problems import check_call, computes
-from aot_tune.workloads.normal_form import normal_problem
 from aot_tune.workloads.workload_records import CountedProblem
 
 __all__ = ["MappedCalls"]
@@ -31,7 +31,7 @@ class MappedCalls:
             check_call(declared, problem)
         except SpecError as error:
             return error.what
-        if not computes(declared, problem):
+        if is_empty(declared, problem):
             return "it has no elements"
         normal = normal_problem(declared, problem)
         self.problems.append(CountedProblem(operator=operator, problem=normal, weight=weight, place=call))

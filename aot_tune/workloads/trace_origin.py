@@ -10,7 +10,9 @@ from aot_tune.workloads.built_library import BuiltLibrary
 from aot_tune.workloads.known_problems import known
 from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, tell
 
-__all__ = ["of_library"]
+__all__ = ["of_library", "stranger"]
+
+_FIX = "name the build that was traced with --library, or"
 
 
 def of_library(
@@ -21,56 +23,51 @@ def of_library(
     Lines without the head of a trace are taken to be of any library.
 
     Raises:
-        SpecError: for a trace of another library or version, and for problems that this one's operators do not have.
+        SpecError: for a trace of another library, and for problems that this one's operators do not have.
     """
     lines = list(lines)
     headers = list(dict.fromkeys(line.trace for line in lines if line.trace is not None))
-    tell(error for header in headers if (error := _stranger(header, library)) is not None)
+    here, fix = f"the build at {library.place}", f"{_FIX} trace a program that uses the one at {library.place}"
+    strangers = (stranger(header, library.name, library.prefix, here, fix) for header in headers)
+    tell(error for error in strangers if error is not None)
     others = [header for header in headers if header.build and not library.build.startswith(header.build)]
-    here = {name: operator for name, operator in operators.items() if name in library.operators}
+    declared = {name: operator for name, operator in operators.items() if name in library.operators}
     try:
-        tell(error for line in lines if (error := _absent(line, library, here)) is not None)
-        problems = known(lines, here)
+        tell(error for line in lines if (error := _absent(line, library, declared)) is not None)
+        problems = known(lines, declared)
     except SpecError as error:
         if not others:
             raise
         raise SpecError(
             f"{others[0].place}: this is a trace of another build of {library.name!r}, with other operators",
             why=f"it is of build {others[0].build[:12]}, and {error.what}",
-            fix=f"name the build that was traced with --library, or trace the one at {library.place}",
+            fix=f"{_FIX} trace the one at {library.place}",
         ) from error
     return problems, [_warning(header, library) for header in others]
 
 
-def _stranger(header: TraceHeader, library: BuiltLibrary) -> SpecError | None:
-    """What is wrong with a trace of another library or version."""
-    fix = f"name the build that was traced with --library, or trace a program that uses the one at {library.place}"
-    if header.library != library.name or (header.prefix and header.prefix != library.prefix):
-        said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
-        ours = f"{library.name!r}" + (f" with the prefix {library.prefix!r}" if header.prefix else "")
-        return SpecError(
-            f"{header.place}: this is a trace of library {said}", why=f"the build at {library.place} is {ours}", fix=fix
-        )
-    if header.version and library.version and header.version != library.version:
-        return SpecError(
-            f"{header.place}: this is a trace of version {header.version} of {header.library!r}",
-            why=f"the build at {library.place} is of version {library.version}",
-            fix=fix,
-        )
-    return None
+def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -> SpecError | None:
+    """What is wrong with a trace of another library than the one of a name and a prefix; `here` says where that is."""
+    if header.library == name and header.prefix in ("", prefix):
+        return None
+    said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
+    ours = f"{name!r}" + (f" with the prefix {prefix!r}" if header.prefix else "")
+    return SpecError(f"{header.place}: this is a trace of library {said}", why=f"{here} is {ours}", fix=fix)
 
 
-def _absent(line: CountedProblem, library: BuiltLibrary, here: Mapping[str, Operator]) -> SpecError | None:
+def _absent(line: CountedProblem, library: BuiltLibrary, declared: Mapping[str, Operator]) -> SpecError | None:
     """What is wrong with an operator that the library has not, or that is declared nowhere here."""
-    if line.operator in here:
+    if line.operator in declared:
         return None
     if line.operator not in library.operators:
         return SpecError(
             f"{line.place}: library {library.name!r} has no operator {line.operator!r}",
+            why=f"so says the manifest at {library.place}",
             fix=did_you_mean(line.operator, library.operators),
         )
     return SpecError(
         f"{line.place}: operator {line.operator!r} of library {library.name!r} is not declared here",
+        why="its problems are compared by what its operator.py says of them",
         fix="name the template root that the library was built of with --templates",
     )
 

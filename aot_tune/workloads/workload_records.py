@@ -1,15 +1,17 @@
-"""The lines of workload files and traces: plain records, read strictly, with the place of every mistake."""
+"""The lines of workload files and traces: read strictly into plain records, with the place of every mistake."""
 
 from __future__ import annotations
 
-import math
+import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from aot_tune.spec import Problem
-from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean
+from aot_tune.support.errors import AotTuneError, Mistakes, SpecError
+from aot_tune.support.shared_fields import shared_fields
 
 __all__ = ["ENOUGH_MISTAKES", "CountedProblem", "TraceHeader", "decode_workload", "encode_workload", "tell"]
 
@@ -17,6 +19,14 @@ ENOUGH_MISTAKES = 10
 """After so many mistakes in a file no more are looked for: it is another kind of file, or of another library."""
 
 _FORM = 'write lines such as {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "weight": 2}'
+_NO_JSON = (
+    "each line is one JSON object, which has no NaN or Infinity; the last one of a trace is cut off where its process "
+    "was killed"
+)
+_TRACE_FORM = 1
+_LONGEST = 2**63 - 1
+_EXACT = 2**53
+"""Weights below it are written as whole numbers where they are."""
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,55 +36,65 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     library: str
-    version: str = ""
     prefix: str = ""
     build: str = ""
     pid: int = 0
     begun: float = 0.0
+    format: int = _TRACE_FORM
     place: str = ""
 
 
 class CountedProblem(msgspec.Struct, frozen=True, kw_only=True):
     """A problem of an operator and how much it counts; `captured` of that were calls while a graph was captured.
 
-    `place` is the line that says so, `trace` the process that called it.
+    `place` is the line that says so, `trace` the process that called it; where it was `called`, calls are its weight.
     """
 
     operator: str
     problem: Problem
     weight: float = 1.0
     captured: float = 0.0
+    called: bool = False
     place: str = ""
     trace: TraceHeader | None = None
 
 
-class _StatedLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LONGEST)]
+
+
+class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a line; those of a problem are as databases write them, where they come with an `id`."""
+
     operator: str
-    dims: dict[str, Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]]
+    dims: dict[str, int]
     order: dict[str, tuple[int, ...]] = {}
     strides: dict[str, tuple[int, ...]] = {}
     present: tuple[str, ...] = ()
     attributes: dict[str, str] = {}
     alignment: dict[str, int] = {}
     dtypes: dict[str, str] = {}
-    weight: float | None = None
-    calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    captured: Annotated[int, msgspec.Meta(ge=0)] = 0
+    id: str = ""
+    weight: float = 0.0
+    calls: _Count = 0
+    captured: _Count = 0
 
 
-OTHERS = "others"
+_FIELDS = _StatedLine.__struct_fields__
+
+_OTHERS = "others"
 """The only field of a trace's line that counts calls for whose kinds there was no room."""
 
-_PROBLEM_FIELDS = tuple(f for f in _StatedLine.__struct_fields__ if f in Problem.__struct_fields__)
 
-
-def decode_workload(text: bytes, name: str) -> list[CountedProblem]:
+def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) -> list[CountedProblem]:
     """The problems of a workload file or a trace, in the order of its lines; `name` is the file's in messages.
 
     Whether an operator has such problems is not looked at.
 
+    Args:
+        mistakes: get what is wrong with lines, each with its place; without it, it is raised.
+
     Raises:
-        SpecError: for lines that cannot be read, each with its place.
+        SpecError: for lines that cannot be read, where there is no `mistakes`.
     """
     found: list[CountedProblem] = []
     wrong: list[AotTuneError] = []
@@ -93,7 +113,11 @@ def decode_workload(text: bytes, name: str) -> list[CountedProblem]:
             trace = line
         elif line is not None:
             found.append(msgspec.structs.replace(line, trace=trace))
-    tell(wrong)
+    if mistakes is None:
+        tell(wrong)
+    else:
+        with mistakes.gather():
+            tell(wrong)
     return found
 
 
@@ -112,61 +136,128 @@ def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
         read = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SpecError(
-            f"{place}: this is not a line of a workload: {error}",
-            why="each line is one JSON object; the last one is cut off where its process was killed",
+            f"{place}: this is not JSON: {_shown(row)}",
+            why=f"{error}; {_NO_JSON}",
             fix=f"remove the line, or {_FORM}",
         ) from error
     if not isinstance(read, dict):
-        raise SpecError(f"{place}: a line is a JSON object, this one {str(read)[:60]}", fix=_FORM)
-    if "trace" in read:
-        return _header(read, place)
-    if set(read) == {OTHERS}:
+        raise SpecError(f"{place}: this is no JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)
+    if set(read) == {"trace"}:
+        return _header(read["trace"], place)
+    if set(read) == {_OTHERS}:
         return None
-    for key in read:
-        if key not in _StatedLine.__struct_fields__:
-            raise SpecError(f"{place}: unknown field {key!r}", fix=did_you_mean(key, _StatedLine.__struct_fields__))
+    _check_fields(read, place)
     try:
         line = msgspec.convert(read, _StatedLine)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{place}: {_in_words(error)}", fix=_FORM) from error
-    weight = _weight(line, place)
-    fields = {field: getattr(line, field) for field in _PROBLEM_FIELDS}
-    problem = Problem(**fields | {"present": tuple(sorted(set(line.present)))})
-    return CountedProblem(
-        operator=line.operator, problem=problem, weight=weight, captured=float(line.captured), place=place
-    )
+        raise SpecError(f"{place}: the line is no problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
+    _check_extents(line, place)
+    return _counted(line, place)
 
 
-def _header(read: Mapping[str, Any], place: str) -> TraceHeader:
-    if len(read) > 1:
-        raise SpecError(f"{place}: the head of a trace has a line of its own", fix="put what else is there on the next")
+def _header(read: object, place: str) -> TraceHeader:
     try:
-        return msgspec.structs.replace(msgspec.convert(read["trace"], TraceHeader), place=place)
+        header = msgspec.convert(read, TraceHeader)
     except msgspec.ValidationError as error:
         raise SpecError(
-            f"{place}: this is not the head of a trace: {_in_words(error)}",
+            f"{place}: this is not the header of a trace: {_in_words(error)}",
+            why="a library writes one before the lines of each process",
             fix="leave the lines of a trace as the library wrote them, or remove this one to make it a workload file",
         ) from error
+    if header.format != _TRACE_FORM:
+        raise SpecError(
+            f"{place}: this is a trace of form {header.format}",
+            why=f"it was written by a library of another aot_tune; this one reads form {_TRACE_FORM}",
+            fix="read it with the aot_tune that built the library, or trace a library that this one built",
+        )
+    return msgspec.structs.replace(header, place=place)
 
 
-def _weight(line: _StatedLine, place: str) -> float:
-    if line.weight is not None and line.calls is not None:
-        raise SpecError(f"{place}: it has a weight and a number of calls", fix="keep one of the two")
-    weight = line.calls if line.calls is not None else 1.0 if line.weight is None else line.weight
-    if not 0 < weight < math.inf:
-        raise SpecError(f"{place}: weight {weight:g} is not a positive number", fix="write one, or remove the line")
+def _check_fields(read: Mapping[str, Any], place: str) -> None:
+    """Raise for a field that lines do not have, and for what is no weight."""
+    for name in read:
+        if name not in _FIELDS:
+            raise SpecError(f"{place}: unknown field {name!r}", why=_has(), fix=_remedy(name))
+    for name in ("weight", "calls"):
+        value = read.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+            raise SpecError(
+                f"{place}: {name} {value!r} is no positive number",
+                why="it says how much the problem counts beside the others: what is heavy is tuned first",
+                fix=f'write a number above 0, such as "{name}": 1, or remove the line',
+            )
+
+
+def _check_extents(line: _StatedLine, place: str) -> None:
+    for name, extent in line.dims.items():
+        if not 0 <= extent <= _LONGEST:
+            raise SpecError(
+                f"{place}: dim {name}={extent} is no extent",
+                why="an axis has from 0 to 2^63 - 1 elements",
+                fix="state what calls have",
+            )
+    for tensor, strides in line.strides.items():
+        if any(not 0 <= s <= _LONGEST for s in strides):
+            raise SpecError(
+                f"{place}: strides {list(strides)} of {tensor!r} are none that tensors have",
+                why="a stride is the elements from one to the next along an axis, 0 or more",
+                fix="state what calls have",
+            )
+
+
+def _counted(line: _StatedLine, place: str) -> CountedProblem:
+    """The problem that a line states, and its weight."""
+    if line.weight and line.calls:
+        raise SpecError(
+            f"{place}: it has a weight and a number of calls",
+            why="calls are the weight of a trace's line",
+            fix="keep one of the two",
+        )
+    weight = line.calls or line.weight or 1
     if line.captured > weight:
         raise SpecError(
             f"{place}: {line.captured} of {weight:g} calls are said to be captured",
             why="captured calls are part of all calls",
             fix="correct one of the two numbers",
         )
-    return float(weight)
+    problem = Problem(**shared_fields(line, Problem) | {"present": tuple(sorted(set(line.present)))})
+    if line.id and line.id != problem.id:
+        raise SpecError(
+            f"{place}: id {line.id!r} is of another problem",
+            why=f"the fields are those of '{problem.id}'",
+            fix="mend the fields, or remove the id",
+        )
+    return CountedProblem(
+        operator=line.operator,
+        problem=problem,
+        weight=float(weight),
+        captured=float(line.captured),
+        called=line.calls > 0,
+        place=place,
+    )
+
+
+def _has() -> str:
+    return f"a line has {', '.join(_FIELDS)}"
+
+
+def _remedy(name: str) -> str:
+    if name == "trace":
+        return "the header of a trace has a line of its own"
+    if name == "problem":
+        return 'write what "problem" holds beside "operator", one level up'
+    near = difflib.get_close_matches(name, _FIELDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else "remove it"
 
 
 def _in_words(error: Exception) -> str:
     """What msgspec found, without its name for the whole."""
     return str(error).replace(" - at `$.", " - at `").replace("Object missing", "it lacks the")
+
+
+def _shown(row: bytes) -> str:
+    text = row.decode(errors="replace").strip()
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
@@ -176,5 +267,5 @@ def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
 
 def _plain(one: CountedProblem) -> dict[str, object]:
     stated = msgspec.to_builtins(one.problem)
-    weight = int(one.weight) if one.weight == int(one.weight) else one.weight
-    return {"operator": one.operator, **stated, "weight": weight}
+    whole = one.weight < _EXACT and one.weight == int(one.weight)
+    return {"operator": one.operator, **stated, "weight": int(one.weight) if whole else one.weight}

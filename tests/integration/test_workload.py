@@ -98,13 +98,13 @@ def test_what_the_record_does_not_have_is_a_miss(project: Project) -> None:
     project.configure(*database, build="replay", **replay)
     said = project.build("replay", status=1, **replay)
     assert "operator 'twice' on " in said
-    assert "1 problems are not in the database" in said
+    assert "1 problem is not in the database" in said
     assert "why: N=61234\n" in said
     auto = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_WORKLOAD": str(file), "SKBUILD_STATE": "editable"}  # measures nothing
     project.configure(*database, build="auto", **auto)
     said = project.build("auto", **auto)
     assert "NOT TUNED for " in said
-    assert "1 problems are not in the database" in said
+    assert "1 problem is not in the database" in said
 
 
 def test_the_argument_of_the_function_and_what_wins_over_it(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def own_records(built: Built, cache: Path, tmp_path: Path) -> Iterator[None]:
 def test_bundled_operators_in_an_isolated_build(builder: Builder, built: Built, source: Path, tmp_path: Path) -> None:
     """By pip's own option, and nothing is edited; operators that the file does not name keep what they declare."""
     lines = [{"operator": "softmax", "dims": {"R": r, "D": 96}, "dtypes": {"T": "f32"}, "calls": r} for r in (3, 40)]
-    file = written(tmp_path / "serving.jsonl", {"trace": {"calls": 43}}, *lines)
+    file = written(tmp_path / "serving.jsonl", {"trace": {"library": "ops", "prefix": "aot_tune"}}, *lines)
     option = f"cmake.define.AOT_TUNE_WORKLOAD={file}"
     made = replace(builder, out=tmp_path / "wheels", options=("-C", option)).build(source)
     assert "workload serving.jsonl: 2 problems" in made.log

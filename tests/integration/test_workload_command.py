@@ -17,7 +17,7 @@ def test_a_trace_against_a_build(tmp_path: Path) -> None:
     project.build()
     build = project.folder / "build"
     digest = hashlib.sha256((build / "manifest.json").read_bytes()).hexdigest()
-    head = {"trace": {"library": "tiny", "prefix": "tiny", "version": "", "build": digest, "pid": 7, "begun": 1.0}}
+    head = {"trace": {"library": "tiny", "prefix": "tiny", "build": digest, "pid": 7, "begun": 1.0}}
     calls = [
         {"operator": "twice", "dims": {"N": 20000}, "strides": {"x": [1]}, "calls": 30, "captured": 10},
         {"operator": "twice", "dims": {"N": 40000}, "calls": 10, "captured": 0},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +13,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_
 from aot_tune.compile import Object, target_by_name, toolchain_for
 from aot_tune.database import (
     OperatorDatabase,
+    database_path,
     deciding,
     match_measurements,
     missing_problems,
@@ -170,13 +172,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     database = most_fitting(session, operator, target) if decided else None
     missing = missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
-        raise DatabaseError(
-            f"operator {operator.name!r} on {target.name}: {len(missing)} problems are not in the database",
-            why="\n       ".join(p.id for p in missing[:20]),
-            fix=f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
-            + others_fix(session, operator, target)
-            + "or use AOT_TUNE_MODE=auto",
-        )
+        stale = [] if database is not None else _of_target(session, operator, target)
+        raise _miss(session, operator, target, missing, stale=stale)
     if database is None:
         generic = {e.candidate.id: e for e in session.generic_entries(operator, target)}
         evidence = Evidence(operator, target, generic)
@@ -231,6 +228,35 @@ def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured
         )
 
 
+def _miss(
+    session: Session,
+    operator: Operator,
+    target: Target,
+    missing: Sequence[Problem],
+    *,
+    stale: Sequence[OperatorDatabase],
+) -> DatabaseError:
+    """What to say of problems that no record has; `stale` are those of another version of the operator."""
+    lacking = f"{len(missing)} problem{'s are' if len(missing) != 1 else ' is'} not in the database"
+    listed = "\n       ".join(p.id for p in missing[:20])
+    fix = (
+        f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
+        f"{others_fix(session, operator, target)}"
+    )
+    if not stale:
+        return DatabaseError(
+            f"operator {operator.name!r} on {target.name}: {lacking}", why=listed, fix=f"{fix}or use AOT_TUNE_MODE=auto"
+        )
+    place = database_path(Path(), stale[0])  # a report repeats it, and holds no folder of this machine
+    told = "\n       ".join(f"{session.place_of(d)}:1 is of digest {d.contract[:12]}" for d in stale)
+    return DatabaseError(
+        f"{place}:1: the record is of another version of operator {operator.name!r}: on {target.name} {lacking}",
+        why="its dims, dtypes, tensors, attributes, reference, tolerance or what is legal have changed: its digest is "
+        f"{operator_digest(operator)[:12]} now\n       {told}\n       not measured are\n       {listed}",
+        fix=f"{fix}or declare the operator as it was recorded, or use AOT_TUNE_MODE=auto",
+    )
+
+
 def others_fix(session: Session, operator: Operator, target: Target) -> str:
     """Which records AOT_TUNE_DEVICE leaves out that would know of an operator on a target; ends with a semicolon."""
     kept = deciding(session.databases, session.options.device)
@@ -255,15 +281,17 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
 def most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
     """The record that decides for an operator on a target: of a device that is here or like it, else the first."""
     contract = operator_digest(operator)
-    fitting = [
-        d
-        for d in deciding(session.databases, session.options.device)
-        if d.operator == operator.name and d.contract == contract and target.name in d.targets
-    ]
+    fitting = [d for d in _of_target(session, operator, target) if d.contract == contract]
     for device in session.devices:
         if device.family == target.family:
             return next(iter(nearest_databases(fitting, operator.name, device)), None)
     return min(fitting, key=lambda d: d.device.slug, default=None)
+
+
+def _of_target(session: Session, operator: Operator, target: Target) -> list[OperatorDatabase]:
+    """The records that may decide for a target, of whatever version of an operator of that name."""
+    named = (d for d in deciding(session.databases, session.options.device) if d.operator == operator.name)
+    return [d for d in named if target.name in d.targets]
 
 
 def as_declared(operator: Operator, candidate: Candidate) -> Candidate:

@@ -12,7 +12,7 @@ from aot_tune.cli.main import main
 from aot_tune.report import Report
 from aot_tune.workloads.workload_records import decode_workload
 
-TRACE = b"""{"trace": {"library": "ops", "version": "1", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}
+TRACE = b"""{"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}
 {"operator": "gemm", "dims": {"M": 16, "N": 64, "K": 32}, "strides": {"b": [1, 32]}, "calls": 6, "captured": 3}
 {"operator": "softmax", "dims": {"R": 4, "D": 8}, "calls": 9, "captured": 0}
 {"operator": "softmax", "dims": {"R": 0, "D": 8}, "calls": 2, "captured": 0}
@@ -63,11 +63,12 @@ def test_show(files: list[str], capsys: Told) -> None:
 
 def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, capsys: Told) -> None:
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"operator": "gemm"}\n')
+    bad.write_text('{"operator": "gemm"}\n{"operator": "gem", "dims": {}}\n')
     assert main(["workload", "merge", *files, str(bad), str(tmp_path / "none.jsonl")]) == 1
     said = capsys.readouterr().err
-    assert f"1. {bad}:1: it lacks the required field `dims`" in said
+    assert f"1. {bad}:1: the line is no problem: it lacks the required field `dims`" in said
     assert f"2. {tmp_path}/none.jsonl cannot be read\n  why: No such file or directory\n  fix: " in said
+    assert f"3. {bad}:2: unknown operator 'gem'\n  why: there are " in said
     bad.write_text("")
     assert main(["workload", "show", str(bad)]) == 1
     assert f"{bad}: no problem is in there" in capsys.readouterr().err
@@ -94,7 +95,7 @@ def test_operators_of_a_project(tmp_path: Path, capsys: Told) -> None:
     assert main(["workload", "show", str(file), "--templates", str(folder.parent)]) == 0
     assert capsys.readouterr().out.startswith("twice: 1 call of 1 problem, 100.0 % of all")
     assert main(["workload", "show", str(file)]) == 1
-    assert "there is no operator 'twice'" in capsys.readouterr().err
+    assert "unknown operator 'twice'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

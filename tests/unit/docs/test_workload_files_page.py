@@ -20,7 +20,7 @@ def read(path: Path, text: str) -> ReadWorkload:
     path.write_text(text)
     operators = {n: op for n, (_, op) in load_operators([bundled_templates()], ["gemm", "softmax"]).items()}
     mistakes = Mistakes()
-    found = read_workload([str(path)], operators, (), {}, mistakes)
+    found = read_workload([str(path)], ("ops", "aot_tune"), operators, (), {}, mistakes)
     mistakes.tell()
     return found
 

@@ -26,11 +26,16 @@ SOFTMAX: dict[str, Any] = {"operator": "softmax", "dims": {"R": 8, "D": 32}, "dt
 GEMM: dict[str, Any] = {"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}}
 
 
+HEADER = {"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "ab", "pid": 7, "begun": 1}}
+
+
 def read(
     *given: object, recorded: Sequence[Problem] = (), operators: Mapping[str, Operator] = OPERATORS
 ) -> ReadWorkload:
     mistakes = Mistakes()
-    found = read_workload([str(g) for g in given], operators, ("rms_norm",), {"gemm": recorded}, mistakes)
+    found = read_workload(
+        [str(g) for g in given], ("ops", "aot_tune"), operators, ("rms_norm",), {"gemm": recorded}, mistakes
+    )
     mistakes.tell()
     return found
 
@@ -76,7 +81,7 @@ def test_equal_problems_are_one_however_they_are_written(tmp_path: Path) -> None
         GEMM | {"order": {"b": [1, 0]}, "weight": 0.5},
         "",
         GEMM | turned | {"dims": {"K": 4096, "N": 4096, "M": 16}, "alignment": {"a": 64}, "calls": 7},
-        GEMM | turned | {"weight": 2, "calls": 7},
+        GEMM | turned | {"weight": 2},
         GEMM,
         GEMM | {"order": {"a": [0, 1]}},
     ]
@@ -137,12 +142,52 @@ def test_a_problem_that_is_declared_too_counts_once_more(tmp_path: Path) -> None
     assert set(weights.values()) == {1}
 
 
-def test_the_header_of_a_trace_is_kept_and_is_no_problem(tmp_path: Path) -> None:
-    header = {"trace": {"library": "ops", "calls": 12}}
-    found = read(written(tmp_path / "w.jsonl", "", header, SOFTMAX | {"calls": 12, "captured": 0}))
-    assert found.plan.files[0].trace == header["trace"]
+def test_the_header_of_a_trace_is_no_problem(tmp_path: Path) -> None:
+    found = read(written(tmp_path / "w.jsonl", "", HEADER, SOFTMAX | {"calls": 12, "captured": 0}))
+    assert found.plan.told() == ["w.jsonl: 1 problem"]
     assert problems_of(found, "softmax")[0].weight == 12
     assert found.places == {("softmax", "R=8 D=32"): f"{tmp_path / 'w.jsonl'}:3"}
+
+
+@pytest.mark.parametrize("other", [{"library": "mine", "prefix": "m"}, {"library": "ops", "prefix": "elsewhere"}])
+def test_a_trace_of_another_library_is_named(other: dict[str, str], tmp_path: Path) -> None:
+    path = written(tmp_path / "w.jsonl", {"trace": other}, SOFTMAX | {"calls": 12})
+    with pytest.raises(SpecError) as caught:
+        read(path)
+    error, said = caught.value, f"{other['library']!r} with the prefix {other['prefix']!r}"
+    assert error.what == f"{path}:1: this is a trace of library {said}"
+    assert error.why == "the one that is built is 'ops' with the prefix 'aot_tune'"
+    assert "aot-tune workload merge" in error.fix
+
+
+def test_of_a_trace_of_several_libraries_one_is_taken(tmp_path: Path) -> None:
+    mine = {"trace": {"library": "mine"}}, {"operator": "own", "dims": {"I": 1}, "calls": 2}
+    found = read(written(tmp_path / "w.jsonl", *mine, HEADER, SOFTMAX | {"calls": 12}, *mine))
+    assert [one.weight for one in problems_of(found, "softmax")] == [12]
+    assert found.notes == ["workload: 2 problems called in library 'mine' left out"]
+    assert found.plan.told() == ["w.jsonl: 1 problem"]
+
+
+def test_a_dtype_that_is_not_stated_is_the_first(tmp_path: Path) -> None:
+    """As in traces and databases; who forgot it is told."""
+    bare = {k: v for k, v in GEMM.items() if k != "dtypes"}
+    traced = read(written(tmp_path / "w.jsonl", HEADER, bare | {"calls": 1}))
+    found = read(written(tmp_path / "w.jsonl", bare, GEMM))
+    assert [one.problem.id for one in problems_of(traced, "gemm")] == ["M=16 N=4096 K=4096"]
+    assert [one.problem.id for one in problems_of(found, "gemm")] == [
+        "M=16 N=4096 K=4096",
+        "M=16 N=4096 K=4096 T=bf16",
+    ]
+    assert (traced.notes, found.notes) == ([], ["workload: 1 problem of gemm without dtype T taken as f32"])
+
+
+def test_calls_without_elements_are_left_out(tmp_path: Path) -> None:
+    empty = SOFTMAX | {"dims": {"R": 0, "D": 8}, "calls": 3}
+    found = read(written(tmp_path / "w.jsonl", HEADER, empty, SOFTMAX | {"calls": 2}, {"others": 3}))
+    assert [(one.problem.id, one.weight) for one in problems_of(found, "softmax")] == [("R=8 D=32", 2)]
+    with pytest.raises(SpecError, match=r"w\.jsonl:1: the workload's file has no problem") as caught:
+        read(written(tmp_path / "w.jsonl", HEADER, empty))
+    assert caught.value.why == "calls without elements are all it holds"
 
 
 def test_operators_that_the_library_is_built_without_are_left_out(tmp_path: Path) -> None:
@@ -159,15 +204,15 @@ def test_the_plan_holds_no_folder(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[object, list[str]]] = {
-    "not JSON": ("{operator: gemm}", ["this is not JSON: {operator: gemm}", "fix: a line is"]),
-    "no object": ("[1, 2]", ["no JSON object: [1, 2]", "fix: a line is"]),
+    "not JSON": ("{operator: gemm}", ["this is not JSON: {operator: gemm}", "or write lines such as"]),
+    "no object": ("[1, 2]", ["no JSON object: [1, 2]", "fix: write lines such as"]),
     "not UTF-8": ('{"operator": "\udcff"}', ["this is not JSON"]),
     "unknown operator": (
         GEMM | {"operator": "gem"},
-        ["unknown operator 'gem'", "the library has gemm, softmax", "did you mean 'gemm'?", "WORKLOAD"],
+        ["unknown operator 'gem'", "there are gemm, softmax", "did you mean 'gemm'?", "WORKLOAD"],
     ),
-    "no operator": ({"dims": {}}, ["missing required field `operator`"]),
-    "no dims": ({"operator": "gemm"}, ["missing required field `dims`"]),
+    "no operator": ({"dims": {}}, ["it lacks the required field `operator`"]),
+    "no dims": ({"operator": "gemm"}, ["it lacks the required field `dims`"]),
     "unknown dim": (
         GEMM | {"dims": {"M": 1, "N": 1, "K": 1, "J": 1}},
         ["unknown dim 'J'", "why: operator 'gemm' has dims M, N, K;", "fix:"],
@@ -179,10 +224,6 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     "unknown dtype": (GEMM | {"dtypes": {"T": "bf61"}}, ["T='bf61' is no dtype", "did you mean 'bf16'"]),
     "a dtype that it has not": (GEMM | {"dtypes": {"T": "f64"}}, ["T='f64' is no dtype", "dtypes T: f32, bf16"]),
     "unknown dtype variable": (GEMM | {"dtypes": {"T": "f32", "S": "f32"}}, ["S='f32' is no dtype"]),
-    "a dtype left out": (
-        {k: v for k, v in GEMM.items() if k != "dtypes"},
-        ["dtype T is not stated", "why: there are f32,", 'fix: write "dtypes": {"T": "f32"}'],
-    ),
     "unknown attribute": (GEMM | {"attributes": {"activatoin": "gelu"}}, ["'activatoin'", "did you mean 'activation'"]),
     "unknown value": (GEMM | {"attributes": {"activation": "glu"}}, ["cannot be 'glu'", "did you mean 'gelu'"]),
     "unknown tensor": (GEMM | {"present": ["bais"]}, ["unknown tensor 'bais'", "did you mean 'bias'"]),
@@ -196,6 +237,9 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     "weight 0": (GEMM | {"weight": 0}, ["weight 0 is no positive number", "why:", "fix:"]),
     "weight below 0": (GEMM | {"weight": -1.5}, ["weight -1.5 is no positive number"]),
     "weight without end": (json.dumps(GEMM | {"weight": 1}).replace("1}", "1e999}"), [":2: "]),
+    "weight that is NaN": (json.dumps(GEMM | {"weight": float("nan")}), ["has no NaN", "fix: remove the line"]),
+    "weight and calls": (GEMM | {"weight": 2, "calls": 7}, ["a weight and a number of calls", "keep one of the two"]),
+    "more captured than called": (GEMM | {"calls": 1, "captured": 2}, ["2 of 1 calls are said", "correct one"]),
     "weight that is a word": (GEMM | {"weight": "heavy"}, ["weight 'heavy' is no positive number"]),
     "weight that is true": (GEMM | {"weight": True}, ["weight True is no positive number"]),
     "no calls": (GEMM | {"calls": 0}, ["calls 0 is no positive number"]),
@@ -203,6 +247,11 @@ WRONG: dict[str, tuple[object, list[str]]] = {
     "captured is a word": (GEMM | {"captured": "x"}, ["Expected `int"]),
     "an unknown field": (GEMM | {"wieght": 1}, ["unknown field 'wieght'", "why: a line has", "did you mean 'weight'?"]),
     "a header with more": (GEMM | {"trace": {}}, ["unknown field 'trace'", "has a line of its own"]),
+    "a header that says nothing": ({"trace": {}}, ["not the header of a trace", "lacks the required field `library`"]),
+    "a header of another form": (
+        {"trace": {"library": "ops", "format": 2}},
+        ["a trace of form 2", "fix: read it with"],
+    ),
     "a whole line of a database": ({"problem": {"dims": {}}}, ["unknown field 'problem'", 'beside "operator"']),
 }
 
@@ -238,7 +287,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(("text", "why"), [("", "it is empty"), ("\n\n", "it is empty"), ('{"trace": {}}', "header")])
+@pytest.mark.parametrize(
+    ("text", "why"), [("", "it is empty"), ("\n\n", "it is empty"), (json.dumps(HEADER), "of no call")]
+)
 def test_a_file_without_a_problem(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     path.write_text(text)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_tune.spec import Problem, problem
+from aot_tune.spec.normal_form import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.known_problems import add_up, known
-from aot_tune.workloads.normal_form import normal_problem
 from aot_tune.workloads.workload_records import CountedProblem, decode_workload, encode_workload
 
 LINE = (
@@ -18,9 +18,7 @@ LINE = (
     b'"attributes": {"activation": "gelu"}, "present": ["bias"], "strides": {"b": [1, 4096]}, '
     b'"alignment": {"a": 16}, "weight": 12.5}\n'
 )
-HEAD = (
-    b'{"trace": {"library": "ops", "version": "0.1.0", "prefix": "aot_tune", "build": "ab", "pid": 7, "begun": 1.5}}\n'
-)
+HEAD = b'{"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "ab", "pid": 7, "begun": 1.5}}\n'
 CALLS = b'{"operator": "softmax", "dims": {"R": 4, "D": 8}, "calls": 5, "captured": 2}\n'
 GEMM = problem(
     M=16, N=4096, K=4096, dtypes={"T": "bf16"}, attributes={"activation": "gelu"}, present=["bias"],
@@ -43,28 +41,36 @@ def test_lines_of_a_trace_know_their_process() -> None:
     found = decode_workload(HEAD + CALLS + second + CALLS, "t.jsonl")
     assert [(one.weight, one.captured) for one in found] == [(5, 2), (5, 2)]
     processes = [one.trace for one in found if one.trace is not None]
-    assert [(p.library, p.version, p.prefix, p.build, p.pid, p.begun, p.place) for p in processes] == [
-        ("ops", "0.1.0", "aot_tune", "ab", 7, 1.5, "t.jsonl:1"),
-        ("ops", "0.1.0", "aot_tune", "ab", 8, 1.5, "t.jsonl:3"),
+    assert [(p.library, p.format, p.prefix, p.build, p.pid, p.begun, p.place) for p in processes] == [
+        ("ops", 1, "aot_tune", "ab", 7, 1.5, "t.jsonl:1"),
+        ("ops", 1, "aot_tune", "ab", 8, 1.5, "t.jsonl:3"),
     ]
 
 
 @pytest.mark.parametrize(
     ("line", "said", "fix"),
     [
-        (b'{"operator": "gemm", "dims": {"M": 1', "this is not a line of a workload", "remove the line"),
-        (b"\xff\xfe", "this is not a line of a workload", "remove the line"),
-        (b"[1]", "a line is a JSON object, this one [1]", '"operator": "gemm"'),
+        (b'{"operator": "gemm", "dims": {"M": 1', "this is not JSON: {", "remove the line"),
+        (b"\xff\xfe", "this is not JSON", "remove the line"),
+        (b"[1]", "this is no JSON object: [1]", '"operator": "gemm"'),
         (b'{"operator": "gemm", "dim": {"M": 1}}', "unknown field 'dim'", "did you mean 'dims'?"),
-        (b'{"dims": {"M": 1}}', "it lacks the required field `operator`", '"operator": "gemm"'),
-        (b'{"operator": "gemm", "dims": {"M": "1"}}', "Expected `int`, got `str` - at `dims[...]`", '"M": 16'),
-        (b'{"operator": "gemm", "dims": {"M": -1}}', "Expected `int` >= 0", '"M": 16'),
-        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is not a positive number", "remove the line"),
-        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is not a positive number", "remove the line"),
+        (b'{"dims": {"M": 1}}', "the line is no problem: it lacks the required field `operator`", '"operator": "gemm"'),
+        (b'{"operator": "gemm", "dims": {"M": "1"}}', "the line is no problem: Expected `int`, got `str`", '"M": 16'),
+        (b'{"operator": "gemm", "dims": {"M": -1}}', "dim M=-1 is no extent", "state what calls have"),
+        (b'{"operator": "gemm", "dims": {}, "weight": 0}', "weight 0 is no positive number", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "weight": -1}', "weight -1 is no positive number", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "weight": NaN}', "this is not JSON", "remove the line"),
+        (b'{"operator": "gemm", "dims": {}, "calls": 1.5}', "the line is no problem: Expected `int", "write lines"),
         (b'{"operator": "gemm", "dims": {}, "weight": 1, "calls": 1}', "it has a weight and a number of calls", "keep"),
         (b'{"operator": "gemm", "dims": {}, "calls": 1, "captured": 2}', "2 of 1 calls are said to be", "correct one"),
-        (b'{"trace": {}}', "this is not the head of a trace: it lacks the required field `library`", "leave the lines"),
-        (b'{"trace": {"library": "ops"}, "pid": 1}', "the head of a trace has a line of its own", "on the next"),
+        (b'{"operator": "gemm", "dims": {"M": 1}, "id": "M=2"}', "id 'M=2' is of another problem", "mend the fields"),
+        (
+            b'{"trace": {}}',
+            "this is not the header of a trace: it lacks the required field `library`",
+            "leave the lines",
+        ),
+        (b'{"trace": {"library": "ops"}, "pid": 1}', "unknown field 'trace'", "a line of its own"),
+        (b'{"trace": {"library": "ops", "format": 2}}', "this is a trace of form 2", "the aot_tune that built"),
     ],
 )
 def test_other_lines_are_named(line: bytes, said: str, fix: str) -> None:
@@ -72,6 +78,7 @@ def test_other_lines_are_named(line: bytes, said: str, fix: str) -> None:
         decode_workload(LINE + line, "w.jsonl")
     assert error.value.what.startswith(f"w.jsonl:2: {said}")
     assert fix in error.value.fix
+    assert error.value.why
 
 
 def test_all_mistakes_are_told_until_there_are_enough() -> None:
@@ -80,6 +87,11 @@ def test_all_mistakes_are_told_until_there_are_enough() -> None:
     assert [str(e).partition(" ")[0] for e in error.value.several] == ["w.jsonl:1:", "w.jsonl:3:"]
     with pytest.raises(SpecError, match="10 mistakes"):
         decode_workload(b"x\n" * 1000, "w.jsonl")
+
+
+def test_a_line_of_a_database_can_be_pasted() -> None:
+    (one,) = decode_workload(b'{"operator": "gemm", "id": "M=1 N=2 K=3", "dims": {"M": 1, "N": 2, "K": 3}}', "w.jsonl")
+    assert one.problem == problem(M=1, N=2, K=3)
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -93,8 +105,8 @@ def test_what_is_written_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("line", "said", "fix"),
     [
-        (b'{"operator": "gem", "dims": {}}', "there is no operator 'gem'", "did you mean 'gemm'?"),
-        (b'{"operator": "conv", "dims": {}}', "there is no operator 'conv'", "--templates"),
+        (b'{"operator": "gem", "dims": {}}', "unknown operator 'gem'", "did you mean 'gemm'?"),
+        (b'{"operator": "conv", "dims": {}}', "unknown operator 'conv'", "--templates"),
         (b'{"operator": "softmax", "dims": {"R": 1, "E": 2}}', "dim 'D' is not bound", "in place of E"),
         (b'{"operator": "softmax", "dims": {"R": 1, "D": 2, "Dd": 3}}', "unknown dim 'Dd'", "did you mean 'D'?"),
         (
@@ -115,7 +127,7 @@ def test_what_is_written_is_read_again() -> None:
         (
             b'{"operator": "gemm", "dims": {"M": 1, "N": 2, "K": 3}, "strides": {"b": [1]}}',
             "'b' has 2 axes, 1 strides were given",
-            "correct the line",
+            "mend the line",
         ),
     ],
 )
@@ -167,6 +179,19 @@ def test_the_form_keeps_every_fact(dims: tuple[int, int, int], strides: tuple[in
     found = normal_problem(operator, stated)
     assert operator.facts(found) == operator.facts(stated)
     assert normal_problem(operator, found) == found
+
+
+def test_weights_without_measure_add_up_to_a_number() -> None:
+    heavy = b'{"operator": "softmax", "dims": {"R": 4, "D": 8}, "weight": %s}\n'
+    for weight, total in ((b"1e308", 1.7976931348623157e308), (b"1e300", 2e300), (b"4e15", 8e15)):
+        text = encode_workload(add_up(known(decode_workload(2 * (heavy % weight), "w.jsonl"), OPERATORS)))
+        assert [one.weight for one in decode_workload(text, "again")] == [total]
+
+
+def test_a_line_of_a_trace_that_no_longer_fits_names_its_build() -> None:
+    with pytest.raises(SpecError, match=r"^t\.jsonl:2: ") as error:
+        known(decode_workload(HEAD + CALLS.replace(b'"D"', b'"C"'), "t.jsonl"), OPERATORS)
+    assert error.value.why.endswith("it was called in build ab of 'ops', whose operator may differ")
 
 
 def test_equal_problems_add_up() -> None:

@@ -20,7 +20,7 @@ from aot_tune.plan.wanted_targets import targets_for
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Target
 from aot_tune.spec.load_operators import bundled_templates, load_operator
-from aot_tune.support.errors import OptionError
+from aot_tune.support.errors import DatabaseError, OptionError
 
 GEMM = load_operator(bundled_templates() / "gemm")
 
@@ -96,6 +96,25 @@ def test_an_operator_that_the_filter_leaves_out_needs_no_record_and_takes_none()
     assert database is None
     assert evidence.left_out
     assert evidence.note.endswith("the generic variant serves: AOT_TUNE_FILTER names no kernel there")
+
+
+def test_a_record_of_a_changed_operator_is_named() -> None:
+    """With its file, and nothing of this machine in the first line: a report repeats that."""
+    stale = msgspec.structs.replace(BIG, contract="ab" * 32)
+    session = filtered("loop", databases=(stale,))
+    session.kernels_for = lambda operator, _target: [k for k in operator.kernels if k.backend == "cxx"]
+    session.is_named = lambda *_: True
+    session.plan = SimpleNamespace(name="ops")
+    session.place_of = lambda database: f"/records/{database.device.slug}/gemm.jsonl"
+    with pytest.raises(DatabaseError) as caught:
+        recorded_evidence(session, GEMM, target_by_name("cpu-x86-64-v4"))
+    error = caught.value
+    assert error.what.startswith("big-one/gemm.jsonl:1: the record is of another version of operator 'gemm'")
+    assert "/records/big-one/gemm.jsonl:1 is of digest abababababab" in error.why
+    assert operator_digest(GEMM)[:12] in error.why
+    assert "M=1 N=4096 K=4096" in error.why
+    assert "`aot-tune record --library ops tuning`" in error.fix
+    assert "declare the operator as it was recorded" in error.fix
 
 
 def test_a_record_need_not_have_what_no_named_kernel_serves() -> None:

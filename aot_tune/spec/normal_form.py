@@ -6,7 +6,10 @@ import itertools
 
 import msgspec
 
-from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Problem, Tensor, canonical_strides, row_major
+from aot_tune.spec.operator import Operator
+from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
+from aot_tune.spec.strides import canonical_strides, row_major
+from aot_tune.spec.tensors import Tensor
 
 __all__ = ["normal_problem"]
 
@@ -31,7 +34,7 @@ def normal_problem(operator: Operator, problem: Problem) -> Problem:
         dims={name: problem.dims[name] for name in operator.dims},
         order=order,
         strides=strides,
-        present=tuple(sorted(problem.present)),
+        present=tuple(sorted(set(problem.present))),
         attributes={a: c for a, c in sorted(problem.attributes.items()) if c != defaults[a]},
         alignment={t: a for t, a in aligned.items() if operator.is_present(problem, operator.tensor(t))},
         dtypes={v: d for v, d in sorted(problem.dtypes.items()) if d != operator.dtypes[v][0]},

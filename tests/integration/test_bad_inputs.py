@@ -1,0 +1,156 @@
+"""Inputs that are wrong, as a user gives them: what is said names file, line and remedy, by command and build alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import run
+from project import Project
+
+OTHERS = {"trace": {"format": 1, "library": "mine", "prefix": "m", "build": "00" * 32}}
+LATER = {"trace": {"format": 2, "library": "tiny", "prefix": "tiny", "build": "00" * 32}}
+EARLIER = {"trace": {"format": 1, "library": "tiny", "prefix": "tiny", "build": "00" * 32}}
+
+
+def twice(n: object = 20000, **more: Any) -> dict[str, Any]:
+    return {"operator": "twice", "dims": {"N": n}, **more}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that is built, with its records."""
+    made = Project.make(tmp_path_factory.mktemp("bad") / "project", AOT_TUNE_EFFORT="quick")
+    made.configure()
+    made.build()
+    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    return made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "w.jsonl"
+
+
+def written(path: Path, *lines: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def workload(project: Project, *arguments: object, status: int = 1) -> str:
+    command = project.command("workload", *arguments, "--templates", project.templates)
+    return run(command, env=project.environment(), status=status)
+
+
+def coverage(project: Project, file: Path, status: int = 1) -> str:
+    return workload(project, "coverage", file, "--library", project.folder / "build", status=status)
+
+
+def configured(project: Project, file: Path) -> str:
+    """What a build says before it compiles anything; a record would answer what is right."""
+    before = project.compiler.candidates()
+    said = project.configure(build="bad", status=1, AOT_TUNE_WORKLOAD=str(file))
+    assert project.compiler.candidates() == before
+    return said
+
+
+def test_a_trace_of_another_library(project: Project, file: Path) -> None:
+    written(file, OTHERS, twice(calls=3))
+    for said in (coverage(project, file), configured(project, file)):
+        assert f"aot-tune: {file}:1: this is a trace of library 'mine' with the prefix 'm'\n  why: the " in said
+        assert "is 'tiny' with the prefix 'tiny'\n  fix: name " in said
+
+
+def test_a_trace_of_another_form(project: Project, file: Path) -> None:
+    written(file, LATER, twice(calls=3))
+    for said in (coverage(project, file), configured(project, file), workload(project, "show", file)):
+        assert f"aot-tune: {file}:1: this is a trace of form 2\n  why: it was written by a library of another " in said
+        assert "fix: read it with the aot_tune that built the library" in said
+
+
+def test_a_trace_of_another_build(project: Project, file: Path) -> None:
+    """A warning where the operators are the same; a build takes it, as what is built next is always another."""
+    written(file, EARLIER, twice(calls=3))
+    said = coverage(project, file, status=0)
+    assert f"aot-tune: warning: {file}:1: the trace is of build 000000000000 of 'tiny'" in said
+    project.configure(build="other", AOT_TUNE_WORKLOAD=str(file))
+    written(file, EARLIER, {"operator": "twice", "dims": {"L": 5}, "calls": 3})
+    said = coverage(project, file)
+    assert f"aot-tune: {file}:1: this is a trace of another build of 'tiny', with other operators\n  why: " in said
+    assert f"{file}:2: operator 'twice': problem 'L=5': dim 'N' is not bound\n  fix: name the build that was" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "fix"),
+    [
+        ({"operator": "twise", "dims": {"N": 5}}, "unknown operator 'twise'", "did you mean 'twice'?"),
+        ({"operator": "twice", "dims": {"L": 5}}, "problem 'L=5': dim 'N' is not bound", "state N=... in place of L"),
+        (twice(dims={"N": 5, "L": 5}), "unknown dim 'L'", "use one of: N"),
+        (twice(dtypes={"T": "f32"}), "T='f32' is no dtype of the operator", "nothing of that kind is declared"),
+        (twice(weight=-2), "weight -2 is no positive number", 'write a number above 0, such as "weight": 1'),
+        (twice(weight=0), "weight 0 is no positive number", 'write a number above 0, such as "weight": 1'),
+        (twice(weight=float("nan")), "this is not JSON: {", "or write lines such as"),
+    ],
+)
+def test_a_line_that_is_wrong(project: Project, file: Path, line: dict[str, Any], said: str, fix: str) -> None:
+    written(file, twice(), line)
+    for told in (configured(project, file), workload(project, "merge", file), workload(project, "show", file)):
+        head, _, rest = told.partition("\n  why: ")
+        assert head.startswith(f"aot-tune: {file}:2: ")
+        assert said in head
+        assert f"  fix: {fix}" in rest or fix in rest
+
+
+def test_a_file_without_lines(project: Project, file: Path) -> None:
+    file.touch()
+    assert f"aot-tune: {file}:1: the workload's file has no problem\n  why: it is empty" in configured(project, file)
+    for said in (workload(project, "merge", file), coverage(project, file)):
+        assert f"aot-tune: {file}: no problem is in there\n  why: a trace is empty where nothing " in said
+        assert "fix: run the program with AOT_TUNE_TRACE again, or name other files" in said
+
+
+def test_more_than_the_memory_of_the_device(project: Project, file: Path) -> None:
+    written(file, twice(), twice(1 << 50))
+    said = configured(project, file)
+    assert (
+        f"aot-tune: {file}:2: operator 'twice': problem 'N={1 << 50}' needs {8 << 20}.0 GiB for its tensors\n" in said
+    )
+    assert "  fix: leave the problem out of the workload, or the target out of AOT_TUNE_TARGETS, or take a" in said
+
+
+def test_the_same_problem_twice(project: Project, file: Path) -> None:
+    """Weights add, however the problem is written."""
+    written(file, twice(weight=2), twice(strides={"x": [1]}, alignment={"x": 64}, weight=3.5))
+    merged = json.loads(workload(project, "merge", file, status=0))
+    assert merged == twice(weight=5.5)
+    project.configure(build="twice", AOT_TUNE_WORKLOAD=str(file))
+    plan = json.loads((project.folder / "twice" / "plan.json").read_bytes())
+    assert plan["workload"]["operators"] == {
+        "twice": {"problems": [{"problem": {"dims": {"N": 20000}}, "weight": 5.5}]}
+    }
+
+
+def test_a_model_without_a_size(project: Project, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 4, "torch_dtype": "bfloat16"}))
+    command = project.command("workload", "from-model", config, "--tokens", "1")
+    said = run(command, env=project.environment(), status=1)
+    assert f"aot-tune: {config}: it has no intermediate_size\n  why: sizes of products follow from it" in said
+    assert 'fix: add "intermediate_size": NUMBER to the file' in said
+
+
+def test_a_record_of_an_operator_that_has_changed(project: Project) -> None:
+    (record,) = (project.folder / "tuning").rglob("twice.jsonl")
+    before = project.operator.read_text()
+    project.change("    flops=N,", "    flops=N,\n    tolerance=2.0,")
+    given = {"AOT_TUNE_MODE": "replay", "build": "replay"}
+    project.configure("--database", project.folder / "tuning", **given)
+    said = project.build("replay", status=1, AOT_TUNE_MODE="replay")
+    project.operator.write_text(before)
+    place = record.relative_to(project.folder / "tuning")
+    assert f"aot-tune: {place}:1: the record is of another version of operator 'twice': on cpu-x86-64" in said
+    assert f"       {record}:1 is of digest " in said
+    assert "not measured are\n       N=20000\n       N=60000\n  fix: tune on the device, run `aot-tune record " in said
+    assert "or declare the operator as it was recorded, or use AOT_TUNE_MODE=auto" in said
