@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from native import build_calls, installed
-from unseen import shapes
+from unseen_shapes import products
 
 __all__: list[str] = []
 
@@ -67,7 +67,7 @@ def main() -> None:
                 "measured": known * (_ENOUGH // max(len(known), 1) + 1) if known else [],
                 "repeated": known[:1] * 1000,
             }
-            sorts["others"] = shapes(given.count, given.seed)
+            sorts["others"] = products(given.count, given.seed)
             for name, sizes in sorts.items():
                 found = [turn(probe, given.device, dtype, sizes) for _ in range(given.turns)] if sizes else []
                 if found:

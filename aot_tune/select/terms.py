@@ -124,12 +124,14 @@ def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]
     across = {d: e for d, e in tiling.extents.items() if d in made}
     tiles = {d: rounded_up(fact(d) / e) for d, e in across.items()}
     blocks, volume, steps = constant(tiling.split), 1.0, constant(1)
-    for count in tiles.values():
-        blocks = blocks * count
+    for name, count in tiles.items():
+        cluster = tiling.cluster.get(name, 1)
+        blocks = blocks * (rounded_up(count / cluster) * cluster if cluster > 1 else count)
     for name, extent in tiling.extents.items():
         volume *= extent
         if name not in made:
             steps = steps * rounded_up(fact(name) / (extent * tiling.split))
+    processors *= tiling.occupancy
     waves = rounded_up(blocks / processors)
     work = waves * (steps + _PROLOGUE) * volume
     moved = _bytes(operator)

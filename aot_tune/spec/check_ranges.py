@@ -20,9 +20,9 @@ def check_ranges(op: OperatorFields, where: str) -> None:
         if len(between) != 2 or not all(isinstance(n, int) for n in between) or not 1 <= between[0] <= between[1]:
             raise SpecError(f"{where}: the range of {name!r} is {between!r}", fix="give the least and largest extent")
     for kernel in op.kernels:
-        for name in () if callable(kernel.tile) else kernel.tile:
+        for name in (*(() if callable(kernel.tile) else kernel.tile), *kernel.cluster):
             if name not in op.dims:
                 raise SpecError(
-                    f"{where}: the tile of kernel {kernel.name!r} has the unknown dim {name!r}",
+                    f"{where}: the tile or cluster of kernel {kernel.name!r} has the unknown dim {name!r}",
                     fix=did_you_mean(name, op.dims),
                 )

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.problem import Problem
-from aot_tune.spec.tiling import Tile, TileOf, Tiling, check_tile
+from aot_tune.spec.tiling import Tile, TileOf, TileOfConfigs, Tiling
 from aot_tune.spec.triton_function import TritonFunction
 from aot_tune.support.errors import SpecError, did_you_mean
 
@@ -82,6 +82,8 @@ class Kernel:
             or expressions over the parameters, or all of it as a function of the config. From it and from `split`
             follow the blocks, waves and steps that a variant's time is expected from on shapes that nobody measured.
         split: how many blocks share the steps of one tile.
+        cluster: dim to how many tiles along it make a cluster, of which all are launched: blocks come in whole ones.
+        occupancy: how many blocks run on a multiprocessor at a time.
         compile_seconds: about how long one config compiles; where compiling and measuring overlap, long ones begin.
         stages: of a composed kernel, what it launches, in order: a vendor's library by its backend, `cublaslt`; what
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
@@ -107,6 +109,8 @@ class Kernel:
     listed: tuple[Config, ...] = ()
     tile: Tile | TileOf = field(default_factory=lambda: MappingProxyType({}))
     split: ExprLike = 1
+    cluster: Tile = field(default_factory=lambda: MappingProxyType({}))
+    occupancy: ExprLike = 1
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
 
@@ -129,7 +133,7 @@ class Kernel:
                 why="a generic variant answers every legal call",
                 fix="move them to another kernel",
             )
-        check_tile(self.name, self.tile, self.split, names)
+        self._tiles.check(self.name, names)
         self._check_space(names)
 
     def _check_space(self, names: list[str]) -> None:
@@ -200,7 +204,11 @@ class Kernel:
     def tiling(self, config: Config) -> Tiling | None:
         """The tile of one of its configs, where one is declared."""
         values = {n: _enum_index(self, n, v) if isinstance(v, str) else int(v) for n, v in config.items()}
-        return Tiling.of(self.tile, self.split, values, config)
+        return self._tiles.of(values, config)
+
+    @property
+    def _tiles(self) -> TileOfConfigs:
+        return TileOfConfigs(self.tile, self.split, self.cluster, self.occupancy)
 
     def configs(self, target_facts: Mapping[str, int]) -> Iterator[dict[str, ConfigValue]]:
         """All configs that the constraints allow for a target, in the order of declaration.

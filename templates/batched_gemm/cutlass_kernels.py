@@ -79,6 +79,7 @@ def _kernel(name: str, b: str, rows: tuple[Config, ...]) -> Kernel:
         worthwhile=(M >= 64, N >= 64),
         order=rows,
         tile={"B": 1, "M": parameter("TM"), "N": parameter("TN"), "K": parameter("TK")},
+        cluster={"M": parameter("CM"), "N": parameter("CN")},
         follows={"f16": "bf16"},
         compile_seconds=40.0,
     )

@@ -89,6 +89,7 @@ def _parameters(swap: bool, **values: tuple[ConfigValue, ...]) -> tuple[Paramete
 
 
 _TILE = {"M": TM, "N": TN, "K": TK}
+_CLUSTER = {"M": CM, "N": CN}
 _SHARED: dict[str, Any] = {
     "backend": "nvcc",
     "requires": _requires(),
@@ -131,6 +132,8 @@ CUTLASS = Kernel(
         (128, 80, 64, 2, 1, "cooperative", 1, 1, "heuristic"),  # [1024 x 1280]
     ),
     tile=_TILE,
+    cluster=_CLUSTER,
+    occupancy=1 + SINGLE,
     split=maximum(SPLITS, 1),
     **_SHARED,
 )
@@ -164,6 +167,8 @@ CUTLASS_SWAPPED = Kernel(
     worthwhile=(M > 4, M <= 128, N >= 64),
     order=_FEW,
     tile={"M": TN, "N": TM, "K": TK},
+    cluster={"M": CN, "N": CM},
+    occupancy=1 + SINGLE,
     **_SHARED,
 )
 
@@ -194,6 +199,8 @@ CUTLASS_TF32 = Kernel(
     worthwhile=(M > 16, N >= 64),
     order=_TF32,
     tile=_TILE,
+    cluster=_CLUSTER,
+    occupancy=1 + SINGLE,
     **_SHARED
     | {
         "requires": (attribute("math") == 1, *(r for r in _requires())),
@@ -236,6 +243,8 @@ CUTLASS_TF32_HALVES = Kernel(
     worthwhile=(M * N >= 640 * (M + N), K >= 512),
     order=_HALVES,
     tile=_TILE,
+    cluster=_CLUSTER,
+    occupancy=1 + SINGLE,
     **_SHARED
     | {
         "requires": (attribute("math") == 1, M + N < 2**31 - 4, *_requires()),
@@ -271,6 +280,8 @@ CUTLASS_KN = Kernel(
     worthwhile=(M >= 64, N >= 64),
     order=_ROWS,
     tile=_TILE,
+    cluster=_CLUSTER,
+    occupancy=1 + SINGLE,
     **_SHARED | {"requires": _requires("kn")},
 )
 

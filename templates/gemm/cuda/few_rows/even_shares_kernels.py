@@ -64,6 +64,7 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
         worthwhile=rows,
         order=order,
         tile={"M": 16, "N": 8 * NT * WN, "K": 64 * WK},
+        occupancy=2,
     )
 
 

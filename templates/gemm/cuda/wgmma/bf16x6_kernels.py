@@ -32,6 +32,7 @@ def _bf16x6(name: str, worthwhile: tuple[Expr, ...], order: tuple[Config, ...]) 
         order=order,
         tile={"M": 64 * parameter("GROUPS"), "N": parameter("WIDTH"), "K": 64},
         split=parameter("SPLIT"),
+        occupancy=parameter("BLOCKS"),
     )
 
 

@@ -88,6 +88,7 @@ def _wgmma(
         order=order,
         tile={"M": 64 * GROUPS, "N": WIDTH, "K": 128 // size},
         split=SPLIT,
+        occupancy=parameter("BLOCKS"),
     )
 
 
