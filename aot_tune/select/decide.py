@@ -23,7 +23,7 @@ _HELD_OUT = 5
 """One of so many surveyed shapes is not learned from."""
 _HALVED = 1229
 """log2 in 1/4096 by which a variant must be slower than the best for its time to matter half as much: 23 %."""
-_CAUTION = 4
+_CAUTION = 3
 """A variant must be expected to be faster than the vendor's by its error over this; see benchmarks/decisions.py."""
 
 
@@ -131,11 +131,20 @@ def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> 
             expected = one.model.expected(columns_of(one.terms, [survey.facts[p] for p in timed]))
             off = expected - log_of([aside[p][one.candidate] for p in timed])
             deviations[one.candidate] = dict(zip(timed, off.tolist(), strict=True))
-    vendor = next((deviations[c] for c in sorted(survey.vendor) if c in deviations), {})
-    return [
-        _judged(one, deviations.get(one.candidate, {}), {} if one.candidate in survey.vendor else vendor)
-        for one in found
-    ]
+    return [_judged(one, deviations.get(one.candidate, {}), _vendors(one, deviations, survey)) for one in found]
+
+
+def _vendors(one: Expectation, deviations: Mapping[str, Mapping[str, int]], survey: Survey) -> dict[str, int]:
+    """The deviations of a vendor's choice, of which another variant has to be wary, by problem.
+
+    Of several, that one counts which serves most; composed variants serve what it does not, and are wary of it.
+    """
+    found: dict[str, int] = {}
+    for vendor in sorted(survey.vendor & deviations.keys(), key=lambda c: (-len(deviations[c]), c)):
+        if vendor == one.candidate:
+            break
+        found = {**deviations[vendor], **found}
+    return found
 
 
 def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:

@@ -24,8 +24,8 @@ def test_blocks_come_in_whole_clusters() -> None:
     dims = {"M": 380, "N": 4352, "K": 3584}
     tile = {"M": 128, "N": 128, "K": 32}
     single, pairs = own_terms(Tiling(tile), **dims), own_terms(Tiling(tile, cluster={"M": 2}), **dims)
-    assert abs(single[0] - UNIT * math.log2(3 * 34)) <= 1
-    assert abs(pairs[0] - UNIT * math.log2(4 * 34)) <= 1
+    assert abs(single[0] - UNIT * math.log2(3 * 34)) <= 2
+    assert abs(pairs[0] - UNIT * math.log2(4 * 34)) <= 2
     assert (single[1], pairs[1]) == (0, UNIT)
 
 
