@@ -2,7 +2,7 @@
 """Calls on shapes that no build drew, on a GPU: the installed library's dispatch, torch, and each kept variant.
 
     benchmarks/unseen.py [--operators gemm softmax rms_norm layer_norm silu_mul] [--dtypes bf16 f16]
-                         [--forms plain gelu residual] [--count 300] [--seed 1] [--rounds 5] [--in-l2] [--variants]
+                         [--forms plain tf32 gelu residual] [--count 300] [--seed 1] [--rounds 5] [--in-l2] [--variants]
                          [--json FILE]
 
 Of products half of the shapes are layers of known models with any number of rows, half are drawn evenly in the
@@ -32,6 +32,7 @@ __all__ = ["FORMS", "best_of", "plans", "task_of"]
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "gemm": {
         "plain": {},
+        "tf32": {"attributes": {"math": "tf32"}},
         "gelu": {"present": ("bias",), "attributes": {"activation": "gelu"}},
         "residual": {"present": ("bias", "residual")},
     },
@@ -42,6 +43,8 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Forms of calls by operator: what a problem has beside dims and dtypes."""
 
+_PRODUCTS = ("plain", "tf32")
+"""Forms without an epilogue: torch computes them in one call, into the output."""
 _OFF_PRODUCTS = 2e-2
 """How far products may be apart: torch may add parts of long ones in f16."""
 
@@ -53,7 +56,7 @@ def plans(
     for operator in operators:
         shapes = products(count, seed) if operator == "gemm" else row_shapes(count, seed)
         for dtype in dtypes:
-            for form in (f for f in forms if f in FORMS[operator]):
+            for form in (f for f in forms if f in FORMS[operator] and (f != "tf32" or dtype == "f32")):
                 yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes}
 
 
@@ -69,7 +72,8 @@ def task_of(plan: Mapping[str, Any], shape: Sequence[int]) -> Any:
         given = problem(dtypes={"T": plan["dtype"]}, **form, **dims)
         return Task(plan["operator"], given, "rows", plan["dtype"], "", 0, 0, known=False)
     given = problem(order={"b": (1, 0)}, dtypes={"T": plan["dtype"]}, **form, **dims)
-    return Task("gemm", given, "product" if plan["form"] == "plain" else "fused", plan["dtype"], "", 0, 0, known=False)
+    kind = "product" if plan["form"] in _PRODUCTS else "fused"
+    return Task("gemm", given, kind, plan["dtype"], "", 0, 0, known=False)
 
 
 def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -79,6 +83,7 @@ def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     from gpu_race import Arena, Contender, race
 
     torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
     for shape in plan["shapes"]:
         task = task_of(plan, shape)
         try:

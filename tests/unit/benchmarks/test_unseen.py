@@ -307,6 +307,8 @@ def test_an_operator_is_measured_in_the_forms_that_it_has() -> None:
         ("gemm", "plain"), ("gemm", "gelu"), ("gemm", "residual"), ("softmax", "plain"), ("rms_norm", "plain"),
         ("rms_norm", "residual"),
     ]  # fmt: skip
+    tf32 = unseen.plans(["gemm", "softmax"], ["bf16", "f32"], ["tf32"], 4, 1)
+    assert [(p["operator"], p["dtype"]) for p in tf32] == [("gemm", "f32")]
     assert found[0]["shapes"] == products(4, 1)
     assert found[-1]["shapes"] == row_shapes(4, 1)
 
