@@ -17,7 +17,7 @@ from aot_tune.select.time_model import log_of
 from aot_tune.spec import Facts
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest"]
+__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 
 _HELD_OUT = 5
 """One of so many surveyed shapes is not learned from."""
@@ -74,10 +74,22 @@ def expect(
     found = []
     for candidate in kept:
         if candidate in survey.terms:
-            model = learn_times(*_times(candidate, learned, known, survey.terms[candidate]), survey.sizes)
+            model = learn_times(*times_of(candidate, learned, known, survey.terms[candidate]), survey.sizes)
             if model is not None:
                 found.append(Expectation(candidate, kind, survey.terms[candidate], model))
     return _with_errors(found, aside, survey)
+
+
+def times_of(
+    candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Terms, log times and weights of the problems that a candidate was timed on."""
+    timed = [p for p in sorted(rows) if candidate in rows[p]]
+    logs = log_of([rows[p][candidate] for p in timed])
+    behind = logs - log_of([min(rows[p].values()) for p in timed])
+    share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
+    weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
+    return columns_of(terms, [facts[p] for p in timed]), logs, weights
 
 
 def likeliest(expected: Iterable[Expectation], facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
@@ -108,18 +120,6 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
         slowest = max(row.values())
         found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
     return Judged(found, len(survey.costs) - len(aside))
-
-
-def _times(
-    candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Terms, log times and weights of the problems that a candidate was timed on."""
-    timed = [p for p in sorted(rows) if candidate in rows[p]]
-    logs = log_of([rows[p][candidate] for p in timed])
-    behind = logs - log_of([min(rows[p].values()) for p in timed])
-    share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
-    weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
-    return columns_of(terms, [facts[p] for p in timed]), logs, weights
 
 
 def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:

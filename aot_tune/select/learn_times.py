@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aot_tune.select.time_model import SHIFT, TimeModel, Tree
 
-__all__ = ["HEAVIEST", "learn_times"]
+__all__ = ["HEAVIEST", "boost", "learn_times", "regress"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,11 +54,11 @@ def learn_times(columns: Integers, logs: Integers, weights: Integers, first: int
         return None
     few = len(logs) < _ENOUGH
     columns = columns[:, :first] if few else columns
-    slopes, base = _regress(columns, logs, weights)
+    slopes, base = regress(columns, logs, weights)
     fixed = np.rint(slopes * 2**SHIFT).astype(np.int64)
     start = round(base * 2**SHIFT)
     left = logs - ((start + (columns * fixed).sum(axis=1)) >> SHIFT)
-    trees = [] if few else _boost(columns, left, weights)
+    trees = [] if few else boost(columns, left, weights)
     used = sorted({int(i) for i in np.flatnonzero(fixed)} | {t for tree in trees for t in tree.terms})
     place = {term: i for i, term in enumerate(used)}
     return TimeModel(
@@ -69,7 +69,7 @@ def learn_times(columns: Integers, logs: Integers, weights: Integers, first: int
     )
 
 
-def _regress(columns: Integers, logs: Integers, weights: Integers) -> tuple[Floats, float]:
+def regress(columns: Integers, logs: Integers, weights: Integers) -> tuple[Floats, float]:
     """Slope of each term, and the value at 0, of the weighted ridge regression over terms of one scale."""
     total = int(weights.sum())
     weighted = columns * weights[:, None]
@@ -107,7 +107,7 @@ def _solve(matrix: Floats, right: Floats) -> Floats:
     return found
 
 
-def _boost(columns: Integers, left: Integers, weights: Integers) -> list[Tree]:
+def boost(columns: Integers, left: Integers, weights: Integers) -> list[Tree]:
     """Trees that sum up to what is left."""
     binned = _bins_of(columns)
     if not any(len(c) for c in binned.cuts):
