@@ -1,9 +1,9 @@
 """The time of a product by what its tiles do, with a few constants of a device: an analytical model.
 
-After the idea of Origami (tritonBLAS, arXiv 2512.04226): a wave of blocks takes steps along K, and each of these as long
-as the slower of two, computing it or bringing it in. What blocks of a wave share comes from the cache, once from memory.
-Only constants that describe the device are fitted, to all variants together. A variant of which no tile is known is taken
-for the best of some common ones, as a vendor's library would choose; for few rows, that is the roofline.
+After the idea of Origami (tritonBLAS, arXiv 2512.04226): a wave of blocks takes steps along K, each as long as the
+slower of two, computing it or bringing it in. What blocks of a wave share comes from the cache, once from memory. Only
+constants that describe the device are fitted, to all variants together. A variant of which no tile is known is taken
+for the best of some common ones, as a vendor's library would choose.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Device:
 
 
 def fit_device(kind: SurveyedKind, rows: Costs) -> Device:
-    """The constants by which all times together are least off: in the mean of absolute logarithms, one after the other."""
+    """The constants by which all times together are least off, in the mean of absolute logarithms."""
     problems = sorted(rows)
     problems = problems[:: max(len(problems) // _MOST_ROWS, 1)]
     by_variant = {v: [p for p in problems if v in rows[p]] for v in sorted({v for p in problems for v in rows[p]})}
@@ -106,9 +106,7 @@ def fit_device(kind: SurveyedKind, rows: Costs) -> Device:
     return device
 
 
-def _along(
-    device: Device, best: float, name: str, step: float, off: Callable[[Device], float]
-) -> tuple[Device, float]:
+def _along(device: Device, best: float, name: str, step: float, off: Callable[[Device], float]) -> tuple[Device, float]:
     """One constant is changed in steps as long as that helps."""
     for factor in (step, 1 / step):
         while True:

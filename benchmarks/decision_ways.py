@@ -70,7 +70,8 @@ class Sheet:
         facts = [self.kind.facts[p] for p in problems]
         flags = [n for n in facts[0] if n.startswith(("present.", "attribute."))]
         rows = [
-            [math.log2(max(f[d], 1)) for d in self.kind.operator.dims] + [float(f[n] != 0) for n in flags] for f in facts
+            [math.log2(max(f[d], 1)) for d in self.kind.operator.dims] + [float(f[n] != 0) for n in flags]
+            for f in facts
         ]
         return np.array(rows)
 
@@ -348,18 +349,32 @@ def picking_tree(lesson: Lesson) -> Decider:
     return InOrder(order, int(fitted.get_depth()), _NODE * int(fitted.tree_.node_count), chosen)
 
 
-def analytical(lesson: Lesson) -> Decider:
-    """Blocks, waves and steps with a few constants of the device, which are fitted to all times together."""
-    kind = lesson.sheet.kind
-    device = fit_device(kind, {p: {v: t for v, t in row.items() if v in lesson.kept} for p, row in lesson.rows.items()})
+def analytical(scaled: bool) -> Callable[[Lesson], Decider]:
+    """Blocks, waves and steps with a few constants of the device, which are fitted to all times together.
 
-    def of(variant: str) -> Expected:
-        def told(sheet: Sheet, problems: Sequence[str]) -> Floats:
-            return device.log_times(sheet.kind, variant, problems)
+    `scaled` by how many times as long each variant takes in the middle: kernels use a device more or less well.
+    """
 
-        return Foretold(told, Device.OPERATIONS, 0)
+    def learn(lesson: Lesson) -> Decider:
+        kind = lesson.sheet.kind
+        kept = {p: {v: t for v, t in row.items() if v in lesson.kept} for p, row in lesson.rows.items()}
+        device = fit_device(kind, kept)
+        factors = dict.fromkeys(lesson.kept, 0.0)
+        for variant in lesson.kept if scaled else ():
+            problems = [p for p in kept if variant in kept[p]]
+            if problems:
+                logs = np.log2([kept[p][variant] for p in problems])
+                factors[variant] = float(np.median(logs - device.log_times(kind, variant, problems)))
 
-    return ByTimes(lesson.sheet, {v: of(v) for v in lesson.kept}, {}, Device.BYTES)
+        def of(variant: str) -> Expected:
+            def told(sheet: Sheet, problems: Sequence[str]) -> Floats:
+                return device.log_times(sheet.kind, variant, problems) + factors[variant]
+
+            return Foretold(told, Device.OPERATIONS, 8 * scaled)
+
+        return ByTimes(lesson.sheet, {v: of(v) for v in lesson.kept}, {}, Device.BYTES)
+
+    return learn
 
 
 def vendor_alone(lesson: Lesson) -> Decider:
@@ -398,7 +413,8 @@ WAYS: dict[str, tuple[Callable[[Lesson], Decider], bool]] = {
     "gradient boosting": (by_times(ensemble(_boosting, _forest_size)), True),
     "extra trees": (by_times(ensemble(_extra, _forest_size)), True),
     "a tree that picks": (picking_tree, True),
-    "analytical": (analytical, False),
+    "analytical": (analytical(scaled=False), False),
+    "scaled analytical": (analytical(scaled=True), False),
     "the vendor alone": (vendor_alone, False),
     "one variant": (single, False),
 }

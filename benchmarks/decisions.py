@@ -4,10 +4,10 @@
     benchmarks/decisions.py SURVEY [SURVEY ...] [--folds 10] [--seed 1] [--ways ours,ridge alone] [--caution 0.25]
                             [--variants 12] [--curve] [--markdown FILE] [--json FILE]
 
-A SURVEY is a file of times as `gemm-bf16-H200.json.gz`, or a folder of records that hold surveys, of which each kind of
-calls is one. Its shapes are dealt into folds, the same for all ways. Of each fold the variants to keep are chosen by the
-others, as a build does, then each way learns from these and picks a variant for each shape of the fold. Tuned problems of a
-record are learned from and never judged.
+A SURVEY is a file of times as `gemm-bf16-H200.json.gz`, or a folder of records that hold surveys, of which each kind
+of calls is one. Its shapes are dealt into folds, the same for all ways. Of each fold the variants to keep are chosen by
+the others, as a build does, then each way learns from these and picks a variant for each shape of the fold. Tuned
+problems of a record are learned from and never judged.
 
 Regret is the time of what was picked over the best time of any variant there, less 1; `the best of those kept` is what
 nobody can go below. Operations and bytes of tables are of one decision among the variants of a fold. Seconds are of
@@ -104,8 +104,11 @@ def compare(
             picks[way] += [_pick(kind, p, v) for p, v in zip(judged, picked, strict=True)]
         best = [min(serving[p], key=lambda v, p=p: kind.costs[p][v]) for p in judged]  # type: ignore[misc]
         picks[_ORACLE] += [_pick(kind, p, v) for p, v in zip(judged, best, strict=True)]
-    costs = {way: (statistics.fmean(s), round(statistics.fmean(o)), round(statistics.fmean(b)))
-             for way, rows in told.items() for s, o, b in [zip(*rows, strict=True)]}
+    costs = {
+        way: (statistics.fmean(s), round(statistics.fmean(o)), round(statistics.fmean(b)))
+        for way, rows in told.items()
+        for s, o, b in [zip(*rows, strict=True)]
+    }
     return [_score(kind.name, way, found, *costs.get(way, (0.0, 0, 0))) for way, found in picks.items()]
 
 
@@ -125,9 +128,7 @@ def _pick(kind: SurveyedKind, problem: str, variant: str) -> _Pick:
     return _Pick(row[variant], min(row.values()), vendor, kind.other.get(problem))
 
 
-def _score(
-    survey: str, way: str, picks: Sequence[_Pick], seconds: float, operations: int, size: int
-) -> Score:
+def _score(survey: str, way: str, picks: Sequence[_Pick], seconds: float, operations: int, size: int) -> Score:
     regrets = sorted(p.time / p.best - 1 for p in picks)
     return Score(
         survey=survey,
@@ -158,7 +159,9 @@ def curve(kind: SurveyedKind, folds: int, seed: int, *, caution: float, variants
 
 def table(scores: Sequence[Score]) -> list[str]:
     """A table of the scores on one survey, the best first."""
-    lines = ["| way | mean % | 95 % within % | worst % | < 0.95 vendor % | < 0.95 torch % | s to learn | operations | KB |"]
+    lines = [
+        "| way | mean % | 95 % within % | worst % | < 0.95 vendor % | < 0.95 torch % | s to learn | operations | KB |"
+    ]
     lines.append("| :-- |" + " --: |" * 8)
     for s in sorted(scores, key=lambda s: s.mean):
         behind = " | ".join("" if b is None else f"{100 * b:.1f}" for b in (s.behind_vendor, s.behind_other))
