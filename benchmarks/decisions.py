@@ -29,7 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from decision_ways import WAYS, Lesson, Sheet, has_sklearn, learn_way
+from decision_basis import Lesson, Sheet
+from decision_ways import WAYS, has_sklearn, learn_way
 from surveyed import SurveyedKind, read_surveys
 
 from aot_tune.select.choose_variants import choose_variants
