@@ -8,22 +8,21 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from aot_tune.select.learn_times import HEAVIEST, learn_times
+from aot_tune.select.learn_times import HEAVIEST, Times, learn_times
 from aot_tune.select.selection_records import Costs, Expectation, Judged
 from aot_tune.select.terms import Terms, columns_of
 from aot_tune.select.time_model import log_of
 from aot_tune.spec import Facts
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest"]
+__all__ = ["Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 
 _HELD_OUT = 5
 """One of so many surveyed shapes is not learned from."""
-_HALVED = 1229
-"""log2 in 1/4096 by which a variant must be slower than the best for its time to matter half as much: 23 %."""
-_CAUTION = 3
+_HALVED = 1700
+"""log2 in 1/4096 by which a variant must be slower than the best for its time to matter half as much: 33 %."""
+_CAUTION = 4
 """A variant must be expected to be faster than the vendor's by its error over this; see benchmarks/decisions.py."""
 
 
@@ -38,7 +37,6 @@ class Survey:
         worth: whether a candidate's kernel is meant for calls with these facts: else no time is expected of it.
         vendor: the candidates that choose for themselves by a vendor's heuristic. They are kept in any case.
         given: others that are kept in any case, as generic ones.
-        sizes: how many of the terms say how large a call is; they come first.
     """
 
     costs: Costs
@@ -47,7 +45,6 @@ class Survey:
     worth: Callable[[str, Facts], bool]
     vendor: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
-    sizes: int = 1
 
 
 def is_held_out(problem: str) -> bool:
@@ -71,13 +68,19 @@ def expect(
     own = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
     learned = rows | {p: row for p, row in own.items() if not is_held_out(p)}
     aside = {p: row for p, row in own.items() if is_held_out(p)}
-    found = []
-    for candidate in kept:
-        if candidate in survey.terms:
-            model = learn_times(*_times(candidate, learned, known, survey.terms[candidate]), survey.sizes)
-            if model is not None:
-                found.append(Expectation(candidate, kind, survey.terms[candidate], model))
-    return _with_errors(found, aside, survey)
+    times = {c: times_of(c, learned, known, survey.terms[c]) for c in kept if c in survey.terms}
+    models = learn_times(times)
+    return _with_errors([Expectation(c, kind, survey.terms[c], models[c]) for c in times if c in models], aside, survey)
+
+
+def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms) -> Times:
+    """What was measured of a candidate; what is near the best counts most."""
+    timed = [p for p in sorted(rows) if candidate in rows[p]]
+    logs = log_of([rows[p][candidate] for p in timed])
+    behind = logs - log_of([min(rows[p].values()) for p in timed])
+    share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
+    weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
+    return Times(timed, columns_of(terms, [facts[p] for p in timed]), logs, weights, terms.form)
 
 
 def likeliest(expected: Iterable[Expectation], facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
@@ -108,18 +111,6 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
         slowest = max(row.values())
         found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
     return Judged(found, len(survey.costs) - len(aside))
-
-
-def _times(
-    candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Terms
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Terms, log times and weights of the problems that a candidate was timed on."""
-    timed = [p for p in sorted(rows) if candidate in rows[p]]
-    logs = log_of([rows[p][candidate] for p in timed])
-    behind = logs - log_of([min(rows[p].values()) for p in timed])
-    share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
-    weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
-    return columns_of(terms, [facts[p] for p in timed]), logs, weights
 
 
 def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:

@@ -1,21 +1,26 @@
-"""Learns a variant's expected time from its measured ones: a ridge regression, then boosted trees on what is left.
+"""Learns variants' expected times from measured ones: what they have in common, what is each one's own, then trees.
 
-Sums are of integers, and so exact in whatever order they are made; all else is done element by element. Every machine
-learns the same, to the bit. Trees ask the same questions on each level (oblivious trees, as of Prokhorenkova et al.,
-CatBoost, arXiv 1706.09516), so that they are evaluated without a branch.
+Variants of one kernel's making depend on a call in much the same way, so that a few times of one tell much where there
+are many of others. Slopes are those of all variants first, then corrected by each one's own times. What all variants
+have left over on a problem does not decide among them, and would only be noise to learn from: it is taken out.
+
+All is in integers or done element by element, so that every machine learns the same, to the bit. Trees ask the same
+questions on each level (oblivious trees, as of Prokhorenkova et al., CatBoost, arXiv 1706.09516), so that they are
+evaluated without a branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.select.regression import moments_of, slopes_of, together
 from aot_tune.select.time_model import SHIFT, TimeModel, Tree
 
-__all__ = ["HEAVIEST", "learn_times"]
+__all__ = ["HEAVIEST", "Times", "boost", "learn_times"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,14 +28,52 @@ Floats = NDArray[np.float64]
 HEAVIEST = 64
 """The weight of the calls that matter most, about."""
 
-_RIDGE = 0.5
-"""In calls: so much is a weight pulled towards 0."""
-_TREES, _DEPTH, _RATE = 30, 3, 0.3
+_PULL = 3.0
+"""In calls: so much are slopes in common pulled towards 0."""
+_OWN_PULL = 30.0
+"""In calls: so much is what a variant's own slopes differ from them by."""
+_DOUBT = 8
+"""Weight of the doubt that what is left over on a problem is that of all variants."""
+_SHARED_TREES, _TREES, _DEPTH, _RATE = 10, 24, 3, 0.5
 _BINS = 16
-_PRIOR = 100
+_PRIOR = 200
 """Weight of a leaf's doubt: with few calls in it, it moves little."""
-_LEAST, _ENOUGH = 6, 24
-"""Calls from which a time can be learned, and from which more than its dependence on size can."""
+_LEAST, _SOME, _ENOUGH = 2, 6, 24
+"""Calls from which a time can be learned, from which slopes of its own can, and from which trees can."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Measured times of a variant.
+
+    Args:
+        problems: ids of the calls.
+        columns: the terms of these [call, term].
+        logs: log2 of ns in 1/4096 by call.
+        weights: how much each call matters, from 1 to about `HEAVIEST`.
+        form: variants whose terms mean the same have the same.
+    """
+
+    problems: Sequence[str]
+    columns: Integers
+    logs: Integers
+    weights: Integers
+    form: Hashable = ()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A weighted sum of terms, in the units of a model."""
+
+    slopes: Integers
+    base: int
+
+    def values(self, columns: Integers) -> Integers:
+        found: Integers = ((columns * self.slopes).sum(axis=1) + self.base) >> SHIFT
+        return found
+
+    def __add__(self, other: _Line) -> _Line:
+        return _Line(self.slopes + other.slopes, self.base + other.base)
 
 
 @dataclass(frozen=True)
@@ -41,83 +84,105 @@ class _Binned:
     codes: Integers
 
 
-def learn_times(columns: Integers, logs: Integers, weights: Integers, first: int = 1) -> TimeModel | None:
-    """A model of measured times; None where there are too few. Of a few, it is by the first terms alone.
+def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
+    """Models of variants among which is to be chosen, by their ids; none of those that have too few times."""
+    known = {v: times for v, times in sorted(measured.items()) if len(times.logs) >= _LEAST}
+    lines = _in_common(known)
+    left = _without_shared(known, {v: t.logs - lines[v].values(t.columns) for v, t in known.items()})
+    own = {v: _own(t, left[v]) for v, t in known.items()}
+    left = {v: left[v] - own[v].values(t.columns) for v, t in known.items()}
+    shared = _trees_in_common(known, left)
+    found = {}
+    for variant, times in known.items():
+        trees = shared[times.form]
+        rest = left[variant] - values_of(trees, times.columns)
+        if len(rest) >= _ENOUGH:
+            trees = [*trees, *boost(times.columns, rest, times.weights, _TREES)]
+        found[variant] = _model(lines[variant] + own[variant], trees)
+    return found
 
-    Args:
-        columns: the terms of the calls [call, term].
-        first: how many terms say how large a call is; these come first.
-        logs: log2 of ns in 1/4096 by call.
-        weights: how much each call matters, from 1 to about `HEAVIEST`.
-    """
-    if len(logs) < _LEAST:
-        return None
-    few = len(logs) < _ENOUGH
-    columns = columns[:, :first] if few else columns
-    slopes, base = _regress(columns, logs, weights)
-    fixed = np.rint(slopes * 2**SHIFT).astype(np.int64)
-    start = round(base * 2**SHIFT)
-    left = logs - ((start + (columns * fixed).sum(axis=1)) >> SHIFT)
-    trees = [] if few else _boost(columns, left, weights)
-    used = sorted({int(i) for i in np.flatnonzero(fixed)} | {t for tree in trees for t in tree.terms})
+
+def _in_common(known: Mapping[str, Times]) -> dict[str, _Line]:
+    """For each variant the slopes that those with the same terms have in common, and a level of its own."""
+    moments = {v: moments_of(t.columns, t.logs, t.weights) for v, t in known.items()}
+    found = {}
+    for form in dict.fromkeys(t.form for t in known.values()):
+        alike = [v for v, t in known.items() if t.form == form]
+        slopes = slopes_of(together([moments[v] for v in alike]), _PULL)
+        found.update({v: _line(slopes, moments[v].base(slopes)) for v in alike})
+    return found
+
+
+def _without_shared(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[str, Integers]:
+    """What is left of each variant's times without what all have left on the same problem, by and large."""
+    pulls: dict[str, int] = {}
+    weights: dict[str, int] = {}
+    for variant, times in known.items():
+        rows = zip(times.problems, left[variant].tolist(), times.weights.tolist(), strict=True)
+        for problem, rest, weight in rows:
+            pulls[problem] = pulls.get(problem, 0) + weight * rest
+            weights[problem] = weights.get(problem, _DOUBT) + weight
+    shared = {p: round(pull / weights[p]) for p, pull in pulls.items()}
+    return {v: left[v] - np.array([shared[p] for p in t.problems], dtype=np.int64) for v, t in known.items()}
+
+
+def _trees_in_common(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[Hashable, list[Tree]]:
+    """For each form the trees that take off most of what all variants of that form have left."""
+    found: dict[Hashable, list[Tree]] = {}
+    for form in dict.fromkeys(t.form for t in known.values()):
+        alike = [v for v, t in known.items() if t.form == form]
+        columns = np.concatenate([known[v].columns for v in alike])
+        weights = np.concatenate([known[v].weights for v in alike])
+        rest = np.concatenate([left[v] for v in alike])
+        found[form] = boost(columns, rest, weights, _SHARED_TREES) if len(rest) >= _ENOUGH else []
+    return found
+
+
+def _own(times: Times, left: Integers) -> _Line:
+    """What a variant's own slopes and level add; of few times, the level alone."""
+    moments = moments_of(times.columns, left, times.weights)
+    slopes = slopes_of(moments, _OWN_PULL) if len(left) >= _SOME else np.zeros(times.columns.shape[1])
+    return _line(slopes, moments.base(slopes))
+
+
+def _line(slopes: Floats, base: float) -> _Line:
+    return _Line(np.rint(slopes * 2**SHIFT).astype(np.int64), round(base * 2**SHIFT))
+
+
+def _model(line: _Line, trees: Sequence[Tree]) -> TimeModel:
+    """With those terms alone that matter."""
+    used = sorted({int(i) for i in np.flatnonzero(line.slopes)} | {t for tree in trees for t in tree.terms})
     place = {term: i for i, term in enumerate(used)}
     return TimeModel(
         terms=tuple(used),
-        weights=tuple(int(fixed[t]) for t in used),
-        base=start,
+        weights=tuple(int(line.slopes[t]) for t in used),
+        base=line.base,
         trees=tuple(Tree((place[t.terms[0]], place[t.terms[1]], place[t.terms[2]]), t.cuts, t.leaves) for t in trees),
     )
 
 
-def _regress(columns: Integers, logs: Integers, weights: Integers) -> tuple[Floats, float]:
-    """Slope of each term, and the value at 0, of the weighted ridge regression over terms of one scale."""
-    total = int(weights.sum())
-    weighted = columns * weights[:, None]
-    means = weighted.sum(axis=0) / total
-    mean = int((weights * logs).sum()) / total
-    spread = (weighted.T @ columns) / total - means[:, None] * means
-    joint = (weighted.T @ logs) / total - means * mean
-    deviations = np.sqrt(np.maximum(spread.diagonal(), 0.0))
-    kept = np.flatnonzero(deviations > 0.5)
-    scale = deviations[kept]
-    matrix = spread[np.ix_(kept, kept)] / (scale[:, None] * scale)
-    matrix[np.arange(len(kept)), np.arange(len(kept))] += _RIDGE / len(logs)
-    slopes = np.zeros(columns.shape[1])
-    slopes[kept] = _solve(matrix, joint[kept] / scale) / scale
-    base = mean
-    for slope, at in zip(slopes.tolist(), means.tolist(), strict=True):
-        base -= slope * at
-    return slopes, base
-
-
-def _solve(matrix: Floats, right: Floats) -> Floats:
-    """Gauss's elimination of a positive definite system, row by row: libraries round as their processor likes."""
-    matrix, right = matrix.copy(), right.copy()
-    size = len(right)
-    for k in range(size):
-        factors = matrix[k + 1 :, k] / matrix[k, k]
-        matrix[k + 1 :] -= factors[:, None] * matrix[k]
-        right[k + 1 :] -= factors * right[k]
-    found = np.zeros(size)
-    for k in reversed(range(size)):
-        rest = float(right[k])
-        for j in range(k + 1, size):
-            rest -= float(matrix[k, j]) * float(found[j])
-        found[k] = rest / float(matrix[k, k])
-    return found
-
-
-def _boost(columns: Integers, left: Integers, weights: Integers) -> list[Tree]:
-    """Trees that sum up to what is left."""
+def boost(columns: Integers, left: Integers, weights: Integers, count: int) -> list[Tree]:
+    """So many trees that sum up to what is left."""
     binned = _bins_of(columns)
     if not any(len(c) for c in binned.cuts):
         return []
     trees = []
-    for _ in range(_TREES):
+    for _ in range(count):
         tree, leaf = _tree(binned, left, weights)
         trees.append(tree)
         left = left - np.array(tree.leaves, dtype=np.int64)[leaf]
     return trees
+
+
+def values_of(trees: Sequence[Tree], columns: Integers) -> Integers:
+    """The sum of what trees say of calls."""
+    total = np.zeros(len(columns), dtype=np.int64)
+    for tree in trees:
+        leaf = np.zeros(len(columns), dtype=np.int64)
+        for term, cut in zip(tree.terms, tree.cuts, strict=True):
+            leaf = 2 * leaf + (columns[:, term] >= cut)
+        total += np.array(tree.leaves, dtype=np.int64)[leaf]
+    return total
 
 
 def _bins_of(columns: Integers) -> _Binned:

@@ -31,6 +31,9 @@ _KNEES = (0.5, 2.0)
 """Bytes moved in the time of one multiplication in a tile of each processor, about."""
 _FEW = 8
 """Up to so many tiles along a dim are told apart: what fits into one, or a few, may be far from what does not."""
+_COMMON = 128
+"""Rows and columns of a tile that a product may be cut into where nobody says how: what vendors' libraries do most."""
+_COMMON_STEP = 64
 _MOST_CHOICES = 8
 _MOST_PRODUCTS = 4
 
@@ -61,10 +64,13 @@ class Term:
 
 
 class Terms:
-    """The terms of a variant: the first `shared` ones are those of every variant of the operator."""
+    """The terms of a variant: the first `shared` ones are those of every variant of the operator.
 
-    def __init__(self, terms: Sequence[Term], shared: int) -> None:
-        self.terms, self.shared = tuple(terms), shared
+    Those of two variants with the same `form` mean the same.
+    """
+
+    def __init__(self, terms: Sequence[Term], shared: int, form: Sequence[str] = ()) -> None:
+        self.terms, self.shared, self.form = tuple(terms), shared, tuple(form)
 
 
 def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -78,16 +84,21 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def terms_of(operator: Operator, tiling: Tiling | None, processors: int) -> Terms:
     """The terms of a variant with a tile, or none, on a device of so many multiprocessors (or cores)."""
     terms = _shared(operator)
+    common = _common_tile(operator)
+    if common is not None:
+        terms += _of_tiles(operator, common, processors)
     count = len(terms)
-    if tiling is not None:
-        terms += _of_tiles(operator, tiling, processors)
-    return Terms(terms, count)
+    if tiling is None:
+        return Terms(terms, count)
+    terms += _of_tiles(operator, tiling, processors)
+    return Terms(terms, count, [f"{d} in one" if e == 1 else d for d, e in tiling.extents.items()])
 
 
 def columns_of(terms: Terms, facts: Sequence[Mapping[str, int]]) -> NDArray[np.int64]:
     """The terms of calls [call, term]."""
-    names = facts[0] if facts else ()
-    columns: dict[str, NDArray[np.int64]] = {n: np.array([f[n] for f in facts], dtype=np.int64) for n in names}
+    if not facts:
+        return np.zeros((0, len(terms.terms)), dtype=np.int64)
+    columns: dict[str, NDArray[np.int64]] = {n: np.array([f[n] for f in facts], dtype=np.int64) for n in facts[0]}
     found: list[NDArray[np.int64]] = []
     for term in terms.terms:
         found.append(term.values(columns, len(facts), found))
@@ -116,6 +127,19 @@ def _shared(operator: Operator) -> list[Term]:
     if len(logs) <= _MOST_PRODUCTS:
         terms += [Term("product", pair=p) for p in combinations_with_replacement(range(len(logs)), 2)]
     return terms
+
+
+def _common_tile(operator: Operator) -> Tiling | None:
+    """A tile of a product; None of an operator that sums along no dim, or has no tile of two."""
+    made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
+    needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
+    apart = {d for d in made if all(d in dims for dims in needed)}  # as of a batch
+    across = [d for d in operator.dims if d in made - apart]
+    along = [d for d in operator.dims if d not in made]
+    if len(across) != 2 or not along:
+        return None
+    steps = {d: _COMMON_STEP if d == along[-1] else 1 for d in along}
+    return Tiling(dict.fromkeys(apart, 1) | dict.fromkeys(across, _COMMON) | steps)
 
 
 def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]:

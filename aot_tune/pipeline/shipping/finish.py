@@ -109,7 +109,6 @@ def _survey_of(evidence: Evidence) -> Survey | None:
         },
         worth=lambda candidate, facts: all_of(_worthwhile(evidence, candidate), facts),
         given=frozenset(e.candidate.id for e in evidence.entries.values() if e.candidate.generic),
-        sizes=len(operator.dims) + 1,
         vendor=frozenset(e.candidate.id for e in entries if evidence.leaves_choice(e)),
     )
 

@@ -7,18 +7,22 @@ import random
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from aot_tune.select import ChoiceLimits, Costs, Selection, Survey, preselect, ranked, scouts, select, terms_of
 from aot_tune.select.decide import is_held_out
-from aot_tune.select.learn_times import learn_times
-from aot_tune.select.terms import Terms, columns_of
+from aot_tune.select.learn_times import Times, learn_times
+from aot_tune.select.terms import columns_of
 from aot_tune.select.time_model import ns_of
-from aot_tune.spec import Facts, Operator, Problem, Tiling, problem
+from aot_tune.spec import Facts, Problem, Tiling, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 GEMM = load_operator(bundled_templates() / "gemm")
-TILES = {"small": Tiling({"M": 16, "N": 64, "K": 64}), "large": Tiling({"M": 128, "N": 256, "K": 64}), "vendor": None}
+TILES = {
+    "small": Tiling({"M": 16, "N": 64, "K": 64}),
+    "middle": Tiling({"M": 64, "N": 128, "K": 64}),
+    "large": Tiling({"M": 128, "N": 256, "K": 64}),
+    "vendor": None,
+}
 PROCESSORS = 132
 
 
@@ -34,7 +38,7 @@ def time_of(candidate: str, dims: dict[str, int], noise: random.Random) -> float
     tile = TILES[candidate]
     assert tile is not None
     m, n, k = (-(-dims[d] // tile.extents[d]) for d in "MNK")
-    step = 1.0 if candidate == "small" else 14.0
+    step = {"small": 1.0, "middle": 4.5, "large": 14.0}[candidate]
     return (2000 + 10 * -(-m * n // PROCESSORS) * (k + 4) * step) * noise.uniform(0.97, 1.03)
 
 
@@ -54,7 +58,6 @@ def survey_of(problems: list[Problem], candidates: tuple[str, ...] = ("small", "
         terms={c: terms_of(GEMM, TILES[c], PROCESSORS) for c in candidates},
         worth=always,
         vendor=frozenset({"vendor"} & set(candidates)),
-        sizes=4,
     )
 
 
@@ -171,30 +174,87 @@ def test_each_kernel_is_scouted_for_in_turn() -> None:
     assert scouts(costs, {"a1": "x", "a2": "x"}, kernels, most=3) == ["a1", "a3", "b1"]
 
 
-@pytest.mark.parametrize("count", [5, 12, 200])
+@pytest.mark.parametrize("count", [1, 5, 12, 200])
 def test_times_are_learned_from_as_many_as_there_are(count: int) -> None:
-    problems, noise = drawn(count, 3), random.Random(0)
-    terms = terms_of(GEMM, TILES["large"], PROCESSORS)
-    columns = columns_of_all(GEMM, terms, problems)
-    logs = np.array([round(4096 * np.log2(time_of("large", p.dims, noise))) for p in problems])
-    model = learn_times(columns, logs, np.full(count, 64), first=4)
-    if count < 6:
-        assert model is None
+    times = times_on("large", drawn(count, 3))
+    found = learn_times({"large": times})
+    if count < 2:
+        assert found == {}
         return
-    assert model is not None
-    off = np.abs(model.expected(columns) - logs) / 4096
-    assert off.mean() < (0.5 if count < 24 else 0.1)
+    off = np.abs(found["large"].expected(times.columns) - times.logs) / 4096
+    assert off.mean() < {5: 2.0, 12: 0.5, 200: 0.1}[count]
+    assert (len(found["large"].trees) > 0) == (count == 200)
     assert ns_of(4096 * 10) == 1024
 
 
-def test_the_order_of_calls_changes_no_bit_of_a_model() -> None:
-    problems, noise = drawn(150, 3), random.Random(0)
-    columns = columns_of_all(GEMM, terms_of(GEMM, TILES["small"], PROCESSORS), problems)
-    logs = np.array([round(4096 * np.log2(time_of("small", p.dims, noise))) for p in problems])
-    weights = np.arange(150) % 60 + 2
+def test_few_times_of_a_variant_tell_much_beside_many_of_others() -> None:
+    few, asked = times_on("large", drawn(8, 3)), times_on("large", drawn(200, 5))
+    alone = learn_times({"large": few})["large"]
+    many = {"small": times_on("small", drawn(200, 4)), "middle": times_on("middle", drawn(200, 6))}
+    beside = learn_times({"large": few, **many})["large"]
+    off = [np.abs(model.expected(asked.columns) - asked.logs).mean() / 4096 for model in (alone, beside)]
+    assert off[1] < 0.7 * off[0]
+
+
+def test_what_all_variants_have_in_common_on_a_problem_does_not_decide() -> None:
+    problems, draw = drawn(150, 3), random.Random(5)
+    slowed = np.array([round(4096 * draw.uniform(-0.5, 0.5)) for _ in problems])
+    plain = {v: times_on(v, problems) for v in ("small", "middle", "large")}
+    common = {v: dataclasses.replace(t, logs=t.logs + slowed) for v, t in plain.items()}
+    apart = {
+        v: dataclasses.replace(t, logs=t.logs + np.random.default_rng(i).permutation(slowed))
+        for i, (v, t) in enumerate(plain.items())
+    }
+
+    def off(measured: dict[str, Times]) -> float:
+        """How wrong the difference between two variants is expected on other problems."""
+        models, asked = learn_times(measured), {v: times_on(v, drawn(150, 9)) for v in plain}
+        wrong = {v: models[v].expected(asked[v].columns) - asked[v].logs for v in asked}
+        return float(np.abs(wrong["large"] - wrong["small"]).mean())
+
+    assert off(common) < 0.5 * off(apart)
+
+
+def test_the_order_of_calls_and_variants_changes_no_bit_of_a_model() -> None:
+    problems = drawn(150, 3)
+    measured = {v: times_on(v, problems) for v in ("small", "middle", "large")}
     order = np.random.default_rng(0).permutation(150)
-    assert learn_times(columns, logs, weights) == learn_times(columns[order], logs[order], weights[order])
+    other = {
+        v: Times([t.problems[i] for i in order], t.columns[order], t.logs[order], t.weights[order], t.form)
+        for v, t in reversed(measured.items())
+    }
+    assert learn_times(measured) == learn_times(other)
 
 
-def columns_of_all(operator: Operator, terms: Terms, problems: list[Problem]) -> NDArray[np.int64]:
-    return columns_of(terms, [operator.facts(p) for p in problems])
+def test_terms_of_no_calls_are_none() -> None:
+    terms = terms_of(GEMM, TILES["large"], PROCESSORS)
+    assert columns_of(terms, []).shape == (0, len(terms.terms))
+
+
+def test_every_variant_of_a_product_knows_of_a_common_tile() -> None:
+    plain, tiled = (terms_of(GEMM, TILES[name], PROCESSORS) for name in ("vendor", "large"))
+    assert plain.shared == tiled.shared == len(plain.terms) < len(tiled.terms)
+    assert (plain.form, tiled.form) == ((), ("M", "N", "K"))
+    batched = load_operator(bundled_templates() / "batched_gemm")
+    for operator, tile in ((GEMM, {"M": 128, "N": 128, "K": 64}), (batched, {"B": 1, "M": 128, "N": 128, "K": 64})):
+        terms = terms_of(operator, Tiling(tile), PROCESSORS)
+        calls = [operator.facts(problem(**dict.fromkeys(tile, n))) for n in (7, 300, 1000)]
+        columns, own = columns_of(terms, calls), len(terms.terms) - terms.shared
+        assert (columns[:, -own:] == columns[:, -2 * own : -own]).all()  # it has that one itself
+
+
+def test_what_sums_along_no_dim_has_no_common_tile() -> None:
+    for name in ("silu_mul", "softmax"):
+        operator = load_operator(bundled_templates() / name)
+        calls = [operator.facts(problem(**dict.fromkeys(operator.dims, n))) for n in (100, 3000)]
+        few, many = (columns_of(terms_of(operator, None, count), calls) for count in (1, 1000))
+        assert (few == many).all()  # processors mean nothing without blocks
+
+
+def times_on(name: str, problems: list[Problem]) -> Times:
+    """Noisy times of a variant."""
+    noise, terms = random.Random(0), terms_of(GEMM, TILES[name], PROCESSORS)
+    logs = np.array([round(4096 * np.log2(time_of(name, p.dims, noise))) for p in problems])
+    weights = np.arange(len(problems)) % 60 + 2
+    columns = columns_of(terms, [GEMM.facts(p) for p in problems])
+    return Times([p.id for p in problems], columns, logs, weights, terms.form)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aot_tune.link import ExpectedTime, LibrarySpec, TargetTable
-from aot_tune.select.learn_times import learn_times
+from aot_tune.select.learn_times import Times, learn_times
 from aot_tune.select.terms import columns_of, terms_of
 from aot_tune.select.time_model import ns_of
 from aot_tune.spec import Operator, Problem, Tiling, problem
@@ -42,9 +42,9 @@ def learned(op: Operator, variant: int, caution: int = 0) -> ExpectedTime:
         m, n, k = (p.dims[d] for d in "MNK")
         work = -(-m // 64) * -(-n // 32) * k * 2048 if variant == PACKED else 1.3 * m * n * k
         logs.append(round(4096 * np.log2(100 + work / 50 * draw.uniform(0.9, 1.1))))
-    model = learn_times(columns_of(terms, facts), np.array(logs), np.full(len(logs), 32))
-    assert model is not None
-    return ExpectedTime(variant=variant, terms=terms, model=model, caution=caution)
+    weights = np.full(len(logs), 32)
+    times = Times([p.id for p in problems], columns_of(terms, facts), np.array(logs), weights, terms.form)
+    return ExpectedTime(variant=variant, terms=terms, model=learn_times({"it": times})["it"], caution=caution)
 
 
 def with_models(spec: LibrarySpec, caution: int) -> LibrarySpec:
