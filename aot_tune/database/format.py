@@ -25,7 +25,7 @@ from aot_tune.support.shared_fields import shared_fields
 
 __all__ = ["SCHEMA", "decode", "encode"]
 
-SCHEMA = 3
+SCHEMA = 4
 _FORMAT = "aot_tune database"
 _RESTORE = "restore the file"
 
