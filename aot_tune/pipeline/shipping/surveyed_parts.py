@@ -19,6 +19,8 @@ _SCOUTED, _OF_SHAPES = 40, 5
 _IN_TURN = 64
 """So many shapes of each kind come first, one of each in turn; then the kinds that weigh most have more of them."""
 _LEAST_SHARE = 0.1
+_PATIENCE = 1e8
+"""ns for a call of a generic variant; longer ones would take all the time that a survey has."""
 
 
 @dataclass
@@ -26,9 +28,9 @@ class Part:
     """The shapes of one kind of an operator's calls, and the units that are timed on them.
 
     A unit are candidates that differ in what they assume of a call alone: one config of a kernel. Results are compared
-    with those of a vendor's library, `first`, or of `generics` where it serves none. All units are timed on `scouted`
-    problems, and the `chosen` ones on the others. `share` is what the kind's problems weigh, as a share of the
-    weightiest's.
+    with those of a vendor's library, `first`, or of `generics` where it serves none, unless these would take too long.
+    All units are timed on `scouted` problems, and the `chosen` ones on the others. `share` is what the kind's problems
+    weigh, as a share of the weightiest's; `paces` are ns that generic variants take at most for a FLOP or byte.
     """
 
     evidence: Evidence
@@ -39,6 +41,7 @@ class Part:
     units: Mapping[str, Sequence[Entry]]
     known: frozenset[str]
     share: float
+    paces: Mapping[str, float]
     scouted: Sequence[Problem]
     chosen: list[str] = field(default_factory=list)
 
@@ -57,8 +60,12 @@ class Part:
         """The candidates to time on a shape, the first of which is the one that others are compared with."""
         evidence = self.evidence
         able = [e for e in self.entries() if evidence.worth_a_try(e, problem) and not evidence.failed(e.candidate.id)]
-        vendors = able and any(able[0] is e for e in self.first)
-        return able if vendors else [*(e for e in self.generics if evidence.worth_a_try(e, problem)), *able]
+        if able and any(able[0] is e for e in self.first):
+            return able
+        patient = [
+            e for e in self.generics if self.paces.get(e.candidate.id, 0.0) * _size(evidence, problem) < _PATIENCE
+        ]
+        return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
 
     def settle(self, most: int = PRESELECTED) -> None:
         """Choose the units to go on with, by the tuned problems and what is surveyed; the others' times are dropped."""
@@ -81,6 +88,7 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
     weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
     generics = [e for e in evidence.entries.values() if e.candidate.generic and e.code]
+    paces = {e.candidate.id: _pace(evidence, e) for e in generics}
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
         rows = _rows(evidence, kind)
         problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
@@ -92,7 +100,7 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         chosen = _known_units(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
         if len(units) > 1:
             yield Part(
-                evidence, kind, problems, first, generics, units, known, share, () if chosen else scouted, chosen
+                evidence, kind, problems, first, generics, units, known, share, paces, () if chosen else scouted, chosen
             )
 
 
@@ -106,6 +114,22 @@ def turns(parts: Sequence[Part], *, scouted: bool) -> list[tuple[Part, Problem]]
             if (one.id in first) == scouted and one.id not in part.known:
                 found.append((later, place, part, one))
     return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
+
+
+def _pace(evidence: Evidence, entry: Entry) -> float:
+    """ns for a FLOP or byte on the tuned problem where it is slowest; 0 where it was timed on none."""
+    known, found = {p.id: p for p in evidence.workload}, [0.0]
+    for problem, row in evidence.times().items():
+        if problem in known and entry.candidate.id in row:
+            found.append(row[entry.candidate.id] / _size(evidence, known[problem]))
+    return max(found)
+
+
+def _size(evidence: Evidence, problem: Problem) -> float:
+    """FLOPs, and bytes where there are more of these."""
+    operator = evidence.operator
+    flops = operator.flops.evaluate(operator.facts(problem)) if operator.flops is not None else 0
+    return float(max(flops, operator.compulsory_bytes(problem), 1))
 
 
 def _rows(evidence: Evidence, kind: Kind) -> Costs:

@@ -16,7 +16,7 @@ SHAPES = tuple(problem(M=m, N=64, K=64) for m in range(1, 201))
 
 def part_of(count: int, scouted: int = 0, known: tuple[Problem, ...] = (), share: float = 1.0) -> Part:
     return Part(
-        cast("Any", None), (), SHAPES[:count], (), (), {}, frozenset(p.id for p in known), share, SHAPES[:scouted]
+        cast("Any", None), (), SHAPES[:count], (), (), {}, frozenset(p.id for p in known), share, {}, SHAPES[:scouted]
     )
 
 
@@ -69,6 +69,12 @@ class StandIn:
     def is_bound(self, entry: object) -> bool:
         return False
 
+    def worth_a_try(self, entry: object, one: Problem) -> bool:
+        return True
+
+    def failed(self, candidate: str) -> bool:
+        return False
+
 
 def test_the_units_of_a_survey_are_those_that_lead_somewhere() -> None:
     """A unit are all forms of a config; the others' times are dropped, so that a replay knows what the build knew."""
@@ -79,7 +85,7 @@ def test_the_units_of_a_survey_are_those_that_lead_somewhere() -> None:
     evidence = StandIn(scouted)
     units = {n: [evidence.entries[f"{n} plain"], evidence.entries[f"{n} special"]] for n in ("0", "1", "2")}
     kind = (("dtype.T", 1), ("attribute.math", 0))
-    part = Part(cast("Any", evidence), kind, SHAPES[:2], (), (), cast("Any", units), frozenset(), 1.0, SHAPES[:2])
+    part = Part(cast("Any", evidence), kind, SHAPES[:2], (), (), cast("Any", units), frozenset(), 1.0, {}, SHAPES[:2])
     part.settle(most=2)
     assert part.chosen == ["1", "0"]  # in the order in which they pay off
     assert evidence.surveyed.times == {
@@ -87,3 +93,16 @@ def test_the_units_of_a_survey_are_those_that_lead_somewhere() -> None:
         SHAPES[1].id: {"0 plain": 2.0, "1 plain": 1.0},
     }
     assert {e.candidate.id for e in part.entries()} == {"0 plain", "0 special", "1 plain", "1 special"}
+
+
+def test_a_slow_generic_variant_is_no_reference() -> None:
+    """Others are then compared with the first of them; all was verified on tuned problems."""
+    evidence = StandIn({})
+    generic = SimpleNamespace(candidate=SimpleNamespace(id="generic", kernel="generic", dtypes={"T": "f32"}))
+    units = cast("Any", {"0": [evidence.entries["0 plain"]]})
+    part = Part(
+        cast("Any", evidence), (), SHAPES, (), [cast("Any", generic)], units, frozenset(), 1.0, {"generic": 0.5}, ()
+    )
+    small, large = problem(M=64, N=64, K=64), problem(M=4096, N=4096, K=4096)
+    assert [e.candidate.id for e in part.tried(small)] == ["generic", "0 plain"]
+    assert [e.candidate.id for e in part.tried(large)] == ["0 plain"]
