@@ -28,24 +28,25 @@ inline int64_t number_term(double value) noexcept { return static_cast<int64_t>(
 
 inline int64_t product_term(int64_t left, int64_t right) noexcept { return (left * right) >> 11; }
 
-// Three questions, whether a term reaches a cut; the answers are the bits of a leaf's number.
+// Three questions, whether a term reaches a cut; the answers are the bits of a leaf's number. This tree
+// and those behind it take off no more than `most`.
 struct TimeTree {
+  int32_t most;
   uint8_t terms[3];
   int32_t cuts[3];
   int32_t leaves[8];
 };
 
-// Expected log2 ns in 1/4096 of a variant on a call with these terms. Where it must be above `limit`, since
-// trees take off no more than `most`, it is said to be what it is at least: most variants are far from the
-// best.
+// Expected log2 ns in 1/4096 of a variant on a call with these terms. Where trees cannot bring it to
+// `limit` any more, it is said to be what it is at least: most variants are far from the best.
 template <int kTerms, int kTrees>
 int64_t expected_time(const int64_t (&terms)[kTerms], const int64_t (&weights)[kTerms], int64_t base,
-                      const TimeTree (&trees)[kTrees], int64_t most, int64_t limit) noexcept {
+                      const TimeTree (&trees)[kTrees], int64_t limit) noexcept {
   int64_t total = base;
   for (int i = 0; i < kTerms; ++i) total += weights[i] * terms[i];
   total >>= 16;
-  if (total - most > limit) return total - most;
   for (const TimeTree& tree : trees) {
+    if (total - tree.most > limit) return total - tree.most;
     const int leaf = (terms[tree.terms[0]] >= tree.cuts[0]) << 2 |
                      (terms[tree.terms[1]] >= tree.cuts[1]) << 1 | (terms[tree.terms[2]] >= tree.cuts[2]);
     total += tree.leaves[leaf];

@@ -80,7 +80,9 @@ def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Ter
     behind = logs - log_of([min(rows[p].values()) for p in timed])
     share = HEAVIEST * (2 * _HALVED - behind % _HALVED) // (2 * _HALVED)
     weights = np.maximum(share >> np.minimum(behind // _HALVED, 32), 2)
-    return Times(timed, columns_of(terms, [facts[p] for p in timed]), logs, weights, terms.form)
+    columns = columns_of(terms, [facts[p] for p in timed])
+    columns[:, list(terms.needless)] = 0
+    return Times(timed, columns, logs, weights, terms.form)
 
 
 def likeliest(expected: Iterable[Expectation], facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _OWN_PULL = 30.0
 """In calls: so much is what a variant's own slopes differ from them by."""
 _DOUBT = 8
 """Weight of the doubt that what is left over on a problem is that of all variants."""
-_SHARED_TREES, _TREES, _DEPTH, _RATE = 10, 24, 3, 0.5
+_SHARED_TREES, _TREES, _DEPTH, _RATE = 8, 20, 3, 0.5
 _BINS = 16
 _PRIOR = 200
 """Weight of a leaf's doubt: with few calls in it, it moves little."""

@@ -66,11 +66,14 @@ class Term:
 class Terms:
     """The terms of a variant: the first `shared` ones are those of every variant of the operator.
 
-    Those of two variants with the same `form` mean the same.
+    Those of two variants with the same `form` mean the same. Times are not learned from those that are `needless`: of a
+    common tile, where the variant's own is known.
     """
 
-    def __init__(self, terms: Sequence[Term], shared: int, form: Sequence[str] = ()) -> None:
-        self.terms, self.shared, self.form = tuple(terms), shared, tuple(form)
+    def __init__(
+        self, terms: Sequence[Term], shared: int, form: Sequence[str] = (), needless: Sequence[int] = ()
+    ) -> None:
+        self.terms, self.shared, self.form, self.needless = tuple(terms), shared, tuple(form), tuple(needless)
 
 
 def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -84,14 +87,15 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def terms_of(operator: Operator, tiling: Tiling | None, processors: int) -> Terms:
     """The terms of a variant with a tile, or none, on a device of so many multiprocessors (or cores)."""
     terms = _shared(operator)
-    common = _common_tile(operator)
+    common, plain = _common_tile(operator), len(terms)
     if common is not None:
         terms += _of_tiles(operator, common, processors)
     count = len(terms)
     if tiling is None:
         return Terms(terms, count)
     terms += _of_tiles(operator, tiling, processors)
-    return Terms(terms, count, [f"{d} in one" if e == 1 else d for d, e in tiling.extents.items()])
+    form = [f"{d} in one" if e == 1 else d for d, e in tiling.extents.items()]
+    return Terms(terms, count, form, range(plain, count))
 
 
 def columns_of(terms: Terms, facts: Sequence[Mapping[str, int]]) -> NDArray[np.int64]:

@@ -63,13 +63,13 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
         f"s[{shared[number]}]" if number < terms.shared else _term(terms.terms[number], shared, fact)
         for number in model.terms
     ]
+    trees = model.trees or (_NONE,)
     rows = [
-        f"    {{{{{', '.join(map(str, tree.terms))}}}, {{{', '.join(map(str, tree.cuts))}}}, "
-        f"{{{', '.join(map(str, tree.leaves))}}}}},"
-        for tree in model.trees or (_NONE,)
+        f"    {{{-sum(min(t.leaves) for t in trees[i:])}, {{{', '.join(map(str, tree.terms))}}}, "
+        f"{{{', '.join(map(str, tree.cuts))}}}, {{{', '.join(map(str, tree.leaves))}}}}},"
+        for i, tree in enumerate(trees)
     ]
     weights = ", ".join(map(str, model.weights))
-    most = -sum(min(tree.leaves) for tree in model.trees)
     within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in one.within) or "true"
     return "\n".join(
         [
@@ -85,7 +85,7 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
             "  (void)c;",
             "  (void)s;",
             f"  const int64_t terms[] = {{{', '.join(values)}}};",
-            f"  return expected_time(terms, kWeights_{name}, INT64_C({model.base}), kTrees_{name}, {most}, limit);",
+            f"  return expected_time(terms, kWeights_{name}, INT64_C({model.base}), kTrees_{name}, limit);",
             "}",
         ]
     )

@@ -10,8 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from databases import a_database
 from places import BENCHMARKS
+
+from aot_tune.database import CandidateRecord, SurveyedShape
+from aot_tune.render import Candidate
+from aot_tune.spec import problem
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -19,7 +25,7 @@ import decision_ways
 import decisions
 from analytical import Device, fit_device
 from decisions import compare, curve, deal
-from surveyed import SurveyedKind, read_surveys
+from surveyed import SurveyedKind, read_record, read_surveys
 
 SMALL = "cuda_wgmma bf16 GROUPS=1 WIDTH=32 SPLIT=1 EARLY=1 BLOCKS=2 LATE=0 PAIR=0"
 LARGE = (
@@ -76,6 +82,39 @@ def test_a_file_is_read_with_tiles_the_vendor_and_torch(kind: SurveyedKind) -> N
     row, other = next((kind.costs[p], kind.other[p]) for p in kind.costs)
     assert other / row["vendor"] == pytest.approx(1.5 / 1.4)
     assert min(row.values()) > 1000  # ns
+
+
+def record(kernel: str, backend: str, **config: int) -> CandidateRecord:
+    candidate = Candidate(
+        operator="gemm", kernel=kernel, backend=backend, target="cuda-sm_90a", config=config, dtypes={"T": "bf16"}
+    )
+    return CandidateRecord(candidate=candidate, source="s", device="d", status="ok")
+
+
+def test_a_record_is_read_without_what_failed_or_is_for_single_problems() -> None:
+    tile = {"BM": 64, "BN": 64, "SPLIT": 2}
+    good, failed = record("cuda_mma_ragged", "nvcc", **tile), record("cuda_mma_ragged", "nvcc", BM=32, BN=64, SPLIT=1)
+    vendor, bound = record("cublaslt", "cublaslt", ALGO=-1), record("cublaslt", "cublaslt", ALGO=66)
+    every = (good, failed, vendor, bound)
+    shape, tuned = (problem(M=m, N=512, K=512, dtypes={"T": "bf16"}) for m in (100, 200))
+    plain = a_database()
+    first = plain.measurements[0]
+    made = [
+        msgspec.structs.replace(first, candidate=r.id, problem=tuned, status="crashed" if r is failed else "ok")
+        for r in every
+    ]
+    ns = {r.id: 1000.0 * (1 + i) for i, r in enumerate(every)}
+    survey = (SurveyedShape(problem=shape, ns=ns),)
+    (kind,) = read_record(msgspec.structs.replace(plain, candidates=every, measurements=tuple(made), survey=survey))
+    assert kind.name == "gemm bf16"
+    assert kind.costs == {shape.id: {good.id: 1000.0, vendor.id: 3000.0}}
+    assert {p: row.keys() for p, row in kind.tuned.items()} == {tuned.id: {good.id, vendor.id}}
+    assert kind.vendor == {vendor.id}
+    tiling = kind.tilings[good.id]
+    assert tiling is not None
+    assert tiling.split == 2
+    assert kind.moved[shape.id] == 2 * (100 * 512 + 512 * 512 + 100 * 512)
+    assert kind.done[shape.id] == 2 * 100 * 512 * 512
 
 
 def test_what_is_no_survey_is_refused(tmp_path: Path) -> None:

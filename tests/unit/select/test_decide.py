@@ -243,6 +243,15 @@ def test_every_variant_of_a_product_knows_of_a_common_tile() -> None:
         assert (columns[:, -own:] == columns[:, -2 * own : -own]).all()  # it has that one itself
 
 
+def test_a_variant_with_a_tile_learns_nothing_from_the_common_one() -> None:
+    costs = survey_of(drawn(150, 1), ("small", "vendor"))
+    models = {e.candidate: e for e in decided(costs, limits=ChoiceLimits(regret=0.0, worst=0.0)).expected}
+    small, vendor = models["small"], models["vendor"]
+    assert small.terms.needless
+    assert set(small.model.terms).isdisjoint(small.terms.needless)
+    assert not set(vendor.model.terms).isdisjoint(small.terms.needless)
+
+
 def test_what_sums_along_no_dim_has_no_common_tile() -> None:
     for name in ("silu_mul", "softmax"):
         operator = load_operator(bundled_templates() / name)
