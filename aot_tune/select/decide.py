@@ -85,14 +85,17 @@ def times_of(candidate: str, rows: Costs, facts: Mapping[str, Facts], terms: Ter
     return Times(timed, columns, logs, weights, terms.form)
 
 
-def likeliest(expected: Iterable[Expectation], facts: Facts, serves: Callable[[str, Facts], bool]) -> tuple[str, ...]:
-    """The candidates that serve a call, the one that is expected to be fastest first."""
-    times = {
-        one.candidate: int(one.model.expected(columns_of(one.terms, [facts]))[0]) + one.caution
-        for one in expected
-        if all(facts[f] == v for f, v in one.kind) and serves(one.candidate, facts)
-    }
-    return tuple(sorted(times, key=lambda c: times[c]))
+def likeliest(
+    expected: Iterable[Expectation], calls: Mapping[str, Facts], serves: Callable[[str, Facts], bool]
+) -> dict[str, tuple[str, ...]]:
+    """For each of some calls, by name, the candidates that serve it, the one that is expected to be fastest first."""
+    found: dict[str, dict[str, int]] = {name: {} for name in calls}
+    for one in expected:
+        own = [n for n, f in calls.items() if all(f[k] == v for k, v in one.kind) and serves(one.candidate, f)]
+        times = one.model.expected(columns_of(one.terms, [calls[n] for n in own])).tolist()
+        for name, time in zip(own, times, strict=True):
+            found[name][one.candidate] = time + one.caution
+    return {name: tuple(sorted(times, key=lambda c: times[c])) for name, times in found.items()}
 
 
 def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str, Facts], bool]) -> Judged | None:
@@ -108,8 +111,9 @@ def judge(expected: Sequence[Expectation], survey: Survey, serves: Callable[[str
     def may(candidate: str, facts: Facts) -> bool:
         return serves(candidate, facts) and survey.worth(candidate, facts)
 
+    tried = likeliest(expected, {p: survey.facts[p] for p in aside}, may)
     for problem, row in aside.items():
-        picked = next(iter(likeliest(expected, survey.facts[problem], may)), None)
+        picked = next(iter(tried[problem]), None)
         slowest = max(row.values())
         found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
     return Judged(found, len(survey.costs) - len(aside))

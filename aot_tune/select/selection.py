@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,7 +16,7 @@ from aot_tune.select.tree import learn, rank
 from aot_tune.spec import Facts
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "of_enough_shapes", "ranked", "select"]
+__all__ = ["REGRET_LIMIT", "SURVEYED", "ChoiceLimits", "of_enough_shapes", "picked", "ranked", "select"]
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that is given up for fewer variants, where there is no survey."""
@@ -136,9 +136,18 @@ def ranked(selection: Selection, problem: str, facts: Facts, serves: Callable[[s
 
     `problem` is the id of the measured problem that the call is like, if there is one.
     """
-    tried = [*selection.exact.get(problem, ()), *likeliest(selection.expected, facts, serves)]
-    tried += rank(selection.nodes, facts) if selection.nodes else ()
-    return tuple(c for c in dict.fromkeys(tried) if serves(c, facts))
+    return tuple(dict.fromkeys(_tried(selection, problem, facts, serves)))
+
+
+def picked(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> str | None:
+    """The first of them; None where none serves."""
+    return next(_tried(selection, problem, facts, serves), None)
+
+
+def _tried(selection: Selection, problem: str, facts: Facts, serves: Callable[[str, Facts], bool]) -> Iterator[str]:
+    yield from (c for c in selection.exact.get(problem, ()) if serves(c, facts))
+    yield from likeliest(selection.expected, {problem: facts}, serves)[problem]
+    yield from (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if serves(c, facts))
 
 
 def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:

@@ -13,7 +13,7 @@ from aot_tune.bench.times import paired_gain, spread
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves, tie_band
 from aot_tune.pipeline.naming import again, variant_name
 from aot_tune.report import NOT_TRIED, DroppedCandidate, OperatorReport, ProblemRow, SurveyRow, VariantRow
-from aot_tune.select import Selection, ranked
+from aot_tune.select import Selection, picked
 
 __all__ = ["failures_of", "generic_only", "paired_ratio", "tell", "weighted_mean"]
 
@@ -91,8 +91,8 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float]) -> ProblemRow
     facts = evidence.operator.facts(problem)
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
-    picked = next(iter(ranked(one.selection, problem_id, facts, partial(serves, evidence))), None)
-    name = variant_name(evidence.entries[picked]) if picked else "generic"
+    first = picked(one.selection, problem_id, facts, partial(serves, evidence))
+    name = variant_name(evidence.entries[first]) if first else "generic"
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
     return ProblemRow(

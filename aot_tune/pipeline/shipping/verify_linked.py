@@ -32,7 +32,7 @@ from aot_tune.pipeline.measuring.verify_variants import served_by
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import read_plan
-from aot_tune.select import ranked
+from aot_tune.select import picked
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import BuildError, CacheError, WorkerError
 from aot_tune.support.progress import Progress
@@ -120,7 +120,7 @@ def _picked(one: Chosen, problem: Problem) -> str | None:
     if problem.id not in one.costs or not one.selection.nodes:
         return None
     facts = one.evidence.operator.facts(problem)
-    return next(iter(ranked(one.selection, problem.id, facts, partial(serves, one.evidence))), None)
+    return picked(one.selection, problem.id, facts, partial(serves, one.evidence))
 
 
 def verify_linked_library(directory: Path, library: Path) -> None:
