@@ -62,7 +62,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _Weighted:
     """A weighted sum of terms, in the units of a model."""
 
     slopes: Integers
@@ -72,8 +72,8 @@ class _Fit:
         found: Integers = ((columns * self.slopes).sum(axis=1) + self.base) >> SHIFT
         return found
 
-    def __add__(self, other: _Fit) -> _Fit:
-        return _Fit(self.slopes + other.slopes, self.base + other.base)
+    def __add__(self, other: _Weighted) -> _Weighted:
+        return _Weighted(self.slopes + other.slopes, self.base + other.base)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
     return found
 
 
-def _in_common(known: Mapping[str, Times]) -> dict[str, _Fit]:
+def _in_common(known: Mapping[str, Times]) -> dict[str, _Weighted]:
     """For each variant the slopes that those with the same terms have in common, and a level of its own."""
     moments = {v: moments_of(t.columns, t.logs, t.weights) for v, t in known.items()}
     found = {}
@@ -138,18 +138,18 @@ def _trees_in_common(known: Mapping[str, Times], left: Mapping[str, Integers]) -
     return found
 
 
-def _own(times: Times, left: Integers) -> _Fit:
+def _own(times: Times, left: Integers) -> _Weighted:
     """What a variant's own slopes and level add; of few times, the level alone."""
     moments = moments_of(times.columns, left, times.weights)
     slopes = slopes_of(moments, _OWN_PULL) if len(left) >= _SOME else np.zeros(times.columns.shape[1])
     return _line(slopes, moments.base(slopes))
 
 
-def _line(slopes: Floats, base: float) -> _Fit:
-    return _Fit(np.rint(slopes * 2**SHIFT).astype(np.int64), round(base * 2**SHIFT))
+def _line(slopes: Floats, base: float) -> _Weighted:
+    return _Weighted(np.rint(slopes * 2**SHIFT).astype(np.int64), round(base * 2**SHIFT))
 
 
-def _model(line: _Fit, trees: Sequence[Tree]) -> TimeModel:
+def _model(line: _Weighted, trees: Sequence[Tree]) -> TimeModel:
     """With those terms alone that matter."""
     used = sorted({int(i) for i in np.flatnonzero(line.slopes)} | {t for tree in trees for t in tree.terms})
     place = {term: i for i, term in enumerate(used)}
