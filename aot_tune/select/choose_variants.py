@@ -67,12 +67,15 @@ def choose_variants(
     return kept
 
 
-def preselect(costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED) -> list[str]:
+def preselect(
+    costs: Costs, alike: Mapping[str, str], most: int = PRESELECTED, weights: Mapping[str, float] | None = None
+) -> list[str]:
     """Candidate ids to survey: those that leave no regret, in the order in which they pay off, then the next best.
 
     The next best are of others' tiles: `alike` tells what nearly equal candidates have in common, and one is enough.
+    `weights`: see `choose_variants`.
     """
-    chosen = choose_variants(costs, limit=0.0, worst=0.0, most=most)
+    chosen = choose_variants(costs, limit=0.0, worst=0.0, most=most, weights=weights)
     seen = {alike[c] for c in chosen if c in alike}
     paces = _paces({p: c for p, c in costs.items() if c})
     for candidate in sorted(paces, key=lambda c: (paces[c], c)):

@@ -29,7 +29,7 @@ class Part:
 
     A unit are candidates that differ in what they assume of a call alone: one config of a kernel. Results are compared
     with those of a vendor's library, `first`, or of `generics` where it serves none, unless these would take too long.
-    All units are timed on `scouted` problems, and the `chosen` ones on the others. `share` is what the kind's problems
+    All are timed on `scouted` problems, and `chosen` candidates on the others. `share` is what the kind's problems
     weigh, as a share of the weightiest's; `paces` are ns that generic variants take at most for a FLOP or byte.
     """
 
@@ -51,10 +51,10 @@ class Part:
         return any(p.id not in self.known for p in self.problems)
 
     def entries(self) -> list[Entry]:
-        """The candidates to time: of all units until some are chosen."""
-        names = self.chosen or list(self.units)
-        others = [e for n in names for e in self.units[n]]
-        return [*self.first, *(e for e in others if e not in self.first)]
+        """The candidates to time: all until some are chosen."""
+        first = {e.candidate.id for e in self.first}
+        others = [e for own in self.units.values() for e in own if not self.chosen or e.candidate.id in self.chosen]
+        return [*self.first, *(e for e in others if e.candidate.id not in first)]
 
     def tried(self, problem: Problem) -> list[Entry]:
         """The candidates to time on a shape, the first of which is the one that others are compared with."""
@@ -68,15 +68,21 @@ class Part:
         return [*(e for e in patient if evidence.worth_a_try(e, problem)), *able]
 
     def settle(self, most: int = PRESELECTED) -> None:
-        """Choose the units to go on with, by the tuned problems and what is surveyed; the others' times are dropped."""
+        """Choose the candidates to go on with, by tuned problems and what is surveyed; others' times are dropped.
+
+        Surveyed shapes matter as much as the tuned problems, of which there may be many more.
+        """
         if self.chosen:
             return
-        names = {e.candidate.id: name for name, own in self.units.items() for e in own}
+        able = {e.candidate.id: name for name, own in self.units.items() for e in own}
         own = {p.id for p in self.problems}
         tuned = {p: r for p, r in _rows(self.evidence, self.kind).items() if p not in self.evidence.surveyed.times}
         surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
-        rows = {p: _of_units(row, names) for p, row in {**tuned, **surveyed}.items()}
-        self.chosen = preselect({p: r for p, r in rows.items() if r}, _tiles(self.evidence, self.units), most)
+        rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
+        weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
+        tiles = _tiles(self.evidence, self.units)
+        alike = {c: tiles[name] for c, name in able.items() if name in tiles}
+        self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
         self.evidence.surveyed.keep(own, {e.candidate.id for e in (*self.generics, *self.entries())})
 
 
@@ -97,7 +103,7 @@ def parts_of(evidence: Evidence, count: int) -> Iterator[Part]:
         known = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
         scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
-        chosen = _known_units(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
+        chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
         if len(units) > 1:
             yield Part(
                 evidence, kind, problems, first, generics, units, known, share, paces, () if chosen else scouted, chosen
@@ -157,10 +163,10 @@ def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Entry]]:
     return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
 
 
-def _known_units(evidence: Evidence, units: Mapping[str, Sequence[Entry]], known: Collection[str]) -> list[str]:
-    """The units of which times are known: those that a survey before this one went on with."""
+def _known(evidence: Evidence, units: Mapping[str, Sequence[Entry]], known: Collection[str]) -> list[str]:
+    """The candidates of which times are known: those that a survey before this one went on with."""
     timed = {c for p in known for c in evidence.surveyed.times[p]}
-    return [name for name, own in units.items() if any(e.candidate.id in timed for e in own)]
+    return [e.candidate.id for own in units.values() for e in own if e.candidate.id in timed]
 
 
 def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
