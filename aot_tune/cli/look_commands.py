@@ -74,15 +74,15 @@ def _explain(given: argparse.Namespace) -> int:
     for key in _TOLD:
         if key in told:  # a call without elements has no variant, and few variants have a note
             print(f"{key:<9} {told[key]}")
-    for key in ("tensors", "path", "rejected"):
-        for line in told[key]:
+    for key in ("tensors", "expected", "path", "rejected"):
+        for line in told.get(key, ()):
             print(f"{key.removesuffix('s'):<9} {line}")
     return 0
 
 
 _TOLD = (
-    *("operator", "device", "threads", "processors", "tuned", "override", "variant", "kernel", "target", "object"),
-    *("workspace", "note", "why"),
+    *("operator", "device", "threads", "processors", "table", "tuned", "nearest", "override"),
+    *("variant", "kernel", "target", "object", "workspace", "note", "why"),
 )
 
 

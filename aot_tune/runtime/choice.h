@@ -26,6 +26,8 @@ struct TextTrace {
   static constexpr bool kFirstOnly = false;
   Text* text;
   const Rule* rule = nullptr;  // of AOT_TUNE_OVERRIDE, that the call meets
+  const VariantInfo* seen[64] = {};
+  int foreseen = 0;
   bool test(bool value, const char* when_true, const char* when_false) noexcept {
     text->add("path: %s\n", value ? when_true : when_false);
     return value;
@@ -36,6 +38,13 @@ struct TextTrace {
   }
   // Of a variant: log2 of ns in 1/4096, and its standard error.
   void expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept;
+  // Whether that was told of a variant.
+  bool foresaw(const VariantInfo& variant) const noexcept {
+    for (int i = 0; i < foreseen; ++i) {
+      if (seen[i] == &variant) return true;
+    }
+    return false;
+  }
   void meets(const Rule& met) noexcept;
   template <typename Call>
   void unfit(const Call& call, int variant, int32_t status, size_t size, size_t limit) noexcept {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <iterator>
 
 #include "choice.h"
 
@@ -78,6 +79,7 @@ double power_of_2(int64_t n) noexcept {
 void TextTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
   text->add("expected: %s takes about %.3g us, give or take %.0f %%\n", variant.name, power_of_2(time) / 1000,
             100 * (power_of_2(error) - 1));
+  if (foreseen < static_cast<int>(std::size(seen))) seen[foreseen++] = &variant;
 }
 
 void TextTrace::meets(const Rule& met) noexcept {

@@ -53,6 +53,12 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
     assert stated == {"M": 16, "N": -1, "scale": 2.0, "eps": 1e-5, "T": "bf16", "choice": "e5", "bias": True}
     assert [type(stated[name]) for name in ("M", "scale")] == [int, float]
     capsys.readouterr()
+    told = {"operator": "gemm", "nearest": "M=1", "expected": ["one takes 1 us", "two takes 2 us"], "why": "so"}
+    monkeypatch.setattr(library, "explain", lambda operator, **facts: told)
+    assert main(["explain", "gemm", "M=16", "--module", "a_library"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *("operator  gemm", "nearest   M=1", "why       so", "expected  one takes 1 us", "expected  two takes 2 us")
+    ]
     for layout in ("b:10", "x:(8192,1)", "x@4"):
         assert main(["explain", "gemm", "M=16", layout, "--module", "a_library"]) == 1
         assert "fix: leave it out: calls stated here are row-major" in capsys.readouterr().err

@@ -514,6 +514,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
                     : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"
+                    : trace.foresaw(kInfo[choice]) ? "expected to be the fastest of those whose guards hold"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
                     : table < 0           ? "generic: no tuned variants for this level of the device"
@@ -968,6 +969,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   const bool ruled = trace.rule != nullptr && trace.rule->names(kInfo[choice]);
   const char* why = named                 ? "named by AOT_TUNE_FORCE"
                     : ruled               ? "named by a rule of AOT_TUNE_OVERRIDE"
+                    : trace.foresaw(kInfo[choice]) ? "expected to be the fastest of those whose guards hold"
                     : choice != c.generic ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow            ? "generic: an input has no elements"
                     : table < 0           ? "generic: no tuned variants for this level of the device"

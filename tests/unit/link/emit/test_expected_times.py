@@ -100,14 +100,16 @@ def test_the_choice_is_the_same_as_the_models_on_many_calls(ops: ModuleType, spe
 def test_what_was_measured_is_not_left_to_the_models(ops: ModuleType, spec: LibrarySpec) -> None:
     told = ops.explain("gemm", **MEASURED.dims)
     assert (told["variant"], told["tuned"]) == (spec.operators[0].variants[4].name, True)
+    assert told["why"] == "first of the variants ranked for such calls whose guards hold"
     assert ops.explain("gemm", M=25, N=24, K=24)["tuned"] is False
 
 
 def test_it_is_told_what_is_expected(ops: ModuleType, spec: LibrarySpec) -> None:
     gemm = spec.operators[0]
     facts = [gemm.operator.facts(problem(M=4096, N=4096, K=4096))]
-    told = ops.explain("gemm", M=4096, N=4096, K=4096)["expected"]
-    wanted = []
+    said = ops.explain("gemm", M=4096, N=4096, K=4096)
+    assert said["why"] == "expected to be the fastest of those whose guards hold"
+    told, wanted = said["expected"], []
     for one in gemm.tables[0].expected:
         us = ns_of(int(one.model.expected(columns_of(one.terms, facts))[0])) / 1000
         wanted.append(f"{gemm.variants[one.variant].name} takes about {us:.3g} us, give or take 0 %")
