@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <cstdlib>
+#include <initializer_list>
 
 namespace {
 

@@ -78,12 +78,9 @@ def task_of(plan: Mapping[str, Any], shape: Sequence[int]) -> Any:
 
 def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In a process of its own: the times of each shape, in us by round."""
-    import torch
     from gpu_calls import OFF, difference, eager, facts, ours, product
     from gpu_race import Arena, Contender, race
 
-    torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
     for shape in plan["shapes"]:
         task = task_of(plan, shape)
         try:
@@ -139,7 +136,12 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        for row in measure(json.load(sys.stdin)):
+        import torch
+
+        plan = json.load(sys.stdin)
+        torch.set_grad_enabled(False)
+        torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
+        for row in measure(plan):
             print(json.dumps(row), flush=True)
         return 0
     told, kept = [], []

@@ -349,6 +349,9 @@ def _selected(operator: str, database: OperatorDatabase) -> set[str]:
         fits = m.candidate.startswith("baseline:") or (entry is not None and evidence.meant_for(entry, m.problem))
         if fits and problem_key(m.problem) in workload:
             evidence.add(m)
+    evidence.surveyed.on(database.device)
+    for shape in database.survey:
+        evidence.surveyed.add(shape.problem, shape.ns, entries)
     session: Any = SimpleNamespace(options=resolve({}, {}))
     kept = choose(session, evidence).selection.kept
     return {variant_name(entries[c]) for c in kept if not entries[c].candidate.generic}

@@ -92,7 +92,7 @@ def test_every_field_of_a_kernel_is_part_of_its_value() -> None:
         "name": "other", "template": "gemm/other.j2", "backend": "other", "parameters": (1,), "constraints": (1,),
         "requires": (1,), "worthwhile": (1,), "pins": {"X": ("M",)}, "generic": not kernel.generic, "order": ({},),
         "dtypes": {"T": ("f64",)}, "follows": {"f64": "f32"}, "compile_seconds": 99.0, "algorithms": len,
-        "triton": "function", "listed": ({"X": 1},), "tile": {"N": 8}, "split": 2,
+        "triton": "function", "listed": ({"X": 1},), "tile": {"N": 8}, "split": 2, "cluster": {"N": 2}, "occupancy": 2,
         "stages": ("a", "b"), "scratch": 1,
     }  # fmt: skip
     for field in dataclasses.fields(kernel):

@@ -198,6 +198,9 @@ def test_a_record_loses_what_its_operator_has_no_longer(kernel: str, config: dic
         measurements=tuple(
             msgspec.structs.replace(m, candidate=renamed.get(m.candidate, m.candidate)) for m in whole.measurements
         ),
+        survey=tuple(
+            msgspec.structs.replace(s, ns={renamed.get(c, c): ns for c, ns in s.ns.items()}) for s in whole.survey
+        ),
     )
     assert any(m.candidate == strange.id for m in older.measurements)
     assert keep.of_this_tree(operator, {}, older) == without(whole, {first.id})
