@@ -21,7 +21,6 @@ from aot_tune.spec import problem
 
 sys.path.insert(0, str(BENCHMARKS))
 
-import decision_ways
 import decisions
 from analytical import Device, fit_device
 from decisions import compare, curve, deal
@@ -174,7 +173,6 @@ def test_constants_of_a_device_come_nearer_to_its_times(kind: SurveyedKind) -> N
     assert off(fit_device(kind, rows)) < 0.6 * off(Device(kind.processors))
 
 
-@pytest.mark.skipif(not decision_ways.has_sklearn(), reason="scikit-learn is not installed")
 @pytest.mark.parametrize("way", ["gradient boosting", "extra trees", "a tree that picks"])
 def test_ways_of_scikit_learn_beat_one_variant(kind: SurveyedKind, way: str) -> None:
     found = {s.way: s for s in compare(kind, [way, "one variant"], 4, 1, caution=0.0, variants=12)}
