@@ -169,7 +169,9 @@ def _check_dims(op: OperatorFields, where: str) -> None:
     for tensor in op.tensors:
         for extent in tensor.shape:
             _check_facts(extent, set(op.dims), f"{where}: shape of tensor {tensor.name!r}")
-    for expr, what in ((op.flops, "flops"), *((e, "legal") for e in op.legal)):
+    stated = [(op.flops, "flops"), *((e, "legal") for e in op.legal), *((e, "expected") for e in op.expected)]
+    stated += [(t.read, f"what is read of tensor {t.name!r}") for t in op.tensors if t.read is not None]
+    for expr, what in stated:
         _check_facts(expr, _call_facts(op), f"{where}: {what}")
 
 

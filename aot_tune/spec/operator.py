@@ -28,6 +28,8 @@ class Operator(OperatorFields):
         checks: problems to verify beside those of the workload and the derived odd ones.
         ranges: dim to the least and the largest extent that calls are expected to have; without, half the least and
             twice the largest of the workload. Surveys draw shapes from them.
+        expected: what calls are expected to meet beside that, such as `H % HK == 0`. Surveys draw no other shapes;
+            other calls are answered all the same.
         tolerance: how many times the error of the yardstick a result may be off, 4 by default: a number, `off_by` for
             integers, or a dict of output to one of them. The yardstick is the reference computed as kernels of these
             dtypes do: products accumulated in f32, and each intermediate result rounded.

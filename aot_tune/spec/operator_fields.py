@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -69,6 +70,7 @@ class OperatorFields:
     epilogue: Epilogue | None = None
     checks: tuple[Problem, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    expected: tuple[Expr, ...] = ()
     tolerance: Tolerance | None = None
     intermediates: str = ""
     legal: tuple[Expr, ...] = ()
@@ -98,7 +100,7 @@ class OperatorFields:
 
     def _check_tuples(self) -> None:
         where = f"operator {self.name!r}"
-        for name in ("dims", "tensors", "kernels", "scalars", "attributes", "checks", "legal", "baselines"):
+        for name in ("dims", "tensors", "kernels", "scalars", "attributes", "checks", "expected", "legal", "baselines"):
             check_several(getattr(self, name), f"{where}: {name}")
         for problems in self.workload.values() if isinstance(self.workload, Mapping) else [self.workload]:
             check_several(problems, f"{where}: workload")
@@ -269,14 +271,13 @@ class OperatorFields:
         )
 
     def compulsory_bytes(self, problem: Problem) -> int:
-        """Bytes of a call that must cross the memory bus once: every present tensor, read or written."""
+        """Bytes of a call that must cross the memory bus once: what is read or written of every present tensor."""
         total = 0
-        for tensor in self.tensors:
-            if self.is_present(problem, tensor):
-                count = 1
-                for extent in self.shape(problem, tensor):
-                    count *= extent
-                total += count * self.dtype(problem, tensor).itemsize
+        for tensor in (t for t in self.tensors if self.is_present(problem, t)):
+            count = math.prod(self.shape(problem, tensor))
+            if tensor.read is not None:
+                count = min(count, tensor.read.evaluate(self.facts(problem)))
+            total += count * self.dtype(problem, tensor).itemsize
         return total
 
     def tensor_bytes(self, problem: Problem) -> int:

@@ -69,7 +69,7 @@ def _drawn(
         one = msgspec.structs.replace(base, dims=dims, strides={})
         facts = operator.facts(one)
         small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(one) <= most_bytes
-        if one.id not in known and small and all_of(operator.legal, facts):
+        if one.id not in known and small and all_of((*operator.legal, *operator.expected), facts):
             found.setdefault(one.id, one)
     return tuple(found.values())
 

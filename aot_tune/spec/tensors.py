@@ -31,6 +31,8 @@ class Tensor:
         output: written by the operator, never read.
         optional: may be left out of a call.
         cold: its bytes are not in the caches when a call begins (weights); False is for activations.
+        read: how many of its elements a call must read at least, over facts of the call: `N * D` of a table of which
+            rows are looked up. Without it, a call that takes less time than all of them need is not believed.
         finite: no call has NaN or infinities in it (coordinates, lengths), and none are put into it to verify.
         values: how test inputs are drawn, see `spec.generators`; by default `normal()`.
     """
@@ -45,6 +47,7 @@ class Tensor:
         optional: bool = False,
         cold: bool = False,
         finite: bool = False,
+        read: ExprLike | None = None,
         values: Values | None = None,
     ) -> None:
         self.name = check_identifier(name, "tensor", argument=True)
@@ -62,6 +65,9 @@ class Tensor:
                 why="an output is written, not drawn" if output else "they are drawn anew for each problem",
                 fix="leave them out" if output else "use normal, integers, from_file or another of aot_tune.spec",
             )
+        if read is not None and output:
+            raise SpecError(f"tensor {name!r}: an output is not read", fix="leave out read=")
+        self.read = None if read is None else as_expr(read, f"tensor {name!r}: read")
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")

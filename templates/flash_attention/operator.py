@@ -33,6 +33,9 @@ SQUARE = minimum(M, N)
 PAIRS = where(
     CAUSAL == 0, M * N, SQUARE * (SQUARE + 1) // 2 + where(CAUSAL == 1, (M - SQUARE) * N, SQUARE * (N - SQUARE))
 )
+# Keys that some query sees, and queries that see some.
+SEEN = B * minimum(H, HK) * where(CAUSAL == 1, SQUARE, N) * D
+SEEING = B * H * where(CAUSAL == 2, SQUARE, M) * D
 
 CPU_DTYPES = {"T": ("f32",)}
 _SCORES = 2**25  # that the reference holds at a time
@@ -165,9 +168,9 @@ operator = Operator(
     "i sees keys 0 to i; lower_right: up to i + N - M, so that the last query sees all. A query that sees no key is 0.",
     dims=("B", "H", "HK", "M", "N", "D"),
     tensors=(
-        Tensor("q", (B, H, M, D), "T"),
-        Tensor("k", (B, HK, N, D), "T"),
-        Tensor("v", (B, HK, N, D), "T"),
+        Tensor("q", (B, H, M, D), "T", read=SEEING),
+        Tensor("k", (B, HK, N, D), "T", read=SEEN),
+        Tensor("v", (B, HK, N, D), "T", read=SEEN),
         Tensor("out", (B, H, M, D), "T", output=True),
     ),
     scalars=(Scalar("scale", "f32", 0.0, other=0.2),),
@@ -177,6 +180,7 @@ operator = Operator(
     reference=reference,
     flops=4 * B * H * D * PAIRS,
     ranges={"M": (1, 32768), "N": (64, 32768), "D": (32, 256)},
+    expected=(H % HK == 0,),
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=_checks(),
     # Matrix units take powers that are rounded to 16 bits. Where a query sees few of many keys, that is much beside the

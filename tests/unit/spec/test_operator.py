@@ -360,6 +360,26 @@ def test_bundled_operators_load_and_state_what_they_cost() -> None:
     assert gemm.compulsory_bytes(call) == 4 * (2 * 5 + 5 * 3 + 3 + 2 * 3)
 
 
+def test_what_a_call_need_not_read_costs_no_bytes() -> None:
+    attention = load_operator(bundled_templates() / "flash_attention")
+    q, k = 2 * 6 * 40, 2 * 3 * 1344  # rows of 64 columns
+    for causal, rows in (
+        ("none", 2 * q + 2 * k),
+        ("upper_left", 2 * q + 2 * 2 * 3 * 40),
+        ("lower_right", 2 * q + 2 * k),
+    ):
+        attributes = {} if causal == "none" else {"causal": causal}
+        call = problem(B=2, H=6, HK=3, M=40, N=1344, D=64, attributes=attributes)
+        assert attention.compulsory_bytes(call) == 4 * 64 * rows
+    more_queries = problem(B=2, H=6, HK=3, M=1344, N=40, D=64, attributes={"causal": "lower_right"})
+    assert attention.compulsory_bytes(more_queries) == 4 * 64 * (2 * 6 * (40 + 1344) + 2 * 2 * 3 * 40)
+
+
+def test_only_inputs_are_read_in_part() -> None:
+    with pytest.raises(SpecError, match="tensor 'y': an output is not read"):
+        Tensor("y", (4,), output=True, read=3)
+
+
 def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()

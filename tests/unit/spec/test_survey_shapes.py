@@ -52,3 +52,10 @@ def test_all_bundled_operators_have_shapes_to_survey(name: str) -> None:
     for family in ("cpu", "cuda"):
         for problems in survey_shapes(operator, family, 30).values():
             assert len(problems) == 30
+
+
+def test_shapes_are_as_calls_are_expected_to_be() -> None:
+    attention = load_operator(bundled_templates() / "flash_attention")
+    drawn = [p for problems in survey_shapes(attention, "cuda", 60).values() for p in problems]
+    assert all(p.dims["H"] % p.dims["HK"] == 0 for p in drawn)
+    assert len({p.dims["H"] // p.dims["HK"] for p in drawn}) > 2
