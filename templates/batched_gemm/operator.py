@@ -31,7 +31,7 @@ def torch_bmm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Scores and values of attention layers, of a token alone too; small products in big batches, large ones, odd sizes."""
+    """Scores and values of attention, of a token alone too; small products in big batches, large ones, odd sizes."""
     found = []
     for heads, queries, keys, width in ((12, 64, 64, 64), (12, 384, 384, 64), (64, 1, 512, 64), (32, 8, 512, 64)):
         found.append(problem(B=heads, M=queries, N=keys, K=width, order=TRANSPOSED_B))
