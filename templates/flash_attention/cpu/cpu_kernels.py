@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from aot_tune.spec import Expr, Kernel, dims, parameter, stride, table, target
 
-B, H, HK, M, N, D = dims("B H HK M N D")
+H, HK, M = dims("H HK M")
 VW, KB, ROWS = (parameter(name) for name in ("VW", "KB", "ROWS"))
 F32 = {"T": ("f32",)}
 
 NATIVE: Expr = target("vector_bytes") == VW * 4
 """Floats per vector: as many as the target's."""
-SOMETHING: Expr = B * H * HK * M * N * D > 0
 UNIT_COLUMNS: tuple[Expr, ...] = (stride("v", 3) == 1, stride("out", 3) == 1)
 
 CPU_KERNELS = (
@@ -28,7 +27,7 @@ CPU_KERNELS = (
             (4, 4, 256, 4),
         ),
         constraints=(NATIVE,),
-        requires=(SOMETHING, stride("k", 3) == 1, *UNIT_COLUMNS),
+        requires=(stride("k", 3) == 1, *UNIT_COLUMNS),
         worthwhile=(M * H <= 16 * HK,),
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
@@ -46,7 +45,7 @@ CPU_KERNELS = (
             (4, 4, 2, 64, 64, 1),
         ),
         constraints=(NATIVE,),
-        requires=(SOMETHING, *UNIT_COLUMNS),
+        requires=UNIT_COLUMNS,
         worthwhile=(M * H >= 4 * HK,),
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
