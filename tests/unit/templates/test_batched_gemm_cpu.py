@@ -25,6 +25,8 @@ SHAPES = (
     (1, 3, 1100, 40),
     (1, 200, 20, 70),
     (2, 1, 1, 1),
+    (2, 7, 32, 20),  # rows that no tile has, of whole vectors
+    (2, 13, 64, 9),
 )
 Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
