@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aot_tune.spec import Expr, Kernel, Parameter, alignment, among, attribute, dims, parameter, stride, table, target
 
+from .cpu.cpu_kernels import CPU_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
 from .vendor_kernels import CUBLASLT
 
@@ -76,7 +77,7 @@ SIMT_CONSTRAINTS: tuple[Expr, ...] = (
 )
 
 KERNELS = (
-    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes={"T": ("f32",)}),
+    *CPU_KERNELS,
     Kernel("cuda_generic", "batched_gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     Kernel(
         "cuda_mma",

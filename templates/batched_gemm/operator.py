@@ -31,8 +31,16 @@ def torch_bmm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Scores and values of one small attention layer."""
-    return (problem(B=12, M=64, N=64, K=64, order=TRANSPOSED_B), problem(B=12, M=64, N=64, K=64))
+    """Scores and values of attention, of a token alone too; small products in big batches, large ones, odd sizes."""
+    found = []
+    for heads, queries, keys, width in ((12, 64, 64, 64), (12, 384, 384, 64), (64, 1, 512, 64), (32, 8, 512, 64)):
+        found.append(problem(B=heads, M=queries, N=keys, K=width, order=TRANSPOSED_B))
+        found.append(problem(B=heads, M=queries, N=width, K=keys))
+    for b, m, n, k in ((256, 32, 32, 32), (512, 17, 33, 65), (1, 1000, 1000, 1000), (7, 129, 333, 777)):
+        found.append(problem(B=b, M=m, N=n, K=k, order=TRANSPOSED_B))
+        found.append(problem(B=b, M=m, N=n, K=k))
+    found.append(problem(B=2, M=512, N=2048, K=512, order=TRANSPOSED_B))
+    return tuple(found)
 
 
 def cuda_workload() -> tuple[Problem, ...]:

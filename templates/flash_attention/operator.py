@@ -23,6 +23,7 @@ from aot_tune.spec import (
     where,
 )
 
+from .cpu.cpu_kernels import CPU_KERNELS
 from .triton_kernels import TRITON_KERNELS
 
 B, H, HK, M, N, D = dims("B H HK M N D")
@@ -37,7 +38,6 @@ PAIRS = where(
 SEEN = B * minimum(H, HK) * where(CAUSAL == 1, SQUARE, N) * D
 SEEING = B * H * where(CAUSAL == 2, SQUARE, M) * D
 
-CPU_DTYPES = {"T": ("f32",)}
 _SCORES = 2**25  # that the reference holds at a time
 
 
@@ -118,8 +118,21 @@ def short_floats(given: Problem) -> bool:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """A small layer."""
-    return (problem(B=1, H=4, HK=4, M=128, N=128, D=64),)
+    """Layers of BERT-base, GPT-2 and ViT-B/16, and of Llama-3-8B: a short prompt, its next piece, and single tokens."""
+    upper, lower = {"causal": "upper_left"}, {"causal": "lower_right"}
+    return (
+        _layer(1, 4, 4, 128, 128, 64, {}, "f32"),
+        _layer(1, 12, 12, 384, 384, 64, {}, "f32"),
+        _layer(1, 12, 12, 512, 512, 64, upper, "f32"),
+        _layer(2, 12, 12, 197, 197, 64, {}, "f32"),
+        _layer(1, 32, 8, 512, 512, 128, upper, "f32"),
+        _layer(1, 32, 8, 64, 1024, 128, lower, "f32"),
+        _layer(1, 32, 8, 1, 4096, 128, {}, "f32"),
+        _layer(1, 12, 12, 1, 1024, 64, {}, "f32"),
+        _layer(1, 8, 1, 1, 16384, 64, {}, "f32"),
+        _layer(1, 16, 4, 5, 2000, 80, lower, "f32"),
+        _layer(1, 7, 7, 333, 333, 72, upper, "f32"),
+    )
 
 
 def cuda_workload() -> tuple[Problem, ...]:
@@ -192,7 +205,7 @@ operator = Operator(
         Baseline("torch.sdpa_cudnn", "torch", torch_attention("CUDNN_ATTENTION"), supports=short_floats),
     ),
     kernels=(
-        Kernel("generic", "flash_attention/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
+        *CPU_KERNELS,
         Kernel("cuda_generic", "flash_attention/cuda_generic.cu.j2", backend="nvcc", generic=True),
         *TRITON_KERNELS,
     ),

@@ -1,0 +1,95 @@
+"""Batches of matrix products on CPUs, by the blocks and tiles of gemm's kernels."""
+
+from __future__ import annotations
+
+from aot_tune.spec import Expr, Kernel, dims, parameter, stride, table, target
+
+M, N, K = dims("M N K")
+VW, MR, NR, NV, KR = (parameter(name) for name in ("VW", "MR", "NR", "NV", "KR"))
+F32 = {"T": ("f32",)}
+
+NATIVE: Expr = target("vector_bytes") == VW * 4
+"""Floats per vector: as many as the target's."""
+
+_TILES = "VW MR NV KC MC NC KU PACK_A PACK_B PF"
+
+CPU_KERNELS = (
+    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel(
+        "skinny_nk",
+        "batched_gemm/cpu/dot.cpp.j2",
+        dtypes=F32,
+        listed=table(
+            "VW MR NR KC MC NC PF PACK_A",
+            (16, 1, 8, 2048, 16, 48, 0, False),
+            (16, 2, 8, 2048, 16, 48, 0, False),
+            (16, 4, 4, 2048, 16, 48, 0, False),
+            (8, 1, 8, 2048, 16, 48, 0, False),
+            (8, 4, 3, 2048, 16, 48, 0, False),
+            (4, 1, 8, 2048, 16, 48, 0, False),
+            (4, 4, 3, 2048, 16, 48, 0, False),
+        ),
+        constraints=(NATIVE,),
+        requires=(stride("a", 2) == 1, stride("b", 1) == 1, stride("out", 2) == 1),
+        worthwhile=(M <= 16,),
+        tile={"B": 1, "M": MR, "N": NR, "K": parameter("KC")},
+    ),
+    Kernel(
+        "skinny_kn",
+        "batched_gemm/cpu/skinny_kn.cpp.j2",
+        dtypes=F32,
+        listed=table(
+            "VW MR KR NC PF",
+            (16, 1, 8, 1024, 0),
+            (16, 4, 4, 1024, 0),
+            (8, 1, 8, 1024, 0),
+            (8, 2, 4, 1024, 0),
+            (4, 1, 8, 1024, 0),
+            (4, 2, 4, 1024, 0),
+        ),
+        constraints=(NATIVE,),
+        requires=(stride("b", 2) == 1, stride("out", 2) == 1),
+        worthwhile=(M <= 8,),
+        tile={"B": 1, "M": MR, "N": VW, "K": KR},
+    ),
+    Kernel(
+        "packed",
+        "batched_gemm/cpu/packed.cpp.j2",
+        dtypes=F32,
+        listed=table(
+            _TILES,
+            (16, 8, 2, 512, 64, 768, 1, False, True, 0),
+            (16, 6, 4, 512, 128, 768, 4, False, True, 0),
+            (16, 8, 3, 512, 64, 768, 4, True, True, 0),
+            (16, 14, 2, 512, 64, 768, 4, True, True, 0),
+            (8, 4, 3, 256, 64, 768, 1, False, True, 0),
+            (8, 6, 2, 256, 64, 768, 4, False, True, 0),
+            (8, 6, 2, 512, 64, 768, 4, True, True, 0),
+            (4, 6, 2, 256, 64, 768, 1, True, True, 0),
+            (4, 4, 2, 256, 64, 768, 1, False, True, 0),
+        ),
+        constraints=(NATIVE,),
+        requires=(stride("out", 2) == 1,),
+        worthwhile=(M >= 4,),
+        tile={"B": 1, "M": MR, "N": NV * VW, "K": parameter("KC")},
+    ),
+    Kernel(
+        "direct_kn",
+        "batched_gemm/cpu/packed.cpp.j2",
+        dtypes=F32,
+        listed=table(
+            _TILES,
+            (16, 8, 2, 256, 64, 768, 4, False, False, 0),
+            (16, 8, 3, 256, 64, 768, 1, True, False, 0),
+            (16, 6, 4, 256, 64, 768, 1, False, False, 1),
+            (8, 4, 3, 256, 64, 768, 1, False, False, 0),
+            (8, 6, 2, 256, 64, 768, 4, True, False, 0),
+            (4, 6, 2, 256, 64, 768, 1, True, False, 0),
+            (4, 4, 2, 256, 64, 768, 1, False, False, 0),
+        ),
+        constraints=(NATIVE,),
+        requires=(stride("b", 2) == 1, stride("out", 2) == 1),
+        tile={"B": 1, "M": MR, "N": NV * VW, "K": parameter("KC")},
+    ),
+)
+"""For floats, with vectors as wide as the target has them."""

@@ -1,0 +1,126 @@
+"""Kernels for the CPU, compiled for what this machine runs, and called with tensors that nothing may be read behind."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.render import Renderer, candidate_for
+from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.spec.load_operators import bundled_templates
+
+__all__ = ["TARGETS", "Edged", "build_for_cpu", "cpu_kernels", "firsts"]
+
+TARGETS = CxxToolchain().native()[1:]
+"""The levels from v2 that this machine has."""
+_RENDERER = Renderer([bundled_templates()])
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Tensor(ctypes.Structure):
+    """As in the prelude."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Edged:
+    """Floats of any shape and strides whose last one ends where memory does: to read the next is to crash.
+
+    Without `values`, all are NaN.
+    """
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], values: np.random.Generator | None = None) -> None:
+        low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+        count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
+        usable = -(-4 * count // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._memory = mmap.mmap(-1, usable + mmap.PAGESIZE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        assert _LIBC.mprotect(ctypes.c_void_p(address + usable), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        self.flat = np.frombuffer(self._memory, np.float32, count, usable - 4 * count)
+        self.flat[:] = np.nan if values is None else values.standard_normal(count)
+        self.view: NDArray[np.float32] = np.lib.stride_tricks.as_strided(
+            self.flat[-low:], shape, [4 * s for s in strides]
+        )
+        self._extents = np.array([shape, strides], np.int64)
+        at = self._extents.ctypes.data
+        begin = address + usable - 4 * (count + low)
+        self.tensor = _Tensor(begin, (1, 0), len(shape), (2, 32, 1, 0), at, at + 8 * len(shape))
+
+    def spare_is_untouched(self) -> bool:
+        """Whether what is no element still is NaN; overwrites the elements."""
+        self.view[...] = 0
+        return bool(np.isnan(self.flat).sum() == self.flat.size - np.unique(self._offsets()).size)
+
+    def _offsets(self) -> NDArray[np.int64]:
+        shape, strides = self._extents
+        return sum(np.ogrid[tuple(slice(n) for n in shape)][axis] * s for axis, s in enumerate(strides))  # type: ignore[no-any-return]
+
+
+def cpu_kernels(operator: Operator) -> list[Kernel]:
+    """Those for the CPU that are not for every call."""
+    return [k for k in operator.kernels if k.backend == "cxx" and not k.generic]
+
+
+def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config]]:
+    """The first config of each kernel, for each of the targets."""
+    for kernel in cpu_kernels(operator):
+        for target in TARGETS:
+            yield kernel, target, next(kernel.configs(target.facts))
+
+
+def build_for_cpu(
+    folder: Path,
+    operator: Operator,
+    kernel: Kernel,
+    target: Target,
+    config: Config,
+    change: Callable[[str], str] = lambda source: source,
+) -> Callable[..., int]:
+    """Compile a kernel; returns a function that asks for workspace, leaves `missing` bytes of it out, and launches.
+
+    There are three threads, whatever the machine has.
+    """
+    rendered = _RENDERER.render(operator, candidate_for(operator, kernel, dict(config), target), target)
+    (folder / "kernel.cpp").write_text(change(rendered.source))
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-math-errno", "-fPIC", "-shared", "-fopenmp"]
+    command = ["g++", *flags, f"-march={target.name.removeprefix('cpu-')}", "kernel.cpp", "-o", "kernel.so"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+
+    def call(*arguments: Any, missing: Callable[[int], int] = lambda size: 0) -> int:
+        usual = library.omp_get_max_threads()
+        library.omp_set_num_threads(3)
+        try:
+            return run(*arguments, missing=missing)
+        finally:
+            library.omp_set_num_threads(usual)
+
+    def run(*arguments: Any, missing: Callable[[int], int]) -> int:
+        size = ctypes.c_size_t(0)
+        assert getattr(library, f"{rendered.symbol}_workspace")(*arguments, ctypes.byref(size)) == 0
+        given = size.value - missing(size.value)
+        workspace = np.full(given + 128, 0xFF, np.uint8)
+        begin = -workspace.ctypes.data % 64
+        where = ctypes.c_void_p(workspace.ctypes.data + begin)
+        code = getattr(library, f"{rendered.symbol}_launch")(*arguments, where, ctypes.c_size_t(given), None)
+        assert (workspace[begin + given :] == 0xFF).all()
+        return int(code)
+
+    return call

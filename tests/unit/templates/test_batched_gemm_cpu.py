@@ -1,0 +1,128 @@
+"""Batched products on the CPU: kernels made of gemm's blocks are right for any batch, stride and size they ask for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_calls import TARGETS, Edged, build_for_cpu, cpu_kernels, firsts
+
+from aot_tune.spec import Config, Kernel, Target, all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+OP = load_operator(bundled_templates() / "batched_gemm")
+FIRSTS = list(firsts(OP))
+IDS = [f"{kernel.name}-{target.name}" for kernel, target, _ in FIRSTS]
+SHAPES = (
+    (3, 5, 17, 16),
+    (2, 70, 90, 333),
+    (5, 1, 300, 100),
+    (64, 8, 48, 33),
+    (1, 33, 65, 600),
+    (1, 3, 1100, 40),
+    (1, 200, 20, 70),
+    (2, 1, 1, 1),
+    (2, 7, 32, 20),  # rows that no tile has, of whole vectors
+    (2, 13, 64, 9),
+)
+Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def by_columns(kernel: str) -> bool:
+    """Whether a kernel asks for a b whose columns are contiguous."""
+    return kernel == "skinny_nk"
+
+
+def strides_of(kernel: str, shape: Sequence[int], columns: bool | None = None) -> Strides:
+    _, m, n, k = shape
+    b = (n * k, 1, k) if (by_columns(kernel) if columns is None else columns) else (n * k, n, 1)
+    return (m * k, k, 1), b, (m * n, n, 1)
+
+
+def check(call: Callable[..., int], shape: Sequence[int], strides: Strides, missing: int = 1) -> int:
+    """Call on random values, with an n-th of the workspace, and compare with numpy's product."""
+    batches, m, n, k = shape
+    values = np.random.default_rng(7)
+    a = Edged((batches, m, k), strides[0], values)
+    b = Edged((batches, k, n), strides[1], values)
+    out = Edged((batches, m, n), strides[2])
+    passed = [ctypes.byref(t.tensor) for t in (a, b, out)]
+    code = call(*passed, ctypes.c_int32(0), missing=lambda size: size - size // missing)
+    if code == 0:
+        want = np.matmul(a.view.astype(np.float64), b.view.astype(np.float64))
+        np.testing.assert_allclose(out.view, want, rtol=1e-5, atol=2e-6 * np.sqrt(k), err_msg=f"{shape} {strides}")
+        assert out.spare_is_untouched()
+    return code
+
+
+def everything(kernel: str, call: Callable[..., int]) -> None:
+    for shape in SHAPES:
+        assert check(call, shape, strides_of(kernel, shape)) == 0
+        if kernel == "packed":
+            assert check(call, shape, strides_of(kernel, shape, columns=True)) == 0
+    shape = (3, 6, 37, 29)
+    a, b, out = strides_of(kernel, shape)
+    for batch in (0, -7 * b[0], 3):  # one for all, the last one first, one that begins within another
+        assert check(call, shape, (a, (batch, *b[1:]), out)) == 0
+        assert check(call, shape, ((batch, *a[1:]), b, out)) == 0
+    assert check(call, shape, (a, b, (6 * 41, 41, 1))) == 0
+    assert check(call, shape, (a, b, (37, 3 * 37, 1))) == 0  # the batch within a row, as attention has its heads
+    if not by_columns(kernel):
+        assert check(call, shape, ((1, 3, 18), b, out)) == 0
+    if kernel == "packed":
+        assert check(call, shape, (a, (1, 3, 87), out)) == 0
+
+
+@pytest.mark.parametrize(("kernel", "target", "config"), FIRSTS, ids=IDS)
+def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, tmp_path: Path) -> None:
+    everything(kernel.name, build_for_cpu(tmp_path, OP, kernel, target, config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
+def test_all_configs_are_right(target: Target, tmp_path: Path) -> None:
+    for kernel in cpu_kernels(OP):
+        for i, config in enumerate(kernel.configs(target.facts)):
+            folder = tmp_path / f"{kernel.name}{i}"
+            folder.mkdir()
+            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config))
+
+
+@pytest.mark.parametrize("name", ["packed", "skinny_nk", "skinny_kn"])
+def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, tmp_path: Path) -> None:
+    kernel, target = OP.kernel(name), TARGETS[-1]
+    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)))
+    shape = (5, 8, 100, 100)
+    assert check(call, shape, strides_of(name, shape), missing=2) == 0
+    assert check(call, shape, strides_of(name, shape), missing=1 << 40) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("const int64_t batch = part / parts_of_each", "const int64_t batch = part / (parts_of_each + 1)"),
+        ("if (!first) sum +=", "if (first) sum +="),
+        ("if (mb > 4) return", "if (mb > 5) return"),
+    ],
+)
+def test_a_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
+    def change(source: str) -> str:
+        assert old in source
+        return source.replace(old, new)
+
+    kernel, target = OP.kernel("packed"), TARGETS[0]
+    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)), change)
+    shape = (7, 23, 21, 300)
+    with pytest.raises(AssertionError):
+        check(call, shape, strides_of("packed", shape))
+
+
+def test_every_kernel_is_for_some_of_the_workload_and_has_few_configs() -> None:
+    for kernel in cpu_kernels(OP):
+        guards = (*kernel.requires, *kernel.worthwhile)
+        assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
+        for target in TARGETS:
+            assert 1 <= len(list(kernel.configs(target.facts))) <= 6

@@ -1,0 +1,149 @@
+"""Attention's kernels for the CPU: right for any sizes, masks, groups of heads and layouts that they ask for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cpu_calls import TARGETS, Edged, build_for_cpu, cpu_kernels, firsts
+
+from aot_tune.spec import Config, Kernel, Target, all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+OP = load_operator(bundled_templates() / "flash_attention")
+CAUSAL = OP.attributes[0].choices
+FIRSTS = list(firsts(OP))
+IDS = [f"{kernel.name}-{target.name}" for kernel, target, _ in FIRSTS]
+
+
+def check(
+    call: Callable[..., int],
+    shape: Sequence[int],
+    causal: str = "none",
+    *,
+    scale: float = 0.0,
+    strides: Mapping[str, Sequence[int]] | None = None,
+    special: bool = False,
+    missing: int = 1,
+) -> int:
+    """Call on random values, with an n-th of the workspace, and compare with the reference."""
+    dims = dict(zip(OP.dims, shape, strict=True))
+    values = np.random.default_rng(5)
+    tensors: dict[str, Edged] = {}
+    for tensor in OP.tensors:
+        extents = tuple(e.evaluate(dims) for e in tensor.shape)
+        dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
+        layout = (strides or {}).get(tensor.name, dense)
+        tensors[tensor.name] = Edged(extents, layout, None if tensor.output else values)
+    if special:
+        flat = tensors["q"].flat
+        flat[0], flat[flat.size // 2] = np.inf, np.nan
+    passed = [ctypes.byref(tensors[t.name].tensor) for t in OP.tensors]
+    chosen = (ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal)))
+    code = call(*passed, *chosen, missing=lambda size: size - size // missing)
+    if code == 0:
+        given = {t.name: tensors[t.name].view.astype(np.float64) for t in OP.inputs}
+        with np.errstate(all="ignore"):
+            want = OP.reference(np, SimpleNamespace(**given, scale=float(np.float32(scale)), causal=causal))["out"]
+        np.testing.assert_allclose(
+            tensors["out"].view, want, rtol=2e-5, atol=1e-5, err_msg=f"{shape} {causal} {strides}"
+        )
+        assert tensors["out"].spare_is_untouched(), (shape, causal)
+    return code
+
+
+def by_tokens(heads: int, tokens: int, width: int) -> tuple[int, ...]:
+    """Heads beside each other in a token's row, as projections leave them."""
+    return tokens * heads * width, width, heads * width, 1
+
+
+def everything(kernel: str, call: Callable[..., int]) -> None:
+    """Shapes, masks and layouts that a kernel must be right on."""
+    for causal in CAUSAL:
+        for shape in (
+            (2, 3, 2, 13, 37, 29),
+            (1, 2, 1, 70, 67, 40),
+            (1, 8, 2, 5, 1030, 80),  # few rows that share the keys among them
+            (1, 6, 2, 150, 400, 64),
+            (1, 1, 1, 300, 40, 17),
+            (1, 2, 5, 9, 8, 16),  # more heads of keys than of queries
+        ):
+            assert check(call, shape, causal) == 0
+        assert check(call, (1, 1, 1, 3, 130, 65), causal, scale=0.7) == 0
+        assert check(call, (1, 1, 1, 1, 3000, 48), causal) == 0
+    assert check(call, (1, 1, 1, 1, 1, 1)) == 0
+    assert check(call, (1, 1, 1, 2, 5, 300)) == 0
+    assert check(call, (1, 2, 1, 9, 9, 8), special=True) == 0
+    assert check(call, (1, 1, 1, 40, 700, 8), special=True) == 0
+    tokens = {
+        "q": by_tokens(6, 50, 24),
+        "k": by_tokens(3, 60, 24),
+        "v": by_tokens(3, 60, 24),
+        "out": by_tokens(6, 50, 24),
+    }
+    assert check(call, (2, 6, 3, 50, 60, 24), "lower_right", strides=tokens) == 0
+    shape = (2, 3, 2, 5, 7, 8)
+    for layout in ((1, 3, 90, 360), (0, 0, 8, 1), (4000, -300, 30, 2), (600, 200, -20, 1)):
+        assert check(call, shape, strides={"q": layout}) == 0
+        if layout[3] == 1:
+            assert check(call, shape, "upper_left", strides={"k": layout, "v": layout}) == 0
+        elif kernel == "blocks":
+            assert check(call, shape, "upper_left", strides={"k": layout}) == 0
+    assert check(call, shape, strides={"out": (1000, 2 * 120, 12, 1)}) == 0
+
+
+@pytest.mark.parametrize(("kernel", "target", "config"), FIRSTS, ids=IDS)
+def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, tmp_path: Path) -> None:
+    everything(kernel.name, build_for_cpu(tmp_path, OP, kernel, target, config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
+def test_all_configs_are_right(target: Target, tmp_path: Path) -> None:
+    for kernel in cpu_kernels(OP):
+        for i, config in enumerate(kernel.configs(target.facts)):
+            folder = tmp_path / f"{kernel.name}{i}"
+            folder.mkdir()
+            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config))
+
+
+@pytest.mark.parametrize("name", ["blocks", "few_rows"])
+def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, tmp_path: Path) -> None:
+    kernel, target = OP.kernel(name), TARGETS[-1]
+    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)))
+    shape = (1, 1, 1, 2, 3000, 64)
+    assert check(call, shape) == 0
+    assert check(call, shape, missing=2) == 0
+    assert check(call, shape, missing=1 << 40) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("blocks", "* fade[r + i] + ", "* fade[r] + "),
+        ("blocks", "seen[v0 * VW + VW - 1] == 0", "seen[v0 * VW] == 0"),
+        ("few_rows", "sums.total[r] * fade[r] + sum", "sums.total[r] + sum"),
+        ("few_rows", "total += data[ROWS + r] * weight", "total += data[ROWS + r]"),
+    ],
+)
+def test_a_fault_is_noticed(name: str, old: str, new: str, tmp_path: Path) -> None:
+    def change(source: str) -> str:
+        assert source.count(old) == 1
+        return source.replace(old, new)
+
+    kernel, target = OP.kernel(name), TARGETS[-1]
+    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)), change)
+    with pytest.raises(AssertionError):
+        everything(name, call)
+
+
+def test_every_kernel_is_for_some_of_the_workload_and_has_few_configs() -> None:
+    for kernel in cpu_kernels(OP):
+        guards = (*kernel.requires, *kernel.worthwhile)
+        assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
+        for target in TARGETS:
+            assert 1 <= len(list(kernel.configs(target.facts))) <= 6
