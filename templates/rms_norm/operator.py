@@ -49,6 +49,8 @@ WHOLE_PIECES = (
 )
 # What a block of `cuda_rows_few` holds in its registers, 1024 pieces of 16 bytes (T is f32 first).
 IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
+# What is not of whole pieces; of the rest, rows that no block holds, and those of which a warp takes several.
+UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D > 16384) | (D <= 128)
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -164,10 +166,48 @@ CUDA_ROWS_FEW = Kernel(
     tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
+_PEELED_PARAMETERS = (
+    Parameter("CLUSTER", (1, 2, 4, 8)),
+    Parameter("VECTORS", (1, 2, 4, 8)),
+    Parameter("THREADS", (256, 384, 448, 512)),
+)
+_PEELED_ORDER = table(
+    "CLUSTER VECTORS THREADS",
+    (1, 1, 512),
+    (1, 2, 512),
+    (1, 4, 384),
+    (2, 4, 512),
+    (4, 4, 512),
+    (8, 4, 512),
+    (8, 8, 448),
+    (8, 2, 256),
+    (8, 1, 512),
+)
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "rms_norm/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(
+        among(_PEELED_PARAMETERS, _PEELED_ORDER),
+        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
+    ),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=8.0,
+    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
+    cluster={"D": parameter("CLUSTER")},
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_ROWS_FEW,
+    CUDA_PEELED,
 )
 
 

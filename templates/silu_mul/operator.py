@@ -38,6 +38,8 @@ WHOLE_PIECES = (
     *(stride(tensor, 0) % 8 == 0 for tensor in ("gate", "up", "out")),
     *(alignment(tensor) >= 16 for tensor in ("gate", "up", "out")),
 )
+# What is not of whole pieces.
+UNEVEN = sum(~fact for fact in WHOLE_PIECES) > 0
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -141,10 +143,28 @@ CUDA_WAVE = Kernel(
     compile_seconds=4.0,
 )
 
+_PEELED_PARAMETERS = (Parameter("VECTORS", (1, 2)), Parameter("BLOCK", (128, 256)))
+_PEELED_ORDER = table("VECTORS BLOCK", (1, 256), (2, 256), (2, 128))
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "silu_mul/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(among(_PEELED_PARAMETERS, _PEELED_ORDER),),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_WAVE,
+    CUDA_PEELED,
 )
 
 

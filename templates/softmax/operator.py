@@ -42,6 +42,8 @@ WHOLE_PIECES = (
 )
 # Elements: ordinary stores read the output first, which streaming ones do not; it shows where no cache holds it.
 WITHIN_REACH = (R * D < 4194304,)
+# What is not of whole pieces; of the rest, rows of which a warp takes several.
+UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D <= 128)
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -168,11 +170,49 @@ CUDA_SPLIT = Kernel(
     compile_seconds=4.0,
 )
 
+_PEELED_PARAMETERS = (
+    Parameter("CLUSTER", (1, 2, 4, 8)),
+    Parameter("VECTORS", (1, 2, 4, 8)),
+    Parameter("THREADS", (256, 448, 512)),
+)
+_PEELED_ORDER = table(
+    "CLUSTER VECTORS THREADS",
+    (1, 1, 512),
+    (1, 2, 512),
+    (1, 4, 512),
+    (1, 8, 448),
+    (2, 8, 512),
+    (4, 8, 512),
+    (8, 8, 512),
+    (8, 4, 256),
+    (8, 2, 512),
+)
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "softmax/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(
+        among(_PEELED_PARAMETERS, _PEELED_ORDER),
+        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
+    ),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=8.0,
+    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
+    cluster={"D": parameter("CLUSTER")},
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "softmax/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_FLAT,
     CUDA_SPLIT,
+    CUDA_PEELED,
 )
 
 
