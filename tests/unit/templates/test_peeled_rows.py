@@ -103,6 +103,19 @@ def test_rows_that_registers_do_not_hold_on_the_host(name: str, config: Config, 
     check(op, call, dtype, {"R": 3, "D": 50257}, strides={"x": (50304, 1)})
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "silu_mul"])
+def test_tensors_that_begin_anywhere_on_the_host(name: str, dtype: str, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    call = build(tmp_path, rendered_for_hopper(name, "cuda_peeled", {"VECTORS": 2}, dtype))
+    names = [t.name for t in op.tensors]
+    for tensor in names:
+        check(op, call, dtype, {"R": 5, "D": 1000}, skipped={tensor: 1})
+    for width in (1, 37, 1003, 1008):
+        check(op, call, dtype, {"R": 9, "D": width}, skipped={n: 1 + 2 * i for i, n in enumerate(names)})
+        check(op, call, dtype, {"R": 9, "D": width}, skipped=dict.fromkeys(names, 3))
+
+
 @pytest.mark.parametrize(("config", "dtype"), ROWS[:3])
 def test_residuals_on_the_host(config: Config, dtype: str, tmp_path: Path) -> None:
     op = OPERATORS["rms_norm"]
