@@ -176,7 +176,7 @@ CUDA_ROWS_FEW = Kernel(
 _PEELED_PARAMETERS = (
     Parameter("CLUSTER", (1, 2, 4, 8)),
     Parameter("VECTORS", (1, 2, 4, 8)),
-    Parameter("THREADS", (256, 384, 448, 512)),
+    Parameter("THREADS", (256, 384, 512)),
 )
 _PEELED_ORDER = table(
     "CLUSTER VECTORS THREADS",
@@ -184,9 +184,10 @@ _PEELED_ORDER = table(
     (1, 2, 512),
     (1, 4, 384),
     (2, 4, 512),
-    (4, 4, 512),
+    (2, 8, 384),
+    (4, 8, 384),
     (8, 4, 512),
-    (8, 8, 448),
+    (8, 8, 384),
     (8, 2, 256),
     (8, 1, 512),
 )
