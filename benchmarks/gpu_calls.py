@@ -9,10 +9,24 @@ import torch
 from gpu_race import Arena, Run
 from gpu_second import SecondLibrary
 
-__all__ = ["OFF", "compiled", "difference", "eager", "facts", "ours", "product", "second"]
+__all__ = [
+    "FURTHEST",
+    "OFF",
+    "compiled",
+    "difference",
+    "eager",
+    "facts",
+    "furthest",
+    "ours",
+    "product",
+    "second",
+]
 
 OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
 """How far two right results may be apart by a task's mode, as the norm of the difference over the norm."""
+
+FURTHEST = {"bf16": 1e-2, "f16": 1.5e-3, "f32": 2e-5}
+"""How far an element may be from the exact result by dtype: 2 to 4 times what one rounding of 16 bits is off."""
 
 _f = torch.nn.functional
 
@@ -154,4 +168,26 @@ def difference(arena: Arena, run: Run, other: Run) -> float:
         exact = wanted.double()
         off = float((value - exact).norm() / exact.norm())
         worst = max(worst, off if off == off else float("inf"))  # noqa: PLR0124 NaN
+    return worst
+
+
+def furthest(arena: Arena, run: Run) -> float:
+    """The largest distance of an element of the first outputs from what torch makes of the same inputs in float64.
+
+    Over the element's size and the root mean square of its row. What the dtype cannot tell from 0 is no distance.
+    """
+    outputs = arena.outputs()
+    for out in outputs.values():
+        out.fill_(float("nan"))
+    run(0)
+    wide = {n: v.double() if isinstance(v, torch.Tensor) else v for n, v in vars(arena.calls[0]).items()}
+    found = _EAGER[arena.task.operator](**wide)
+    worst = 0.0
+    for out, exact in zip(outputs.values(), found if isinstance(found, tuple) else (found,), strict=False):
+        facts = torch.finfo(out.dtype)
+        distance = ((out.double() - exact).abs() - facts.smallest_normal * facts.eps).clamp_min_(0.0)
+        off = float(
+            (distance / (exact.abs() + exact.square().mean(-1, keepdim=True).sqrt())).nan_to_num_(nan=torch.inf).max()
+        )
+        worst = max(worst, off)
     return worst

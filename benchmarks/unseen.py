@@ -3,11 +3,13 @@
 
     benchmarks/unseen.py [--operators gemm softmax rms_norm layer_norm silu_mul] [--dtypes bf16 f16]
                          [--forms plain tf32 gelu residual] [--count 300] [--seed 1] [--rounds 5] [--in-l2] [--variants]
-                         [--json FILE]
+                         [--widths whole any] [--json FILE]
 
 Of products half of the shapes are layers of known models with any number of rows, half are drawn evenly in the
 logarithm; most extents are multiples of 64, some of 8, a few of nothing. Of operators on rows, widths are multiples of
-8 from 64 to 16384, and there are 1 to 16384 rows. Inputs are cold: weights of products, and all inputs of calls on
+8 from 64 to 16384, and there are 1 to 16384 rows; with `--widths any` widths are of 1 to 160000, and half of them odd.
+Results of calls on rows are compared with torch's in float64, element by element, and those on 8 MB or more are held
+against a copy of as many bytes, too. Inputs are cold: weights of products, and all inputs of calls on
 rows; with `--in-l2` those that the L2 holds stay there, as when kernels are chosen. Calls are in CUDA graphs, rounds
 are in changing order. With `--variants` each variant of the dtype is forced by name in a process of its own, which
 tells how much faster the best of those that are kept would have been. Calls on one row are shown apart.
@@ -25,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unseen_shapes import Shape, products, row_shapes, rows_of, tell, variants_of
+from unseen_shapes import COPIED, WIDTHS, Shape, products, rows_of, tell, variants_of
 
 __all__ = ["FORMS", "best_of", "plans", "task_of"]
 
@@ -50,11 +52,11 @@ _OFF_PRODUCTS = 2e-2
 
 
 def plans(
-    operators: Sequence[str], dtypes: Sequence[str], forms: Sequence[str], count: int, seed: int
+    operators: Sequence[str], dtypes: Sequence[str], forms: Sequence[str], count: int, seed: int, widths: str = "whole"
 ) -> Iterator[dict[str, Any]]:
     """What is measured in a process: an operator in a dtype and in one of the forms that it has."""
     for operator in operators:
-        shapes = products(count, seed) if operator == "gemm" else row_shapes(count, seed)
+        shapes = products(count, seed) if operator == "gemm" else WIDTHS[widths](count, seed)
         for dtype in dtypes:
             for form in (f for f in forms if f in FORMS[operator] and (f != "tf32" or dtype == "f32")):
                 yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes}
@@ -78,8 +80,8 @@ def task_of(plan: Mapping[str, Any], shape: Sequence[int]) -> Any:
 
 def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In a process of its own: the times of each shape, in us by round."""
-    from gpu_calls import OFF, difference, eager, facts, ours, product
-    from gpu_race import Arena, Contender, race
+    from gpu_calls import FURTHEST, difference, eager, facts, furthest, ours, product
+    from gpu_race import Arena, Contender, copy_of, race
 
     for shape in plan["shapes"]:
         task = task_of(plan, shape)
@@ -91,12 +93,20 @@ def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if plan["forced"]:
                 yield {"shape": shape, "us": race(contenders, plan["rounds"])}
                 continue
-            off = difference(arena, run, eager(arena))
-            if not off <= (OFF[task.mode] if task.kind == "rows" else _OFF_PRODUCTS):
-                yield {"shape": shape, "error": f"it differs from torch by {off:.2e} of the norm"}
+            if task.kind == "rows":
+                off, most, what = furthest(arena, run), FURTHEST[task.mode], "the size of an element and its row"
+            else:
+                off, most, what = difference(arena, run, eager(arena)), _OFF_PRODUCTS, "the norm"
+            if not off <= most:
+                yield {"shape": shape, "error": f"it differs from torch by {off:.2e} of {what}"}
                 continue
             contenders.append(Contender("torch", other, arena.sets))
-            yield {"shape": shape, "us": race(contenders, plan["rounds"]), **facts(arena, None)}
+            moved = arena.operator.compulsory_bytes(task.problem) if task.kind == "rows" else 0
+            if moved >= COPIED:
+                contenders.append(Contender("copy", *copy_of(moved)))
+            us = race(contenders, plan["rounds"])
+            copied = {"bytes": moved, "copy": us.pop("copy")} if "copy" in us else {}
+            yield {"shape": shape, "us": us, **copied, **facts(arena, None)}
         except Exception as error:  # a forced variant refuses what it is not for
             yield {"shape": shape, "error": f"{type(error).__name__}: {str(error)[:120]}"}
 
@@ -129,6 +139,7 @@ def main() -> int:
     parser.add_argument("--forms", nargs="+", default=["plain"], choices=sorted({f for o in FORMS.values() for f in o}))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--widths", default="whole", choices=sorted(WIDTHS), help="of calls on rows")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--in-l2", action="store_true", help="tensors of calls on rows that the L2 holds stay there")
     parser.add_argument("--variants", action="store_true")
@@ -145,7 +156,7 @@ def main() -> int:
             print(json.dumps(row), flush=True)
         return 0
     told, kept = [], []
-    for plan in plans(given.operators, given.dtypes, given.forms, given.count, given.seed):
+    for plan in plans(given.operators, given.dtypes, given.forms, given.count, given.seed, given.widths):
         plan |= {"rounds": given.rounds, "in_l2": given.in_l2}
         rows = run(plan)
         best: dict[Shape, float] = {}

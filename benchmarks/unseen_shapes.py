@@ -6,17 +6,21 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stats import Timing, best, geometric_mean
 
 __all__ = [
+    "COPIED",
     "ON_CPU",
     "ON_GPU",
+    "WIDTHS",
     "Products",
     "Shape",
+    "any_row_shapes",
+    "of_a_copy",
     "products",
     "ratio",
     "row_shapes",
@@ -31,6 +35,12 @@ Shape = tuple[int, ...]
 
 _CERTAIN = 2.0
 """Standard errors of the mean log ratio over rounds by which a shape is certainly slower."""
+
+
+_MOST_ELEMENTS = 2**28
+COPIED = 8 * 10**6
+"""Bytes of a call from which on it is held against a copy."""
+_SIZES = {"8 to 16 MB": (COPIED, 16 * 10**6), "128 MB on": (128 * 10**6, 2**60)}
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,22 @@ def row_shapes(count: int, seed: int) -> list[Shape]:
     return list(found)
 
 
+def any_row_shapes(count: int, seed: int) -> list[Shape]:
+    """The same of any widths from 1 to 160000, every other one odd; a tensor has 2**28 elements at most."""
+    draw = _Draw(f"unseen rows of any width {seed}")
+    found: dict[Shape, None] = {}
+    while len(found) < count:
+        rows, width = draw.choice((1, draw.log(2, 64), draw.log(2, 16384))), draw.log(1, 160000)
+        shape = rows, width | 1 if len(found) % 2 else width + width % 2
+        if math.prod(shape) <= _MOST_ELEMENTS:
+            found[shape] = None
+    return list(found)
+
+
+WIDTHS: dict[str, Callable[[int, int], list[Shape]]] = {"whole": row_shapes, "any": any_row_shapes}
+"""Rows of which widths are drawn, by what the command calls them."""
+
+
 def variants_of(manifest: Mapping[str, Any], operator: str, dtype: str, family: str) -> list[str]:
     """Names of the kept variants of a dtype for a family of devices, without a vendor's algorithms for one problem."""
     (one,) = (o for o in manifest["operators"] if o["name"] == operator)
@@ -138,14 +164,31 @@ def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, f
         "geometric_mean": geometric_mean(x for _, x, _ in found) if found else None,
         "below_0.95": _share_below(0.95, found),
         "below_0.80": _share_below(0.8, found),
-        "certainly_below_0.80": [s for s, x, error in found if math.log(x) + _CERTAIN * error < math.log(0.8)],
+        "certainly_below_0.95": _certainly_below(0.95, found),
+        "certainly_below_0.80": _certainly_below(0.8, found),
         "worst": min(((x, s) for s, x, _ in found), default=None),
         "regret_mean": statistics.fmean(regret) if regret else None,
         "regret_p95": regret[int(0.95 * len(regret))] if regret else None,
         "tuned": sum(bool(r.get("tuned")) for r in timed),
+        "of_a_copy": of_a_copy(timed),
     }
     print(json.dumps(told), flush=True)
     return told
+
+
+def of_a_copy(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """By size of a call: how fast calls are that were raced with a copy of as many bytes, as a share of its speed."""
+    shares = [
+        (row["bytes"], statistics.median(row["copy"]) / statistics.median(row["us"]["ours"]))
+        for row in rows
+        if "copy" in row
+    ]
+    found = {name: [share for size, share in shares if a <= size < b] for name, (a, b) in _SIZES.items()}
+    return {n: {"calls": len(x), "mean": geometric_mean(x), "least": min(x)} for n, x in found.items() if x}
+
+
+def _certainly_below(limit: float, found: Sequence[tuple[Any, float, float]]) -> list[Any]:
+    return [s for s, x, error in found if math.log(x) + _CERTAIN * error < math.log(limit)]
 
 
 def _share_below(limit: float, found: Sequence[tuple[Any, float, float]]) -> float | None:

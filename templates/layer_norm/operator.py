@@ -48,6 +48,8 @@ WHOLE_PIECES = (
 )
 # What a block of `cuda_rows_few` holds in its registers, 1024 pieces of 16 bytes (T is f32 first).
 IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
+# What is not of whole pieces; of the rest, rows that no block holds, and those of which a warp takes several.
+UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D > 16384) | (D <= 128)
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -90,13 +92,19 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32."""
+    """BERT-large (1024) and wider models; in bf16, a few in f16 and f32.
+
+    And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for d in (1024, 3584, 4096, 8192) for r in rows]
     shapes = (*((r, 1024) for r in (1, 64, 256, 4096, 16384)), (1024, 4096), (16384, 4096))
     found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in shapes]
     found += [problem(R=r, D=d) for r, d in shapes]
     found += [problem(R=r, D=12288, dtypes={"T": "bf16"}) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (777, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in odd]
+    found += [problem(R=4096, D=4099, dtypes={"T": "f16"}), problem(R=4096, D=1025)]
     return tuple(found)
 
 
@@ -159,10 +167,49 @@ CUDA_ROWS_FEW = Kernel(
     tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
+_PEELED_PARAMETERS = (
+    Parameter("CLUSTER", (1, 2, 4, 8)),
+    Parameter("VECTORS", (1, 2, 4, 8)),
+    Parameter("THREADS", (256, 384, 512)),
+)
+_PEELED_ORDER = table(
+    "CLUSTER VECTORS THREADS",
+    (1, 1, 512),
+    (1, 2, 512),
+    (1, 4, 384),
+    (2, 4, 512),
+    (2, 8, 384),
+    (4, 8, 384),
+    (8, 4, 512),
+    (8, 8, 384),
+    (8, 2, 256),
+    (8, 1, 512),
+)
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "layer_norm/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(
+        among(_PEELED_PARAMETERS, _PEELED_ORDER),
+        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
+    ),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=8.0,
+    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
+    cluster={"D": parameter("CLUSTER")},
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "layer_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_ROWS_FEW,
+    CUDA_PEELED,
 )
 
 
@@ -181,7 +228,7 @@ operator = Operator(
     flops=7 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.layer_norm", "torch", torch_layer_norm),),

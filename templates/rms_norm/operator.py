@@ -49,6 +49,8 @@ WHOLE_PIECES = (
 )
 # What a block of `cuda_rows_few` holds in its registers, 1024 pieces of 16 bytes (T is f32 first).
 IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
+# What is not of whole pieces; of the rest, rows that no block holds, and those of which a warp takes several.
+UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D > 16384) | (D <= 128)
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -90,7 +92,10 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32."""
+    """Norms of Llama-3-8B (4096), Qwen-2.5-7B (3584), Llama-3-70B (8192) and 405B (16384); one width in f16 and f32.
+
+    And rows of other widths, most of which do not begin with whole pieces of 16 bytes.
+    """
     fused = ["residual", "residual_out"]
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
@@ -101,6 +106,10 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [problem(R=r, D=4096) for r in some]
     found += [problem(R=r, D=4096, present=fused) for r in (16, 4096)]
     found += [problem(R=r, D=16384, dtypes=bf16) for r in (16, 4096)]
+    odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (5000, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=4099, present=fused, dtypes=bf16)]
+    found += [problem(R=4096, D=4099, dtypes={"T": "f16"}), problem(R=4096, D=1537)]
     return tuple(found)
 
 
@@ -164,10 +173,49 @@ CUDA_ROWS_FEW = Kernel(
     tile={"R": 1, "D": 128 * parameter("VECTORS")},
 )
 
+_PEELED_PARAMETERS = (
+    Parameter("CLUSTER", (1, 2, 4, 8)),
+    Parameter("VECTORS", (1, 2, 4, 8)),
+    Parameter("THREADS", (256, 384, 512)),
+)
+_PEELED_ORDER = table(
+    "CLUSTER VECTORS THREADS",
+    (1, 1, 512),
+    (1, 2, 512),
+    (1, 4, 384),
+    (2, 4, 512),
+    (2, 8, 384),
+    (4, 8, 384),
+    (8, 4, 512),
+    (8, 8, 384),
+    (8, 2, 256),
+    (8, 1, 512),
+)
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "rms_norm/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(
+        among(_PEELED_PARAMETERS, _PEELED_ORDER),
+        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
+    ),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=8.0,
+    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
+    cluster={"D": parameter("CLUSTER")},
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_ROWS_FEW,
+    CUDA_PEELED,
 )
 
 
@@ -187,7 +235,7 @@ operator = Operator(
     flops=4 * R * D + present("residual") * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 32768)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
     checks=(problem(R=3, D=40008), problem(R=3, D=40008, present=["residual", "residual_out"])),

@@ -38,6 +38,8 @@ WHOLE_PIECES = (
     *(stride(tensor, 0) % 8 == 0 for tensor in ("gate", "up", "out")),
     *(alignment(tensor) >= 16 for tensor in ("gate", "up", "out")),
 )
+# What is not of whole pieces.
+UNEVEN = sum(~fact for fact in WHOLE_PIECES) > 0
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -63,7 +65,8 @@ def torch_silu_mul(torch: Any, call: Call) -> Callable[[], object]:
 def cuda_workload() -> tuple[Problem, ...]:
     """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, one width in f16 and f32.
 
-    Where one product makes gate and up, they are the halves of its rows.
+    Where one product makes gate and up, they are the halves of its rows. And rows that do not begin with whole pieces
+    of 16 bytes.
     """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     bf16 = {"T": "bf16"}
@@ -73,6 +76,10 @@ def cuda_workload() -> tuple[Problem, ...]:
         found.append(problem(R=r, D=14336, strides=halves, dtypes=bf16))
     found += [problem(R=r, D=14336, dtypes={"T": "f16"}) for r in (1, 16, 256, 1024, 4096)]
     found += [problem(R=r, D=14336) for r in (1, 16, 256, 1024, 4096)]
+    odd = ((1, 11009), (64, 11009), (4096, 11009), (777, 50257), (16384, 777), (16384, 33))
+    found += [problem(R=r, D=d, dtypes=bf16) for r, d in odd]
+    found += [problem(R=4096, D=11009, strides={"gate": (2 * 11009, 1), "up": (2 * 11009, 1)}, dtypes=bf16)]
+    found += [problem(R=4096, D=11009, dtypes={"T": "f16"}), problem(R=4096, D=11009)]
     return tuple(found)
 
 
@@ -141,10 +148,28 @@ CUDA_WAVE = Kernel(
     compile_seconds=4.0,
 )
 
+_PEELED_PARAMETERS = (Parameter("VECTORS", (1, 2)), Parameter("BLOCK", (128, 256)))
+_PEELED_ORDER = table("VECTORS BLOCK", (1, 256), (2, 256), (2, 128))
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "silu_mul/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(among(_PEELED_PARAMETERS, _PEELED_ORDER),),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=4.0,
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_WAVE,
+    CUDA_PEELED,
 )
 
 
@@ -161,7 +186,7 @@ operator = Operator(
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 65536)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={
         "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
         "cuda": cuda_workload(),

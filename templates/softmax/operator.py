@@ -42,6 +42,8 @@ WHOLE_PIECES = (
 )
 # Elements: ordinary stores read the output first, which streaming ones do not; it shows where no cache holds it.
 WITHIN_REACH = (R * D < 4194304,)
+# What is not of whole pieces; of the rest, rows of which a warp takes several.
+UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D <= 128)
 # Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
 HOPPER = target("capability") == 90
 # Elements: streaming stores have nothing to offer where the output stays in a cache.
@@ -67,12 +69,18 @@ def cpu_workload() -> tuple[Problem, ...]:
 
 
 def cuda_workload() -> tuple[Problem, ...]:
-    """Attention rows, and the vocabularies of Llama 2, Llama 3 and Qwen 2.5; in bf16, a few in f16 and f32."""
+    """Attention rows, and the vocabularies of Llama 2, Llama 3, Qwen 2.5 and GPT-2; in bf16, a few in f16 and f32.
+
+    And rows that do not begin with whole pieces of 16 bytes.
+    """
     rows = (1, 16, 64, 256, 1024, 4096, 16384)
     shapes = [(r, d) for d in (1024, 4096, 32000, 128256, 152064) for r in rows if r * d * 2 <= 1200000000]
     found = [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in (*shapes, (8192, 4096))]
     found += [problem(R=r, D=d, dtypes={"T": "f16"}) for r, d in ((1, 4096), (4096, 4096), (16, 128256))]
     found += [problem(R=r, D=d) for r, d in ((64, 1024), (4096, 4096), (256, 32000), (1, 128256), (64, 128256))]
+    odd = ((3, 50257), (777, 50257), (5000, 50257), (1, 151643), (12345, 1537), (4096, 777), (16384, 201), (16384, 33))
+    found += [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in odd]
+    found += [problem(R=777, D=50257, dtypes={"T": "f16"}), problem(R=64, D=50257), problem(R=4096, D=1537)]
     return tuple(found)
 
 
@@ -168,11 +176,49 @@ CUDA_SPLIT = Kernel(
     compile_seconds=4.0,
 )
 
+_PEELED_PARAMETERS = (
+    Parameter("CLUSTER", (1, 2, 4, 8)),
+    Parameter("VECTORS", (1, 2, 4, 8)),
+    Parameter("THREADS", (256, 448, 512)),
+)
+_PEELED_ORDER = table(
+    "CLUSTER VECTORS THREADS",
+    (1, 1, 512),
+    (1, 2, 512),
+    (1, 4, 512),
+    (1, 8, 448),
+    (2, 8, 512),
+    (4, 8, 512),
+    (8, 8, 448),
+    (8, 4, 256),
+    (8, 2, 512),
+)
+
+# Rows of any width and alignment.
+CUDA_PEELED = Kernel(
+    "cuda_peeled",
+    "softmax/cuda_peeled.cu.j2",
+    backend="nvcc",
+    parameters=_PEELED_PARAMETERS,
+    constraints=(
+        among(_PEELED_PARAMETERS, _PEELED_ORDER),
+        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
+    ),
+    requires=UNIT_STRIDES,
+    worthwhile=(UNEVEN,),
+    order=_PEELED_ORDER,
+    follows={"f16": "bf16"},
+    compile_seconds=8.0,
+    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
+    cluster={"D": parameter("CLUSTER")},
+)
+
 CUDA_KERNELS = (
     Kernel("cuda_generic", "softmax/cuda_generic.cu.j2", backend="nvcc", generic=True),
     CUDA_ROWS,
     CUDA_FLAT,
     CUDA_SPLIT,
+    CUDA_PEELED,
 )
 
 
@@ -188,7 +234,7 @@ operator = Operator(
     flops=5 * R * D,
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",
-    ranges={"R": (1, 65536), "D": (64, 262144)},
+    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=(problem(R=3, D=40008),),  # more than the registers of one block hold
     baselines=(Baseline("torch.softmax", "torch", torch_softmax),),

@@ -23,7 +23,7 @@ import unseen
 import unseen_cpu
 from race import Fleet, WrongResultError
 from stats import Timing
-from unseen_shapes import ON_CPU, products, ratio, row_shapes, rows_of, tell, variants_of
+from unseen_shapes import ON_CPU, any_row_shapes, of_a_copy, products, ratio, row_shapes, rows_of, tell, variants_of
 
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
 MANIFEST: dict[str, Any] = {
@@ -75,6 +75,28 @@ def test_widths_of_rows_are_multiples_of_8() -> None:
     assert 30 < sum(rows == 1 for rows, _ in found) < 120
 
 
+def test_rows_of_any_width_are_odd_every_other_time() -> None:
+    found = any_row_shapes(300, 1)
+    assert len(set(found)) == 300
+    assert found == any_row_shapes(300, 1)
+    assert all(1 <= rows <= 16384 and 1 <= width <= 160001 and rows * width <= 2**28 for rows, width in found)
+    assert sum(width % 2 for _, width in found) == 150
+    assert min(width for _, width in found) < 8
+    assert max(width for _, width in found) > 100000
+    assert max(rows for rows, _ in found) > 8192
+    (plan,) = unseen.plans(["softmax"], ["bf16"], ["plain"], 9, 1, "any")
+    assert plan["shapes"] == found[:9]
+
+
+def test_calls_are_held_against_a_copy_by_their_size() -> None:
+    sizes = ((1 << 29, 6), (1 << 30, 8), (10**7, 3), (64 * 10**6, 1))
+    rows = [timed((1, 8), [10, 10, 10]) | {"bytes": size, "copy": [us, us, us]} for size, us in sizes]
+    found = of_a_copy([*rows, timed((1, 8), [1])])
+    assert found["128 MB on"] == {"calls": 2, "mean": pytest.approx(0.48**0.5), "least": pytest.approx(0.6)}
+    assert found["8 to 16 MB"] == {"calls": 1, "mean": pytest.approx(0.3), "least": pytest.approx(0.3)}
+    assert of_a_copy([]) == {}
+
+
 def test_the_faster_of_the_others_counts() -> None:
     times, error = ratio(timed((4, 5, 6), [10, 20, 30], numpy=[10, 50, 90], torch=[20, 40, 60]))
     assert times == pytest.approx(2)
@@ -97,6 +119,8 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert (told["below_0.95"], told["below_0.80"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert told["worst"] == (pytest.approx(0.5), [4, 8, 8])
     assert told["certainly_below_0.80"] == [[4, 8, 8]]
+    assert told["certainly_below_0.95"] == [[3, 8, 8], [4, 8, 8]]
+    assert told["of_a_copy"] == {}
     assert told["regret_mean"] == pytest.approx(0.125)  # what was slower when it was forced has no regret
     assert told["regret_p95"] == pytest.approx(0.25)
     assert [(single, len(some)) for single, some in rows_of([*rows, timed((1, 8), [1], torch=[1])])] == [
@@ -271,6 +295,29 @@ def test_what_is_wrong_or_refused_has_no_time(host: pytest.MonkeyPatch) -> None:
     host.setattr(gpu_calls, "ours", lambda *_: lambda number: None)
     (row, _) = measured("softmax", forced="rows_1")
     assert row == {"shape": [3, 72], "us": {"ours": [2, 2]}}
+
+
+def test_one_wrong_element_is_noticed(host: pytest.MonkeyPatch) -> None:
+    """That of a row's end weighs little in the norm of them all."""
+    right = gpu_calls.ours
+
+    def last_is_missing(arena: gpu_race.Arena, size: int | None) -> Any:
+        def run(number: int) -> None:
+            right(arena, size)(number)
+            arena.calls[number].out[-1, -1] += 0.001
+
+        return run
+
+    host.setattr(gpu_calls, "ours", last_is_missing)
+    (row,) = measured("layer_norm", shapes=[[64, 1001]])
+    assert row["error"].startswith("it differs from torch by ")
+
+
+def test_large_calls_are_raced_with_a_copy(host: pytest.MonkeyPatch) -> None:
+    host.setattr(gpu_race, "copy_of", lambda moved: (lambda number: None, 2))
+    (row,) = measured("softmax", shapes=[[1001, 1001]])
+    assert (row["us"], row["copy"]) == ({"ours": [2, 2], "torch": [2, 2]}, [2, 2])
+    assert row["bytes"] == 2 * 4 * 1001 * 1001
 
 
 @pytest.mark.usefixtures("host")

@@ -76,10 +76,20 @@ def decode(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray
 
 
 class Stored:
-    """A tensor's memory, with a guard zone of NaN on both sides, and its view in the logical shape."""
+    """A tensor's memory, with a guard zone of NaN on both sides, and its view in the logical shape.
 
-    def __init__(self, shape: tuple[int, ...], strides: Sequence[int], dtype: str, values: np.random.Generator | None):
-        low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+    The view begins `skipped` elements past what is aligned.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        strides: Sequence[int],
+        dtype: str,
+        values: np.random.Generator | None,
+        skipped: int = 0,
+    ):
+        low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - skipped
         count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
         unit = np.uint32 if dtype == "f32" else np.uint16
         size = np.dtype(unit).itemsize
@@ -141,17 +151,22 @@ def check(
     *,
     strides: Mapping[str, Sequence[int]] | None = None,
     absent: Sequence[str] = (),
+    skipped: Mapping[str, int] | None = None,
     special: bool = False,
     given: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> None:
-    """Call on random values, or those `given`, and compare with the operator's reference."""
+    """Call on random values, or those `given`, and compare with the operator's reference.
+
+    A tensor begins as many elements past what is aligned as `skipped` says of it.
+    """
     values = np.random.default_rng(1)
     stored: dict[str, Stored] = {}
     for tensor in op.tensors:
         if tensor.name not in absent:
             shape = tuple(e.evaluate(dims) for e in tensor.shape)
             layout = (strides or {}).get(tensor.name, row_major(tensor, shape))
-            stored[tensor.name] = Stored(shape, layout, dtype, None if tensor.output else values)
+            drawn, behind = None if tensor.output else values, (skipped or {}).get(tensor.name, 0)
+            stored[tensor.name] = Stored(shape, layout, dtype, drawn, behind)
     for name, chosen in (given or {}).items():
         stored[name].view[...] = encode(chosen, dtype)
     if special:
