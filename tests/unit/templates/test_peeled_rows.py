@@ -203,16 +203,13 @@ def test_it_is_for_what_others_cannot_read_in_whole_pieces(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
-@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "silu_mul"])
-def test_all_configs_for_hopper_compile_without_spills(name: str, dtype: str, tmp_path: Path) -> None:
-    for config in OPERATORS[name].kernel("cuda_peeled").configs(HOPPER.facts):
-        (tmp_path / "candidate.cu").write_text(rendered_for_hopper(name, "cuda_peeled", config, dtype).source)
-        command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-cubin"]
-        done = subprocess.run([*command, "candidate.cu"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "warning" not in done.stderr, done.stderr
-        assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, (
-            config,
-            done.stderr,
-        )
+@pytest.mark.parametrize(("name", "dtype"), [(n, "bf16") for n in OPERATORS] + [("layer_norm", "f32")])
+def test_what_takes_most_registers_compiles_without_spills(name: str, dtype: str, tmp_path: Path) -> None:
+    configs = OPERATORS[name].kernel("cuda_peeled").configs(HOPPER.facts)
+    widest = max(configs, key=lambda c: (c["VECTORS"], c.get("THREADS", 0)))
+    (tmp_path / "candidate.cu").write_text(rendered_for_hopper(name, "cuda_peeled", widest, dtype).source)
+    command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-cubin"]
+    done = subprocess.run([*command, "candidate.cu"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    assert done.stderr.count("spill stores") == done.stderr.count(" 0 bytes spill stores") > 0, done.stderr
