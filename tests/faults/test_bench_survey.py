@@ -34,3 +34,11 @@ def test_what_is_near_the_best_is_timed_twice(bed: Bed) -> None:
     several = bed.survey(*["good"] * 5, R=33, D=129)
     counts = [len(m.screen) for m in several]
     assert sum(n > len(alone.screen) for n in counts) >= 2, counts
+
+
+def test_what_is_far_behind_is_timed_again_and_has_its_least_time(bed: Bed) -> None:
+    """As when another program had the cores: one such time would be learned from."""
+    good, disturbed = bed.survey("good", "disturbed_at_first", R=33, D=129)
+    assert good.ns is not None
+    assert disturbed.ns is not None
+    assert disturbed.ns < 8 * good.ns, (disturbed.screen, good.screen)

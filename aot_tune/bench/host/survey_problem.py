@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -18,6 +19,10 @@ __all__ = ["survey_problem"]
 
 _NEAR = 1.1
 """What takes up to so much more than the best is timed twice: of many about as fast, the least time is mostly luck."""
+
+
+_FAR = 8.0
+"""What takes so many times as long as the best is timed again, and has its least time: others may have had the cores."""
 
 
 class _Surveyed:
@@ -47,13 +52,18 @@ def survey_problem(context: BenchContext, prepared: Prepared, entrants: Sequence
         _survey(context, prepared, surveyed, number, entrants[number])
     best = surveyed.best or 0.0
     near = [n for n, m in surveyed.found.items() if m.ns is not None and m.ns <= _NEAR * best]
-    for number in reversed(near) if len(near) > 1 and surveyed.stands else ():
+    far = [n for n, m in surveyed.found.items() if n > 0 and m.ns is not None and m.ns > _FAR * best]
+    for number in (*reversed(near if len(near) > 1 else []), *far) if surveyed.stands else ():
         first = surveyed.found[number]
         again = _survey(context, prepared, surveyed, number, entrants[number])
         if again.status == "ok":
-            both = msgspec.structs.replace(first, screen=(*first.screen, *again.screen))
-            surveyed.found[number] = both
+            samples = (*first.screen, *again.screen) if number in near else min(first, again, key=_ns).screen
+            surveyed.found[number] = msgspec.structs.replace(first, screen=samples)
     return [surveyed.found[n] for n in range(len(entrants))]
+
+
+def _ns(measurement: Measurement) -> float:
+    return math.inf if measurement.ns is None else measurement.ns
 
 
 def _survey(
