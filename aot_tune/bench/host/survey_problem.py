@@ -22,7 +22,7 @@ _NEAR = 1.1
 
 
 _FAR = 8.0
-"""What takes so many times as long as the best is timed again, and has its least time: others may have had the cores."""
+"""What takes so many times as long as the best is timed again and has its least time: others may have had the cores."""
 
 
 class _Surveyed:
