@@ -31,7 +31,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
     stride("x", 1) == 1,

@@ -28,7 +28,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("gate", 1) == 1, stride("up", 1) == 1, stride("out", 1) == 1)
 # The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
