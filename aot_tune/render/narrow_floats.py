@@ -45,7 +45,7 @@ _BF16 = _TYPE.format(
     narrow="""\
     const U u = aot_tune_bits_as<U>(value);
     const U quiet = (u >> 16) | 0x40u, rounded = (u + (0x7fffu + ((u >> 16) & 1u))) >> 16;
-    return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+    return value != value ? quiet : rounded;
 """,
 )
 
@@ -68,25 +68,25 @@ _F16 = _TYPE.format(
 #endif
 """,
     widen="""\
-    const U magnitude = low & 0x7fffu, none = {};
+    const U magnitude = low & 0x7fffu;
     const U normal = (magnitude << 13) + 0x38000000u;  // exponents begin at -14, not at -126
     const U odd = normal + 0x38000000u;                // infinities and NaN
     // What is below 2^-14 is a whole number of 2^-24: made without subnormal floats, which may count as 0.
     const F count = aot_tune_bits_as<F>(static_cast<U>(magnitude | 0x4b000000u)) - 8388608.0f;
     const U small = aot_tune_bits_as<U>(static_cast<F>(count * 5.9604644775390625e-08f));
-    const U found = magnitude < none + 0x400u ? small : magnitude < none + 0x7c00u ? normal : odd;
+    const U large = count < 31744.0f ? normal : odd;
+    const U found = count < 1024.0f ? small : large;
     return aot_tune_bits_as<F>(static_cast<U>(found | ((low & 0x8000u) << 16)));
 """,
     narrow="""\
     const U u = aot_tune_bits_as<U>(value), magnitude = u & 0x7fffffffu, none = {};
     const U normal = (magnitude + (0xfffu + ((magnitude >> 13) & 1u)) - 0x38000000u) >> 13;
     // Below 2^-14 whole numbers of 2^-24 are left, to which the sum with 0.5 rounds.
-    const F sum = aot_tune_bits_as<F>(magnitude) + 0.5f;
+    const F size = aot_tune_bits_as<F>(magnitude), sum = size + 0.5f;
     const U small = aot_tune_bits_as<U>(sum) - 0x3f000000u;
-    const U quiet = ((magnitude >> 13) & 0x3ffu) | 0x7e00u;
-    const U finite = magnitude < none + 0x38800000u ? small : normal;
-    const U large = magnitude > none + 0x7f800000u ? quiet : none + 0x7c00u;
-    return (magnitude < none + 0x47800000u ? finite : large) | ((u >> 16) & 0x8000u);
+    const U finite = size < 6.103515625e-05f ? small : normal;
+    const U large = value != value ? none + 0x7e00u : none + 0x7c00u;
+    return (size < 65536.0f ? finite : large) | ((u >> 16) & 0x8000u);
 """,
 )
 

@@ -64,7 +64,8 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
     """torch's norm through its `.out` form."""
     rows, width = call.x.shape[0], list(call.x.shape[-1:])
-    mean, rstd = (torch.empty(rows, 1, device=call.x.device) for _ in range(2))
+    kept = call.x.dtype if call.x.device.type == "cpu" else torch.float32  # what torch keeps them in
+    mean, rstd = (torch.empty(rows, 1, dtype=kept, device=call.x.device) for _ in range(2))
     norm = torch.ops.aten.native_layer_norm.out
     return lambda: norm(
         call.x,

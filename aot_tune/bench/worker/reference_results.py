@@ -1,9 +1,10 @@
 """Reference results in float64, and the tolerance that the same computation suggests where it rounds as kernels do.
 
 The yardstick is the larger error of two runs: numpy as it is, whose sums are pairwise, and, unless a floating input is
-narrower than float32, numpy with strictly sequential sums, since a correct kernel may add in any order. Both compute in float32 (in float64 what has tensors of
-it), and round each intermediate result to the dtype that `Operator.rounds_to` tells: the narrowest one of the tensors
-unless the operator declares another. Sums and products are accumulated in float32 and rounded at their end.
+narrower than float32, numpy with strictly sequential sums, since a correct kernel may add in any order. Both compute in
+float32 (in float64 what has tensors of it), and round each intermediate result to the dtype that `Operator.rounds_to`
+tells: the narrowest one of the tensors unless the operator declares another. Sums and products are accumulated in
+float32 and rounded at their end.
 
 From the errors e and the true values v two numbers per output are taken: `relative`, the largest e / |v| among the
 larger half of the values that are not 0, and `absolute`, the largest e - relative * |v| of all. A result may be off by
