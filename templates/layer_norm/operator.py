@@ -80,13 +80,15 @@ def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """BERT-base and a wider model."""
+    """BERT-base and a wider model; two problems in bf16, one in f16."""
     base = [problem(R=r, D=768) for r in (1, 16, 64, 256, 1024)]
+    narrow = ((256, 768, "bf16"), (1024, 4096, "bf16"), (1024, 4096, "f16"))
     return (
         *base,
         problem(R=256, D=4096),
         problem(R=1024, D=4096),
         problem(R=16384, D=768),
+        *(problem(R=r, D=d, dtypes={"T": t}) for r, d, t in narrow),
     )
 
 
@@ -192,6 +194,7 @@ operator = Operator(
             "rows",
             "layer_norm/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),
@@ -209,6 +212,7 @@ operator = Operator(
             "streaming",
             "layer_norm/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),

@@ -60,6 +60,12 @@ def torch_silu_mul(torch: Any, call: Call) -> Callable[[], object]:
     return run
 
 
+def cpu_workload() -> tuple[Problem, ...]:
+    """Llama-3-8B's layer; one problem in bf16 and one in f16."""
+    narrow = [problem(R=256, D=14336, dtypes={"T": t}) for t in ("bf16", "f16")]
+    return (*(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)), *narrow)
+
+
 def cuda_workload() -> tuple[Problem, ...]:
     """Layers of Llama-3-8B, Qwen-2.5-7B and an eighth of Llama-3-70B; in bf16, one width in f16 and f32.
 
@@ -163,7 +169,7 @@ operator = Operator(
     intermediates="f32",
     ranges={"R": (1, 65536), "D": (64, 65536)},
     workload={
-        "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
+        "cpu": cpu_workload(),
         "cuda": cuda_workload(),
     },
     baselines=(Baseline("torch.silu_mul", "torch", torch_silu_mul),),
@@ -173,6 +179,7 @@ operator = Operator(
             "rows",
             "silu_mul/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (1, 2, 4)),
@@ -186,6 +193,7 @@ operator = Operator(
             "streaming",
             "silu_mul/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),
