@@ -14,7 +14,7 @@ from aot_tune.compile.cxx import TOOLCHAIN
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Operator, Target
 
-__all__ = ["TARGETS", "CpuKernel"]
+__all__ = ["TARGETS", "CpuKernel", "bf16_bits", "bf16_values"]
 
 TARGETS = TOOLCHAIN.native()
 """Those that this machine runs."""
@@ -42,7 +42,8 @@ class CpuKernel:
         assert outcome.status == "ok", outcome.log
         TOOLCHAIN.link_shared([out], place / "candidate.so")
         self.operator, self.source = operator.concrete(candidate.dtypes), rendered.source
-        self._loaded = load(place / "candidate.so", rendered.symbol)
+        self.path, self.symbol = place / "candidate.so", rendered.symbol
+        self._loaded = load(self.path, self.symbol)
 
     def __call__(self, scalars: Mapping[str, float] | None = None, **arrays: Any) -> int:
         """Call it on arrays (of bf16 those of their bits) by the names of tensors; what it returns."""
