@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from aot_tune.render.hooks import Hooks
+from aot_tune.render.narrow_floats import NARROW, declarations
 from aot_tune.spec import AddTensor, Expr, Operator, Tensor
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.epilogue import Epilogue, EpilogueStep
@@ -58,7 +59,7 @@ class CxxFunctions:
     """Functions that every template of the language must define."""
 
     _public = (
-        "prelude kernel_signature no_workspace dim size stride ptr address present attr attr_value load store "
+        "prelude kernel_signature no_workspace dtype dim size stride ptr address present attr attr_value load store "
         "store_output epilogue_functions unroll scratch"
     )
 
@@ -66,6 +67,7 @@ class CxxFunctions:
         self, operator: Operator, constants: Mapping[str, int], hooks: Hooks, scratch: Expr | None = None
     ) -> None:
         self._op, self._constants, self._hooks, self._scratch = operator, dict(constants), hooks, scratch
+        self._named: set[str] = set()
 
     def names(self) -> dict[str, Callable[..., Any]]:
         """Function name to function, as templates see them."""
@@ -74,8 +76,8 @@ class CxxFunctions:
     # -- signature -----------------------------------------------------------------------------------------------
 
     def prelude(self) -> str:
-        """Declarations that every candidate needs."""
-        return self._hooks.open_once("prelude", lambda: _PRELUDE)
+        """Declarations that every candidate needs, and the types of elements that its text names."""
+        return self._hooks.open_once("prelude", lambda: _PRELUDE + declarations(self._named))
 
     def kernel_signature(self, function: str) -> str:
         """The head of `launch`, `workspace`, `preload` or `note`, to be followed by its body in braces."""
@@ -109,6 +111,12 @@ class CxxFunctions:
         return self._hooks.open("scratch", lambda: scratch.cpp(self.dim))
 
     # -- facts ---------------------------------------------------------------------------------------------------
+
+    def dtype(self, tensor: str) -> str:
+        """The C++ type of a tensor's elements."""
+        declared = self._tensor(tensor).dtype
+        self._named.add(declared.name)
+        return declared.c
 
     def dim(self, name: str) -> str:
         """The extent of a dim: a constant when the candidate is specialised on it, else read from an argument."""
@@ -169,7 +177,7 @@ class CxxFunctions:
         """The typed data pointer of a tensor."""
         declared = self._tensor(tensor)
         const = "" if declared.output else "const "
-        return f"static_cast<{const}{declared.dtype.c}*>({tensor}->data)"
+        return f"static_cast<{const}{self.dtype(tensor)}*>({tensor}->data)"
 
     def address(self, tensor: str, indices: Sequence[str]) -> str:
         """A pointer to the element at `indices` (leading axes only, or all)."""
@@ -201,7 +209,7 @@ class CxxFunctions:
         if not declared.output:
             raise self._is_input(tensor)
         if lanes == 1:
-            return f"*({self.address(tensor, indices)}) = static_cast<{declared.dtype.c}>({value});"
+            return f"*({self.address(tensor, indices)}) = static_cast<{self.dtype(tensor)}>({value});"
         self._unit_last(tensor)
         if count is None:
             return f"vstore<{lanes}>({self.address(tensor, indices)}, {value});"
@@ -213,6 +221,9 @@ class CxxFunctions:
         """As `store`, after the operator's epilogue; a statement in braces."""
         statement = self.store(tensor, indices, "aot_v", lanes, count)
         steps = self._steps(tensor)
+        for step in steps:
+            if isinstance(step, AddTensor):
+                self.dtype(step.tensor)  # which the text names, though it is written later
         if any(not isinstance(s, AddTensor) for s in steps) and not self._hooks.opened("epilogue_functions"):
             raise RenderError(
                 f"store_output({tensor!r}): the operator has an activation whose functions are not there",
@@ -277,7 +288,9 @@ class CxxFunctions:
     # -- pieces --------------------------------------------------------------------------------------------------
 
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
-        return f"*({self.address(tensor, indices)})"
+        """The element as a value, which is float where its own dtype is narrower."""
+        one = f"*({self.address(tensor, indices)})"
+        return f"static_cast<float>({one})" if self._tensor(tensor).dtype.name in NARROW else one
 
     def _activation_functions(self) -> str:
         steps = self._op.epilogue.steps if self._op.epilogue else ()

@@ -15,14 +15,23 @@ int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept {
 int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t* dtypes,
                    const char* served) noexcept {
   char wanted[128] = "";
+  char named[256] = "";
   Text text(wanted, sizeof wanted);
+  Text tensors(named, sizeof named);
   for (int32_t i = 0; i < op.variable_count; ++i) {
     const VariableInfo& variable = op.variables[i];
     text.add("%s%s=%s", i > 0 ? " " : "", variable.name, variable.choices[dtypes[i]].name);
+    tensors.add("; %s is the dtype of", variable.name);
+    const char* between = " ";
+    for (int32_t k = 0; k < op.count; ++k) {
+      if (op.tensors[k].variable != i) continue;
+      tensors.add("%s'%s'", between, op.tensors[k].name);
+      between = ", ";
+    }
   }
   return fail(AOT_TUNE_ERROR_DTYPE,
-              "%s: tensors are on %s with %s, for which this library has no variants; it has %s", op.name,
-              device_name(device).text, wanted, served);
+              "%s: tensors are on %s with %s, for which this library has no variants; it has %s%s", op.name,
+              device_name(device).text, wanted, served, named);
 }
 
 int32_t too_old(const OperatorInfo& op, const DLDevice& device, int32_t level, const VariantInfo& generic,

@@ -13,7 +13,8 @@ __all__ = ["DTYPES", "DType", "dtype"]
 class DType:
     """One element type. `code` and `bits` are DLPack's; `c` and `cuda` are its names in the two languages.
 
-    `numpy` is empty where numpy has no such type, `cuda` where kernels for GPUs have no use for it.
+    Floats of 16 bits have names of our own in C++, see `render.narrow_floats`. `numpy` is empty where numpy has no such
+    type, `cuda` where kernels for GPUs have no use for it.
     """
 
     name: str
@@ -45,8 +46,8 @@ DTYPES: dict[str, DType] = {
     for d in (
         DType("f32", 2, 32, "float", "float32", "float"),
         DType("f64", 2, 64, "double", "float64", "double"),
-        DType("f16", 2, 16, "_Float16", "float16", "__half"),
-        DType("bf16", 4, 16, "__bf16", "", "__nv_bfloat16"),
+        DType("f16", 2, 16, "aot_tune_f16", "float16", "__half"),
+        DType("bf16", 4, 16, "aot_tune_bf16", "", "__nv_bfloat16"),
         DType("i8", 0, 8, "int8_t", "int8", "int8_t"),
         DType("i32", 0, 32, "int32_t", "int32", "int32_t"),
         DType("i64", 0, 64, "int64_t", "int64", "int64_t"),

@@ -30,7 +30,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
     stride("x", 1) == 1,
@@ -66,7 +66,8 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
     """torch's norm through its `.out` form."""
     rows, width = call.x.shape[0], list(call.x.shape[-1:])
-    mean, rstd = (torch.empty(rows, 1, device=call.x.device) for _ in range(2))
+    kept = call.x.dtype if call.x.device.type == "cpu" else torch.float32  # what torch keeps them in
+    mean, rstd = (torch.empty(rows, 1, dtype=kept, device=call.x.device) for _ in range(2))
     norm = torch.ops.aten.native_layer_norm.out
     return lambda: norm(
         call.x,
@@ -81,13 +82,15 @@ def torch_layer_norm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """BERT-base and a wider model."""
+    """BERT-base and a wider model; two problems in bf16, one in f16."""
     base = [problem(R=r, D=768) for r in (1, 16, 64, 256, 1024)]
+    narrow = ((256, 768, "bf16"), (1024, 4096, "bf16"), (1024, 4096, "f16"))
     return (
         *base,
         problem(R=256, D=4096),
         problem(R=1024, D=4096),
         problem(R=16384, D=768),
+        *(problem(R=r, D=d, dtypes={"T": t}) for r, d, t in narrow),
     )
 
 
@@ -232,6 +235,7 @@ operator = Operator(
             "rows",
             "layer_norm/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),
@@ -249,6 +253,7 @@ operator = Operator(
             "streaming",
             "layer_norm/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2)),

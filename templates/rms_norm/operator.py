@@ -31,7 +31,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (
     stride("x", 1) == 1,
@@ -85,10 +85,12 @@ def both_or_none(given: Problem) -> bool:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Llama-3-8B's norm, plain and with the residual that its blocks add."""
+    """Llama-3-8B's norm, plain and with the residual that its blocks add; two in bf16, one in f16."""
     plain = [problem(R=r, D=4096) for r in (1, 16, 256, 1024, 4096)]
     fused = [problem(R=r, D=4096, present=["residual", "residual_out"]) for r in (1, 16, 64, 256, 1024, 2048)]
-    return (*plain, *fused)
+    narrow = [problem(R=16, D=4096, dtypes={"T": "bf16"})]
+    narrow += [problem(R=1024, D=4096, present=["residual", "residual_out"], dtypes={"T": t}) for t in ("bf16", "f16")]
+    return (*plain, *fused, *narrow)
 
 
 def cuda_workload() -> tuple[Problem, ...]:
@@ -239,6 +241,7 @@ operator = Operator(
             "rows",
             "rms_norm/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4, 8)),
@@ -252,6 +255,7 @@ operator = Operator(
             "streaming",
             "rms_norm/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (4, 8)),

@@ -28,7 +28,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("gate", 1) == 1, stride("up", 1) == 1, stride("out", 1) == 1)
 # The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
@@ -60,6 +60,12 @@ def torch_silu_mul(torch: Any, call: Call) -> Callable[[], object]:
         mul(call.out, call.up, out=call.out)
 
     return run
+
+
+def cpu_workload() -> tuple[Problem, ...]:
+    """Llama-3-8B's layer; one problem in bf16 and one in f16."""
+    narrow = [problem(R=256, D=14336, dtypes={"T": t}) for t in ("bf16", "f16")]
+    return (*(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)), *narrow)
 
 
 def cuda_workload() -> tuple[Problem, ...]:
@@ -183,7 +189,7 @@ operator = Operator(
     intermediates="f32",
     ranges={"R": (1, 65536), "D": (64, 65536)},
     workload={
-        "cpu": tuple(problem(R=r, D=14336) for r in (1, 16, 64, 256, 1024)),
+        "cpu": cpu_workload(),
         "cuda": cuda_workload(),
     },
     baselines=(Baseline("torch.silu_mul", "torch", torch_silu_mul),),
@@ -193,6 +199,7 @@ operator = Operator(
             "rows",
             "silu_mul/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (1, 2, 4)),
@@ -206,6 +213,7 @@ operator = Operator(
             "streaming",
             "silu_mul/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),

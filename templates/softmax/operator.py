@@ -28,7 +28,7 @@ from .triton_kernels import TRITON_KERNELS
 
 R, D = dims("R D")
 
-CPU_DTYPES = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 # The CPU kernels read and write whole vectors along the rows.
 UNIT_STRIDES = (stride("x", 1) == 1, stride("out", 1) == 1)
 # The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
@@ -62,10 +62,12 @@ def torch_softmax(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Attention rows, and the vocabularies of Llama 2 and 3."""
+    """Attention rows, and the vocabularies of Llama 2 and 3; two in bf16, one in f16."""
     few = ((1, 1024), (1, 32000), (1, 128256), (16, 32000), (64, 128))
     many = ((256, 1024), (192, 512), (1024, 1024), (1024, 4096), (8192, 1024))
-    return tuple(problem(R=r, D=d) for r, d in (*few, *many))
+    narrow = ((256, 1024, "bf16"), (1024, 4096, "bf16"), (256, 1024, "f16"))
+    found = [problem(R=r, D=d) for r, d in (*few, *many)]
+    return (*found, *(problem(R=r, D=d, dtypes={"T": t}) for r, d, t in narrow))
 
 
 def cuda_workload() -> tuple[Problem, ...]:
@@ -238,6 +240,7 @@ operator = Operator(
             "rows",
             "softmax/rows.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("ROWS", (1, 2, 4)),
@@ -261,6 +264,7 @@ operator = Operator(
             "streaming",
             "softmax/streaming.cpp.j2",
             dtypes=CPU_DTYPES,
+            follows={"f16": "bf16"},
             parameters=(
                 Parameter("W", (4, 8, 16)),
                 Parameter("UNROLL", (2, 4)),

@@ -139,6 +139,35 @@ def test_torch_tensors(ops: ModuleType, name: str) -> None:
         np.testing.assert_array_equal(torch.from_dlpack(made).numpy(), out.numpy())
 
 
+NARROW_LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "dense": lambda t: t,
+    "strided": lambda t: torch.stack([t, torch.zeros_like(t)], -1).flatten(-2)[..., ::2],
+    "transposed": lambda t: t.mT.contiguous().mT if t.ndim > 1 else t,
+    "unaligned": lambda t: torch.cat([t.flatten()[:1], t.flatten()])[1:].view(t.shape),
+}
+
+
+@pytest.mark.parametrize("layout", NARROW_LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ROWS)
+def test_elements_of_16_bits(ops: ModuleType, name: str, dtype: str, layout: str) -> None:
+    reference, kinds = ROWS[name]
+    kind = getattr(torch, dtype)
+    step = torch.finfo(kind).eps
+    for rows, width in SHAPES:
+        arrays = [normal(i, rows, width) if k == "x" else normal(i, width) for i, k in enumerate(kinds)]
+        tensors = [torch.from_numpy(a).to(kind) for a in arrays]
+        want = reference(*(t.double().numpy() for t in tensors))  # of the values that bf16 and f16 hold
+        given = [NARROW_LAYOUTS[layout](t) for t in tensors]
+        got = getattr(ops, name)(*given)
+        assert got.dtype == kind
+        np.testing.assert_allclose(got.double(), want, rtol=0.51 * step, atol=4e-6, err_msg=f"{rows} x {width}")
+        assert all(torch.equal(g, t) for g, t in zip(given, tensors, strict=True))
+        if dtype == "float16":
+            theirs = getattr(ops, name)(*(t.numpy() for t in given))
+            np.testing.assert_array_equal(plain(theirs), got.numpy())
+
+
 def test_torch_layouts_and_mixtures(ops: ModuleType) -> None:
     a, b = torch.randn(16, 768), torch.randn(768, 768).t()
     want = (a.double() @ b.double()).float()
@@ -186,7 +215,14 @@ def test_special_values(ops: ModuleType) -> None:
 
 WRONG: dict[str, tuple[str, Callable[[ModuleType, Array], object], type[Exception], str]] = {
     "rank": ("x", lambda o, out: o.softmax(np.zeros(3, "f4"), out=out), ValueError, "1 axes, wanted 2"),
-    "dtype": ("x", lambda o, out: o.softmax(np.zeros((2, 3)), out=out), TypeError, "f64, wanted f32"),
+    "dtype": ("x", lambda o, out: o.softmax(np.zeros((2, 3)), out=out), TypeError, "f64, wanted f32, bf16 or f16"),
+    "no kernels": (
+        "'a', 'b'",
+        lambda o, out: o.gemm(np.zeros((2, 4), "f2"), np.zeros((4, 3), "f2"), out=out.astype("f2")),
+        TypeError,
+        "T=f16, for which this library has no variants; it has T=f32",
+    ),
+    "mixed": ("out", lambda o, out: o.softmax(torch.zeros(2, 3).bfloat16(), out=out), TypeError, "'x' has bf16"),
     "integers": ("x", lambda o, out: o.softmax(np.zeros((2, 3), "i4"), out=out), TypeError, "i32"),
     "output dtype": ("out", lambda o, _: o.softmax(np.zeros((2, 3), "f4"), out=np.zeros((2, 3))), TypeError, "f64"),
     "dims": ("K", lambda o, out: o.gemm(np.zeros((2, 4), "f4"), np.zeros((5, 3), "f4"), out=out), ValueError, "4"),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.stored_elements import stored_as
 from aot_tune.spec import (
     Call,
     FromFile,
@@ -172,18 +173,22 @@ def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[A
 
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
-    """Write drawn values, repeated, into the storage of the inputs in `views`, which are flat, by tensor name."""
+    """Write drawn values, repeated, into the storage of the inputs in `views`, by tensor name.
+
+    Those are flat, of what `stored_elements.array_dtype` says.
+    """
     for tensor in operator.inputs:
         view = views.get(tensor.name)
         if view is None:
             continue
-        values = draw(operator, check, tensor, view.size, seed)
+        dtype = operator.dtype(check.problem, tensor)
+        values = stored_as(dtype, draw(operator, check, tensor, view.size, seed))
         for start in range(0, view.size, max(1, values.size)):
             part = view[start : start + values.size]
             part[:] = values[: part.size]
         if tensor.name == check.special and view.size:
             places = np.linspace(0, view.size - 1, num=4, dtype=np.int64)[:3]
-            view[places] = (-np.inf, np.nan, np.inf)
+            view[places] = stored_as(dtype, np.array((-np.inf, np.nan, np.inf)))
 
 
 def storage_extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """Reference results in float64, and the tolerance that the same computation suggests where it rounds as kernels do.
 
-The yardstick is the larger error of two runs: numpy as it is, whose sums are pairwise, and numpy with strictly
-sequential sums, since a correct kernel may add in any order. Both compute in float32 (in float64 what has tensors of
-it), and round each intermediate result to the dtype that `Operator.rounds_to` tells: the narrowest one of the tensors
-unless the operator declares another. Sums and products are accumulated in float32 and rounded at their end.
+The yardstick is the larger error of two runs: numpy as it is, whose sums are pairwise, and, unless a floating input is
+narrower than float32, numpy with strictly sequential sums, since a correct kernel may add in any order. Both compute in
+float32 (in float64 what has tensors of it), and round each intermediate result to the dtype that `Operator.rounds_to`
+tells: the narrowest one of the tensors unless the operator declares another. Sums and products are accumulated in
+float32 and rounded at their end.
 
 From the errors e and the true values v two numbers per output are taken: `relative`, the largest e / |v| among the
 larger half of the values that are not 0, and `absolute`, the largest e - relative * |v| of all. A result may be off by
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of, fill, layout
 from aot_tune.bench.worker.rounded_arrays import RoundedArray, round_fraction
+from aot_tune.bench.worker.stored_elements import array_dtype, limits_of, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 from aot_tune.spec.generators import largest_integer
 
@@ -131,17 +133,17 @@ class SequentialSums:
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
-    """The inputs of a problem with its strides, drawn from the seed."""
+    """The inputs of a problem with its strides, drawn from the seed; float32 for bf16, and dense then."""
     operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
     for tensor in operator.inputs:
         if operator.is_present(check.problem, tensor):
             place = layout(operator, check, tensor)
-            flat = flats[tensor.name] = np.empty(place.extent(), dtype=tensor.dtype.numpy)
+            flat = flats[tensor.name] = np.empty(place.extent(), dtype=array_dtype(tensor.dtype))
             arrays[tensor.name] = place.array(flat.dtype, flat)
     fill(operator, check, flats, seed)
-    return arrays
+    return {name: values_of(operator.tensor(name).dtype, array) for name, array in arrays.items()}
 
 
 def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: float, whole: bool) -> None:
@@ -242,14 +244,19 @@ def _values(folder: Path, truth: Truth) -> NDArray[Any]:
 
 
 def _near(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
-    """Results that are rounded as kernels round them: one, or two when the order of sums matters."""
+    """Results that are rounded as kernels round them: one, or two when the order of sums matters.
+
+    It does not where inputs have fewer bits than a sum does: kernels keep more than one.
+    """
     bits = operator.rounds_to(check.problem).fraction
     arrays = {n: _computed_in(a, bits) for n, a in inputs.items()}
-    sequential = SequentialSums()
-    found = [_run(operator, check, arrays, sequential, wide=False)]
-    if sequential.used:
-        found.append(_run(operator, check, arrays, np, wide=False))
-    return found
+    found = []
+    if not any(t.name in inputs and t.dtype.code in FLOATING and t.dtype.bits < 32 for t in operator.inputs):
+        sequential = SequentialSums()
+        found.append(_run(operator, check, arrays, sequential, wide=False))
+        if not sequential.used:
+            return found
+    return [*found, _run(operator, check, arrays, np, wide=False)]
 
 
 def _computed_in(array: NDArray[Any], bits: int) -> NDArray[Any]:
@@ -295,7 +302,9 @@ def _run(
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     results: dict[str, NDArray[Any]] = {}
     for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
-        value = np.asarray(found) if wide else np.asarray(found).astype(tensor.dtype.numpy)
+        value = np.asarray(found)
+        if not wide:
+            value = values_of(tensor.dtype, stored_as(tensor.dtype, value))
         whole = tensor.dtype.name == "i64" and value.dtype.kind in "biu"
         results[tensor.name] = np.ascontiguousarray(value, dtype=np.int64 if whole else np.float64)
     return results
@@ -339,8 +348,7 @@ def bounds_of_integers(operator: Operator, tensor: Tensor) -> Bounds:
 def _bounds(values: NDArray[Any], errors: NDArray[Any], tensor: Tensor, tolerance: float) -> Bounds:
     finite = np.isfinite(values) & np.isfinite(errors)
     values, errors = values[finite], errors[finite]
-    info = np.finfo(tensor.dtype.numpy)
-    unit, tiny = float(info.eps), float(info.tiny)
+    unit, tiny, _ = limits_of(tensor.dtype)
     if not values.size:
         return Bounds(absolute=tolerance * tiny, relative=tolerance * unit, factor=tolerance)
     typical = float(np.sqrt(np.mean(np.square(values))))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib
 import time
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aot_tune.bench.worker.cpu.state import ProblemState
 from aot_tune.bench.worker.cpu.timing import Repeater, warm_sample
 from aot_tune.bench.worker.cpu.verify import compare
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.prepared_baseline import PreparedBaseline, UnusableError, baseline_of
+from aot_tune.spec import DType
 
 __all__ = ["prepare_baseline"]
 
@@ -22,14 +28,14 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
     """
     operator = state.operator
     baseline, module = baseline_of(operator, name)
-    try:
-        convert = importlib.import_module(baseline.requires.partition(".")[0]).from_dlpack
-    except AttributeError as missing:
-        raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
+    framework = importlib.import_module(baseline.requires.partition(".")[0])
     functions = []
     for calls in state.rotation():
-        call = call_of(operator, state.check, calls.views, convert)
-        functions.append(baseline.prepare(module, call))
+        try:
+            arrays = {n: _handed_on(framework, operator.tensor(n).dtype, view) for n, view in calls.views.items()}
+        except AttributeError as missing:
+            raise UnusableError(f"{baseline.requires} cannot be used here: {missing}") from missing
+        functions.append(baseline.prepare(module, call_of(operator, state.check, arrays)))
     first = state.rotation()[0]
     first.poison()
     functions[0]()
@@ -40,3 +46,14 @@ def prepare_baseline(state: ProblemState, name: str) -> PreparedBaseline:
         worst, note = max(worst, error), note or fault
     repeater = Repeater(functions, time.perf_counter_ns)
     return PreparedBaseline(lambda calls, warm: warm_sample(repeater.sample, calls, warm), worst, note)
+
+
+def _handed_on(framework: ModuleType, dtype: DType, view: NDArray[Any]) -> Any:
+    """A framework's tensor of the elements that a view holds, in the same memory.
+
+    Raises:
+        AttributeError: when the framework takes no tensors of others, or has no such dtype.
+    """
+    if dtype.numpy:
+        return framework.from_dlpack(view)
+    return framework.from_dlpack(view.view(np.int16)).view(getattr(framework, dtype.torch))

@@ -13,6 +13,7 @@ from aot_tune.bench.worker.honesty import is_elementwise
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import Truth, read_truth
+from aot_tune.bench.worker.stored_elements import array_dtype
 from aot_tune.spec import DEFAULT_ALIGNMENT, Operator, Tensor
 
 __all__ = ["CallSet", "ProblemState"]
@@ -24,7 +25,7 @@ _BIG = 64 << 20
 class CallSet:
     """The tensors of one call in guarded memory, inputs copied from `pristine` and outputs poisoned.
 
-    `share` gives the regions of tensors that are not made anew.
+    `share` gives the regions of tensors that are not made anew. `views` hold what `stored_elements` says.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class CallSet:
                 else:
                     region.copy_from(pristine[name])
             self.regions[name] = region
-            self.views[name] = region.view(tensor.dtype.numpy, place)
+            self.views[name] = region.view(array_dtype(tensor.dtype), place)
             addresses[name] = region.address + first
         self.arguments = Arguments(
             operator, addresses, shapes, strides, scalar_values(operator, check), attribute_indices(operator, check)
@@ -149,7 +150,7 @@ class ProblemState:
                 if self.operator.is_present(problem, tensor):
                     region = Region(layout(self.operator, self.check, tensor).extent() * tensor.dtype.itemsize)
                     self._pristine[tensor.name] = region
-                    flats[tensor.name] = region.flat(tensor.dtype.numpy)
+                    flats[tensor.name] = region.flat(array_dtype(tensor.dtype))
             fill(self.operator, self.check, flats, self.policy.seed)
         return self._pristine
 

@@ -17,8 +17,9 @@ from aot_tune.bench.worker.cpu.buffers import Placement, Region
 from aot_tune.bench.worker.cpu.state import CallSet, ProblemState
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
 from aot_tune.bench.worker.reference_results import Bounds
+from aot_tune.bench.worker.stored_elements import limits_of, values_of
 from aot_tune.bench.worker.verdicts import GARBAGE, Verdict, allowed_workspace, refusal
-from aot_tune.spec import Tensor
+from aot_tune.spec import FLOATING, Tensor
 
 __all__ = ["Bits", "compare", "inspect", "same_bits", "unsteady", "verify", "workspace_for"]
 
@@ -190,8 +191,9 @@ def _written_gap(tensor: Tensor, calls: CallSet) -> str:
 
 
 def compare(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
-    """See `comparison.compare`."""
+    """See `comparison.compare`; `got` is as a call set's views are."""
     got = got.view(np.uint8) if got.dtype.kind == "b" else got  # of the bytes that are true to numpy, one is right
-    highest = float(np.finfo(got.dtype).max) if got.dtype.kind == "f" else np.inf
+    got = values_of(tensor.dtype, got)
+    highest = limits_of(tensor.dtype).max if tensor.dtype.code in FLOATING else np.inf
     with np.errstate(all="ignore"):
         return comparison.compare(np, tensor.name, got, want, bounds, highest)

@@ -36,7 +36,7 @@ def truth(tmp_path: Path, name: str, **arguments: Any) -> tuple[Operator, Check,
 
 def error(operator: Operator, truths: dict[str, Any], name: str, got: Any) -> float:
     found, values = truths[name]
-    fault, worst = compare(operator.tensor(name), np.asarray(got, dtype=np.float32), values, found.bounds)
+    fault, worst = compare(operator.concrete({}).tensor(name), np.asarray(got, dtype=np.float32), values, found.bounds)
     assert bool(fault) == (worst > 1)
     return worst
 
