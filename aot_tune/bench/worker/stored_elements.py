@@ -46,7 +46,8 @@ def stored_as(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
         return values.astype(dtype.numpy, copy=False)
     narrow = round_fraction(values.astype(np.float32, copy=False), dtype.fraction)
     bits = (narrow.view(np.uint32) >> _SHIFT).astype(np.uint16)
-    return np.where(np.isnan(narrow), _NAN, bits)
+    found: NDArray[Any] = np.where(np.isnan(narrow), _NAN, bits)
+    return found
 
 
 def limits_of(dtype: DType) -> FloatLimits:

@@ -27,7 +27,9 @@ def fixture_state_of(tmp_path: Path) -> Callable[..., ProblemState]:
         op = load_operator(bundled_templates() / operator)
         check, policy = Check(problem=problem(R=5, D=768, dtypes={"T": dtype})), Policy()
         write_truth(op, check, tmp_path / "truth", policy.seed)
-        return ProblemState(replace(op, baselines=baselines or op.baselines), check, tmp_path / "truth", policy, 1 << 20)
+        return ProblemState(
+            replace(op, baselines=baselines or op.baselines), check, tmp_path / "truth", policy, 1 << 20
+        )
 
     return make
 
@@ -57,6 +59,6 @@ def test_tensors_are_of_the_dtype_and_in_the_problem_s_memory(state_of: Callable
 
 def test_numpy_has_no_bf16(state_of: Callable[..., ProblemState]) -> None:
     one = Baseline("mine", "numpy", lambda _numpy, call: lambda: call.out.fill(0))
-    with pytest.raises(UnusableError, match="numpy cannot be used here: .*bfloat16"):
+    with pytest.raises(UnusableError, match=r"numpy cannot be used here: .*bfloat16"):
         prepare_baseline(state_of("softmax", "bf16", one), "mine")
     assert prepare_baseline(state_of("softmax", "f16", one), "mine").error > 1
