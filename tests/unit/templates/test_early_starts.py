@@ -12,7 +12,9 @@ from rows_on_host import HOPPER, KERNELS, OPERATORS, TARGET, render
 
 from aot_tune.spec import Kernel, Operator
 
-EARLY = [(op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave")]
+EARLY = [
+    (op, k) for op, k in KERNELS if k.name in ("cuda_rows", "cuda_rows_few", "cuda_flat", "cuda_wave", "cuda_peeled")
+]
 IDS = [f"{op.name}-{kernel.name}" for op, kernel in EARLY]
 
 
