@@ -202,14 +202,17 @@ def test_an_sdist_builds_the_same_wheel(builder: Builder, source: Path, built: B
 def test_a_second_build_compiles_and_measures_nothing(
     builder: Builder, source: Path, built: Built, venv: Venv, compiler: Compiler, isolated: bool
 ) -> None:
+    argv = ["-v", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--force-reinstall", source]
+    if not isolated:  # torch may be in the one environment and not in the other: baselines are of this one
+        venv.install(*argv, env=environment(**builder.env))
     compiler.clear()
     if isolated:
         again = builder.build(source, "again", read_only=True)
         log, measured = again.log, again.measured
         assert members(again.wheel).keys() == members(built.wheel).keys()
     else:
-        argv = ["-v", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--force-reinstall", source]
         log = venv.install(*argv, env=environment(**builder.env))
         measured = Built(built.wheel, log).measured
-    assert compiler.candidates() == 0, log[-4000:]
-    assert measured == 0, log[-4000:]
+    said = "\n".join(line for line in log.splitlines() if "aot_tune:" in line)
+    assert compiler.candidates() == 0, said
+    assert measured == 0, said
