@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import os
@@ -13,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +50,22 @@ def environment(**given: str) -> dict[str, str]:
     return {**kept, **launcher, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_COMPILE": "no", **given}
 
 
+@contextlib.contextmanager
+def own_processor() -> Iterator[None]:
+    """Where tests run side by side, what is started in here keeps to one processor.
+
+    Threads of a kernel that is measured would wait for one whose processor the other tests have.
+    """
+    worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
+    allowed = os.sched_getaffinity(0)
+    if worker is not None:
+        os.sched_setaffinity(0, {sorted(allowed)[int(worker[1]) % len(allowed)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def run(
     argv: Sequence[object],
     *,
@@ -58,19 +75,20 @@ def run(
     timeout: float = 900,
 ) -> str:
     """Run a command; its output, stdout and stderr together. `status` None allows any."""
-    done = subprocess.run(
-        [str(a) for a in argv],
-        env=dict(env) if env is not None else environment(),
-        cwd=cwd or Path(tempfile.gettempdir()),  # never where `aot_tune` would be imported from
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=False,
-        start_new_session=True,
-    )
+    with own_processor():
+        done = subprocess.run(
+            [str(a) for a in argv],
+            env=dict(env) if env is not None else environment(),
+            cwd=cwd or Path(tempfile.gettempdir()),  # never where `aot_tune` would be imported from
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            start_new_session=True,
+        )
     assert status is None or done.returncode == status, f"{argv} ended with {done.returncode}:\n{done.stdout[-8000:]}"
     return done.stdout
 

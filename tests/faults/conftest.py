@@ -96,10 +96,10 @@ def operator_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Callable[..., Bench]:
-    def make(log: Callable[[str], None] = lambda _line: None, **policy: Any) -> Bench:
+    def make(log: Callable[[str], None] = lambda _line: None, threads: int = 2, **policy: Any) -> Bench:
         deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
         made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 30, "race_ns": 50_000_000, **policy})
-        return Bench(devices("cpu", 2)[0], made, scratch=tmp_path / "scratch", threads=2, log=log)
+        return Bench(devices("cpu", threads)[0], made, scratch=tmp_path / "scratch", threads=threads, log=log)
 
     return make
 

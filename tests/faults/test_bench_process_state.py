@@ -6,10 +6,13 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from aot_tune.bench.host.bench import Bench
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +53,18 @@ def test_openmps_own_threads_are_nobodys_fault(bed: Any) -> None:
     for _ in range(3):
         assert bed.screen("uses_openmp").status == "ok"
     assert bed.bench.pool.deaths == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_may_ask_openmp_for_more_threads_than_are_usual(
+    make_bench: Callable[..., Bench], make_bed: Callable[[Bench], Any], threads: int
+) -> None:
+    with make_bench(threads=threads) as bench:
+        bed = make_bed(bench)
+        for _ in range(2):
+            measured = bed.screen("asks_for_threads")
+            assert measured.status == "ok", measured.reason
+        assert bench.pool.deaths == 0
 
 
 def test_row_51_an_answer_that_a_candidate_writes_is_none(bed: Any) -> None:
