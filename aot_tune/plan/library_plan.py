@@ -30,6 +30,7 @@ from aot_tune.plan.preflight import (
     check_answers,
     check_backends,
     check_devices,
+    check_epoch,
     check_filter,
     check_kernels,
     check_machine,
@@ -136,7 +137,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     _check_files(request)
     stated = {name: value for name, value in environment.items() if value}  # one that is empty is as one not set
     options = resolve(request.options, {**request.defaults, **stated})
-    _check_cache(options, environment)
+    _check_environment(options, environment)
     check_backends(options.exclude_backends)
     roots = [bundled_templates() if t == "bundled" else Path(t) for t in request.templates]
     mistakes = Mistakes()
@@ -255,8 +256,9 @@ def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]
     return found
 
 
-def _check_cache(options: Options, environment: Mapping[str, str]) -> None:
-    """Raise when the cache that the user named cannot be used; without the one by default a build goes on."""
+def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
+    """Raise for a bad date, or a cache that the user named and that cannot be used; the default one is not needed."""
+    check_epoch(environment)
     named = {"AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir}
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:

@@ -19,6 +19,7 @@ __all__ = [
     "check_answers",
     "check_backends",
     "check_devices",
+    "check_epoch",
     "check_filter",
     "check_kernels",
     "check_machine",
@@ -41,6 +42,21 @@ def check_machine(machine: str) -> None:
             why="kernels for CPUs are compiled for x86-64, and run where they are compiled",
             fix="set CXX or CMAKE_CXX_COMPILER to a compiler for x86-64, and build there, without a toolchain file for "
             "another machine",
+        )
+
+
+def check_epoch(environment: Mapping[str, str]) -> None:
+    """Check the date that reproducible builds give their files; who reads it last reads it after the tuning.
+
+    Raises:
+        OptionError: when it is not a count of seconds.
+    """
+    epoch = environment.get("SOURCE_DATE_EPOCH", "")
+    if epoch and not (epoch.isascii() and epoch.isdigit()):
+        raise OptionError(
+            f"SOURCE_DATE_EPOCH={epoch!r} is not a count of seconds",
+            why="it is the date of the wheel's files, counted from 1970",
+            fix="set it to a whole number, such as the output of `git log -1 --format=%ct`, or unset it",
         )
 
 

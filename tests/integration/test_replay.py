@@ -165,4 +165,6 @@ def test_without_the_device_the_record_decides(recorded: Path, direct: Builder, 
 
 
 def test_a_malformed_epoch_fails(recorded: Path, direct: Builder) -> None:
-    assert "SOURCE_DATE_EPOCH" in fails(direct, recorded, SOURCE_DATE_EPOCH="yesterday")
+    said = fails(direct, recorded, SOURCE_DATE_EPOCH="yesterday")
+    assert "SOURCE_DATE_EPOCH='yesterday' is not a count of seconds" in said
+    assert "Building project" not in said, "it is told before anything is compiled"

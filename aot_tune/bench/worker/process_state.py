@@ -194,7 +194,7 @@ def _in_team(ask: Callable[[], T]) -> list[T]:
     if library is None:
         return []
     called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: answers.append(ask()))
-    # A team of one would leave the pool as it is, with threads that a kernel asked for by number; a larger one trims it.
+    # A team of one would leave the pool alone, with threads that a kernel asked for by number; a larger one trims it.
     team = max(_openmp_threads(), min(len(_threads()), 2))
     library.GOMP_parallel(called, None, ctypes.c_uint(team), ctypes.c_uint(0))
     return answers
