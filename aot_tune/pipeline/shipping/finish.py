@@ -47,7 +47,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     operator = evidence.operator
     others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
     survived = not others or not all(evidence.failed(c) for c in others)
-    if not survived and session.options.no_survivor == "fail":
+    if not survived and session.options.no_survivor == "fail" and evidence.target != session.older:
         alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
