@@ -70,6 +70,21 @@ def test_a_replay_has_them_too(project: Project) -> None:
     assert project.manifest("replay")["operators"] == project.manifest(tables)["operators"]
 
 
+def test_a_replay_of_a_surveyed_library_is_the_same(tmp_path: Path) -> None:
+    """The survey is of this machine's own target alone, and has times of generic variants, which are of all targets."""
+    made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick", AOT_TUNE_SURVEY="20")
+    made.configure()
+    assert "survey: 22 shapes" in made.build()
+    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    made.configure("--database", made.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
+    made.build("replay")
+    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name]
+    assert (made.folder / "replay" / "dispatch.cpp").read_text().count("kExpected") == (
+        made.folder / "build" / "dispatch.cpp"
+    ).read_text().count("kExpected")
+    assert made.manifest("replay")["operators"] == made.manifest()["operators"]
+
+
 @pytest.mark.parametrize(("mode", "made"), [("replay", 0), ("auto", 0)])
 def test_nothing_is_measured_again(project: Project, mode: str, made: int) -> None:
     project.configure("--database", project.folder / "tuning", build=mode, AOT_TUNE_MODE=mode)

@@ -23,9 +23,9 @@ _TO_TUNE = 0.8
 """Share of the seconds that a build may take longer; the rest is for what more variants take to link and check."""
 _OF_BUDGET = 0.2
 """Share of what a budget leaves to tune that older CPUs get at most."""
-_NEAR, _PER_PROBLEM = 1.1, 3
+_NEAR, _PER_PROBLEM = 1.05, 2
 """What won on a problem: so many candidates at most that took at most so many times the best time."""
-_GUESSES = 2
+_GUESSES = 1
 """Guesses of a kernel's author that are tried beside, where the kernel won."""
 
 
@@ -54,7 +54,7 @@ def tune_older(
     within.run(entries)
     within.finish()
     for _, evidence in pairs:
-        evidence.remark(left_undone(evidence))
+        evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(
         f"{target.name}, for older CPUs: {pool.measured - measured} measurements made, {pool.reused - reused} known "
         f"from before, in {session.turn.spent - begun:.0f} s"
