@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from aot_tune.bench.protocol.measurement_records import is_baseline
 from aot_tune.pipeline.evidence import Entry, Evidence
@@ -24,7 +24,7 @@ _TO_TUNE = 0.8
 _OF_BUDGET = 0.2
 """Share of what a budget leaves to tune that older CPUs get at most."""
 _NEAR, _PER_PROBLEM = 1.05, 2
-"""What won on a problem: so many candidates at most that took at most so many times the best time."""
+"""What won on a problem took at most so many times the best time; so many that did are tried on it in any case."""
 _GUESSES = 1
 """Guesses of a kernel's author that are tried beside, where the kernel won."""
 
@@ -82,8 +82,8 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
 def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry]:
     """Candidates for a target that are most like those that won on another, each for the problems that these won.
 
-    Those come first that won most. Behind them are the first guesses of the authors of the kernels that won. A kernel
-    that has no config for the target is left out.
+    The fewest come first that won all problems among them. Behind the others are the first guesses of the authors of
+    the kernels that won. A kernel that has no config for the target is left out.
     """
     operator = tuned.operator
     spaces = {k.name: (k, space) for k in session.kernels_for(operator, target) if (space := _space(k, target))}
@@ -95,13 +95,12 @@ def transferred(session: Session, tuned: Evidence, target: Target) -> list[Entry
         made.setdefault(candidate.id, candidate)
         only.setdefault(candidate.id, set()).update(problems)
 
-    won = {c: found for c, found in _won(tuned).items() if tuned.entries[c].candidate.kernel in spaces}
     together: dict[str, tuple[Candidate, set[str]]] = {}
-    for name in sorted(won, key=lambda c: (-len(won[c]), c)):
+    for name, won in _winners(tuned, spaces):
         one = tuned.entries[name].candidate
         kernel, space = spaces[one.kernel]
-        add(kernel, most_alike(kernel, space, one.config), one, won[name])
-        together.setdefault(canonical_digest([one.kernel, one.dtypes]), (one, set()))[1].update(won[name])
+        add(kernel, most_alike(kernel, space, one.config), one, won)
+        together.setdefault(canonical_digest([one.kernel, one.dtypes]), (one, set()))[1].update(won)
     for one, problems in together.values():
         kernel, space = spaces[one.kernel]
         for config in _guesses(kernel, space):
@@ -120,15 +119,25 @@ def _space(kernel: Kernel, target: Target) -> list[dict[str, ConfigValue]]:
         return []
 
 
-def _won(tuned: Evidence) -> dict[str, set[str]]:
-    """By candidate, the ids of the problems of the workload that it won."""
-    found: dict[str, set[str]] = {}
+def _winners(tuned: Evidence, kernels: Collection[str]) -> Iterator[tuple[str, set[str]]]:
+    """Candidates of some kernels with the ids of the problems that each won: first a few that won all among them."""
+    won: dict[str, set[str]] = {}
+    second: dict[str, set[str]] = {}
     for problem, row in tuned.choice_costs().items():
-        own = {c: t for c, t in row.items() if not tuned.entries[c].candidate.generic}
-        near = sorted((t, c) for c, t in own.items() if t <= _NEAR * min(own.values()))
-        for _, candidate in near[:_PER_PROBLEM]:
-            found.setdefault(candidate, set()).add(problem)
-    return found
+        known = ((t, c, tuned.entries[c].candidate) for c, t in row.items())
+        own = sorted((t, c) for t, c, one in known if one.kernel in kernels and not one.generic)
+        for place, (time, candidate) in enumerate(own):
+            if time <= own[0][0] * _NEAR:
+                won.setdefault(candidate, set()).add(problem)
+                if place < _PER_PROBLEM:
+                    second.setdefault(candidate, set()).add(problem)
+    left = set().union(*won.values())
+    while left:
+        best = min(won, key=lambda c: (-len(won[c] & left), c))
+        left -= won[best]
+        yield best, won.pop(best)
+        second.pop(best, None)
+    yield from sorted(second.items(), key=lambda found: (-len(found[1]), found[0]))
 
 
 def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> Iterator[dict[str, ConfigValue]]:
