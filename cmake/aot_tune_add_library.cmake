@@ -8,7 +8,7 @@
 #     [DATABASE <folder>]       recorded measurements
 #     [WORKLOAD <file>...]      problems worth tuning, in place of the declared ones of the operators that a file names,
 #                               or with `+` in front of its path beside them; default for AOT_TUNE_WORKLOAD
-#     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>]
+#     [TARGETS <name>...] [MODE <mode>] [BUDGET <seconds>] [EFFORT <effort>] [SURVEY <shapes>] [OLDER_CPUS <seconds>]
 #     [MAX_REGRET <share>] [MAX_VARIANTS <count>] [MAX_BYTES <bytes>]          defaults for AOT_TUNE_*
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
@@ -24,8 +24,8 @@ include_guard(GLOBAL)
 cmake_policy(VERSION 3.12...3.25) # whatever the project has: what it sets before it includes this file is kept
 
 set(_AOT_TUNE_OPTIONS
-    MODE TARGETS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT NO_SURVIVOR
-    FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD
+    MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR JOBS THREADS STRICT
+    NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD
 )
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
@@ -48,7 +48,7 @@ function(aot_tune_add_library target)
   get_property(AOT_TUNE_PACKAGE_DIR GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR)
   cmake_parse_arguments(
     PARSE_ARGV 1 ARG ""
-    "DATABASE;MODE;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME"
+    "DATABASE;MODE;OLDER_CPUS;BUDGET;EFFORT;SURVEY;MAX_REGRET;MAX_VARIANTS;MAX_BYTES;PREFIX;HEADER;MODULE;OUTPUT_NAME"
     "OPERATORS;TEMPLATES;TARGETS;WORKLOAD"
   )
   if(ARG_UNPARSED_ARGUMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Session:
     """A build's working state; close it to prune and release the caches.
 
     `budget` is that of the whole build, `turn` that of the target which is being tuned. `tuned` is when the last one
-    was, by the clock of `progress`; None where nothing was measured.
+    was, by the clock of `progress`; None where nothing was measured. `older` is the target, if any, for older CPUs.
     """
 
     def __init__(self, plan: Plan, paths: Paths, progress: Progress, budget: Budget | None = None) -> None:
@@ -103,6 +104,7 @@ class Session:
         self.threads = plan.options.threads or usable_cores()
         self.devices = list(devices(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
+        self.older = target_by_name(plan.older) if plan.older else None
         self.baselines = [target_by_name(n) for n in plan.baselines]
         self._database = paths.database
         self._caches: dict[str, ObjectCache] = {}
@@ -125,14 +127,18 @@ class Session:
         """What a build that was interrupted has measured is known to this one."""
         self.store = MeasurementStore.at(self.location, begun)
 
-    def begin_turn(self, targets: int, kept: float) -> None:
-        """A target is tuned now, the first of so many that are left; what comes after takes the `kept` seconds."""
+    def begin_turn(self, targets: int, kept: float, most: float = math.inf) -> None:
+        """A target is tuned now, the first of so many that are left; what comes after takes the `kept` seconds.
+
+        It takes `most` seconds at most, whatever the budget is.
+        """
         self._kept = kept
-        self.turn = self.budget.part(max(targets, 1), kept)
+        self.turn = self.budget.part(max(targets, 1), kept, most)
 
     def keep(self, seconds: float) -> None:
         """What comes after tuning takes so long, as far as is known now: other programs may have come or gone."""
-        self.turn.extend(self._kept - seconds)
+        if self.budget.seconds is not None:
+            self.turn.extend(self._kept - seconds)
         self._kept = seconds
 
     def end_turn(self) -> None:

@@ -39,7 +39,7 @@ from aot_tune.plan.preflight import (
     idle_kernels,
     unchecked,
 )
-from aot_tune.plan.wanted_targets import targets_for
+from aot_tune.plan.wanted_targets import apart, in_order
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
@@ -77,8 +77,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A checked library.
 
-    `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `inputs` is a
-    digest of everything that is read. `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`.
+    `targets` are those to tune or replay, `baselines` those that generic variants are compiled for; `older` is that of
+    the targets, if any, which is tuned in a short turn for older CPUs. `inputs` is a digest of everything that is read.
+    `workload` is what AOT_TUNE_WORKLOAD names, whose paths are no part of `options`.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     inspections: Inspections = {}
     workload: WorkloadPlan = WorkloadPlan()
+    older: str = ""
 
     def summary(self) -> list[str]:
         """What the build will use, a line each."""
@@ -108,12 +110,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"library {self.name}: {count} operator{'s' * (count != 1)}: {', '.join(self.operators)}",
             f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
             f"targets {', '.join(self.targets) or 'none beside the generic variants'}",
+            *([f"{self.older} is for older CPUs, {self._of_older()}"] if self.older else []),
             f"devices {'; '.join(self.devices)}",
             *(f"workload {line}" for line in self.workload.told()),
             f"budget {budget}, effort {options.effort}",
             *([f"without kernels of {', '.join(options.exclude_backends)}"] if options.exclude_backends else []),
             *(f"note: {note}" for note in self.notes),
         ]
+
+    def _of_older(self) -> str:
+        if self.options.mode == "replay" or not self.may_measure:
+            return "as far as records have it"
+        return f"tuned last, for {self.options.older_cpus} s at most (AOT_TUNE_OLDER_CPUS)"
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +171,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         mistakes,
     )
     check_devices(options.device if options.mode != "generic" else (), databases)
-    wanted = targets_for(options, deciding(databases, options.device))
+    may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
+    wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
     targets = wanted if options.mode != "generic" else []
     baselines = generic_targets(wanted)
     families = sorted({t.family for t in (*baselines, *wanted)})
@@ -181,7 +190,6 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     check_machine(toolchains.get("cxx", {}).get("machine", ""))
-    may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     notes = [text for text in (left_out, *misspelt(environment), *(caution_of(f) for f in families)) if text]
     found = devices(options.threads or usable_cores(), families)
     if may_measure and options.mode in ("auto", "tune"):
@@ -197,7 +205,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         output=request.output,
         module=request.module,
         operators=tuple(operators),
-        targets=tuple(t.name for t in targets),
+        targets=tuple(t.name for t in in_order([*targets, *([older] if older else [])])),
+        older=older.name if older else "",
         baselines=tuple(t.name for t in baselines),
         families=tuple(families),
         options=msgspec.structs.replace(options, workload=()),

@@ -39,6 +39,13 @@ OPTIONS: tuple[Option, ...] = (
         "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`; `native` is the best of what "
         "this machine has, CPU and GPU (`cpu` or `cuda` alone: of that family), and under `replay` all of the database",
     ),
+    Option(
+        "AOT_TUNE_OLDER_CPUS",
+        "40",
+        "seconds at most that a build takes longer for variants that older CPUs run, `cpu-x86-64-v3`, where this "
+        "machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`; 0 for none; see "
+        "[docs/targets.md](docs/targets.md)",
+    ),
     Option("AOT_TUNE_BUDGET", "", "seconds for the whole build, link included; empty is no limit, then effort decides"),
     Option(
         "AOT_TUNE_EFFORT",
@@ -162,6 +169,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_variants: int | None = None
     max_bytes: int | None = None
     workload: tuple[str, ...] = ()
+    older_cpus: int = 0
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -200,6 +208,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         max_variants=_count("AOT_TUNE_MAX_VARIANTS", values["AOT_TUNE_MAX_VARIANTS"]),
         max_bytes=_count("AOT_TUNE_MAX_BYTES", values["AOT_TUNE_MAX_BYTES"], most=2**40),
         workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may have a comma
+        older_cpus=_count("AOT_TUNE_OLDER_CPUS", values["AOT_TUNE_OLDER_CPUS"], least=0) or 0,
     )
 
 

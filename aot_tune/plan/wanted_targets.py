@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from aot_tune.compile import native_targets, target_by_name, toolchains
 from aot_tune.database import OperatorDatabase
@@ -10,7 +11,17 @@ from aot_tune.plan.options import Options
 from aot_tune.spec import Target
 from aot_tune.support.errors import BuildError, OptionError
 
-__all__ = ["targets_for", "targets_named"]
+__all__ = ["Wanted", "apart", "in_order", "targets_for", "targets_named"]
+
+_OLDER, _BESIDE = "cpu-x86-64-v3", 4
+"""What is tuned for older CPUs beside the target of a CPU of that level or above."""
+
+
+class Wanted(NamedTuple):
+    """The targets of a build, and that for older CPUs beside them, which has but a short turn; None without one."""
+
+    targets: list[Target]
+    older: Target | None
 
 
 def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[Target]:
@@ -30,7 +41,27 @@ def targets_for(options: Options, recorded: Sequence[OperatorDatabase]) -> list[
         for target in targets_named(name):
             if target not in found:
                 found.append(target)
-    return sorted(found, key=lambda t: (t.family, t.level, t.name))
+    return in_order(found)
+
+
+def in_order(targets: Iterable[Target]) -> list[Target]:
+    """Targets by family and level."""
+    return sorted(targets, key=lambda t: (t.family, t.level, t.name))
+
+
+def apart(options: Options, recorded: Sequence[OperatorDatabase], *, may_measure: bool) -> Wanted:
+    """The targets that the options ask for, with that for older CPUs apart, or added where it is to be tuned too.
+
+    It goes with `native` alone: who names targets gets these, and all of them whole. A build that measures nothing has
+    it where records do.
+    """
+    targets = targets_for(options, recorded)
+    newest = max((t.level for t in targets if t.on_host), default=0)
+    if options.targets != ("native",) or options.mode == "generic" or newest < _BESIDE:
+        return Wanted(targets, None)
+    older = target_by_name(_OLDER)
+    there = (may_measure and options.mode != "replay") or any(older.name in d.targets for d in recorded)
+    return Wanted([t for t in targets if t != older], older if options.older_cpus and there else None)
 
 
 def targets_named(name: str) -> list[Target]:

@@ -29,9 +29,10 @@ class Budget:
         """Seconds that remain; infinite without a limit."""
         return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
 
-    def part(self, parts: int, kept: float = 0.0) -> Budget:
-        """A budget of an equal share of what is left without the `kept` seconds, beginning now."""
-        return Budget(None if self.seconds is None else max(self.left - kept, 0.0) / parts, self._clock)
+    def part(self, parts: int, kept: float = 0.0, most: float = float("inf")) -> Budget:
+        """A budget of an equal share of what is left without the `kept` seconds, of `most` at most, beginning now."""
+        seconds = min(max(self.left - kept, 0.0) / parts, most)
+        return Budget(None if seconds == float("inf") else seconds, self._clock)
 
     def extend(self, seconds: float) -> None:
         """Let it end so much later, or earlier where that is negative."""

@@ -68,13 +68,13 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
     return found if all(evidence.entries[c].object is not None for c in found) else set()
 
 
-def left_undone(evidence: Evidence) -> str:
-    """What a budget left no time for, in words; empty when it was long enough."""
+def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
+    """What a budget, or another limit, left no time for, in words; empty when it was long enough."""
     count = len(evidence.workload)
     if left := len(evidence.unmeasured()):
-        return f"the budget ended before {left} of {count} problems were measured"
+        return f"{limit} ended before {left} of {count} problems were measured"
     due = sum(bool(finalists(evidence, p)) for p in evidence.workload)
-    return f"the budget ended before {due} of {count} problems had their race" if due else ""
+    return f"{limit} ended before {due} of {count} problems had their race" if due else ""
 
 
 def _counts(measurement: Measurement) -> bool:

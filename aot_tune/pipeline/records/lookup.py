@@ -170,7 +170,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     """
     decided = session.answers(operator, target) and session.tunes(operator, target)
     database = most_fitting(session, operator, target) if decided else None
-    missing = missing_problems(database, with_a_choice(session, operator, target), target.name)
+    is_older = target == session.older  # of which records have what there was time for
+    missing = [] if is_older else missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
         stale = [] if database is not None else _of_target(session, operator, target)
         raise _miss(session, operator, target, missing, stale=stale)
@@ -192,9 +193,15 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
     evidence.surveyed.on(database.device)
-    for shape in database.survey:
+    for shape in database.survey if not is_older or _surveyed(database, target) else ():
         evidence.surveyed.add(shape.problem, shape.ns, evidence.entries)
     return evidence, database
+
+
+def _surveyed(database: OperatorDatabase, target: Target) -> bool:
+    """Whether variants of a target were surveyed, not generic ones alone, which are those of other targets as well."""
+    own = {c.id for c in database.candidates if c.candidate.target == target.name and not c.candidate.generic}
+    return any(not own.isdisjoint(shape.ns) for shape in database.survey)
 
 
 def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:

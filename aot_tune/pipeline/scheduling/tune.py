@@ -14,6 +14,7 @@ from aot_tune.pipeline.measuring.probe import check_agreement
 from aot_tune.pipeline.prune.after_leader import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.deadline import ended_with
+from aot_tune.pipeline.scheduling.older_cpus import older_seconds, tune_older
 from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
 from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
@@ -31,17 +32,32 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     if session.budget.seconds is not None:
         _begin_budget(session)
-    left = [t for t in session.targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
-    for target in session.targets:
+    targets = [t for t in session.targets if t != session.older]
+    left = [t for t in targets if any(session.tunes(op.operator, t) for op in session.operators.values())]
+    for target in targets:
         session.pending.begin(target.family)
-        session.begin_turn(len(left), seconds_after(session))
+        kept = seconds_after(session)
+        session.begin_turn(len(left), kept + (older_seconds(session, kept) if target.on_host else 0.0))
         left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
             _without_device(session, target, found)
         else:
             tune_on(session, target, devices, found)
+    if session.older is not None:
+        _complete(session, session.older, found)
     return found
+
+
+def _complete(session: Session, older: Target, found: dict[str, list[Evidence]]) -> None:
+    """Have evidence for older CPUs of every operator, in the order of the targets, which is that of a replay."""
+    if not any(e.target == older for evidence in found.values() for e in evidence):
+        if session.plan.may_measure:
+            _to_tune(session, older, found)
+        else:
+            _without_device(session, older, found)
+    for evidence in found.values():
+        evidence.sort(key=lambda e: session.targets.index(e.target))
 
 
 def _begin_budget(session: Session) -> None:
@@ -92,39 +108,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
         return
     operators = [loaded.operator for loaded, _ in pairs]
     with DevicePool(session, devices) as pool, Vendors(session, operators, target, pool.device) as vendors:
-        alone = family(target.family).compiling_disturbs
-        within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
-        recorded = 0
-        if not alone and nothing_is_known(session, pool.device):
-            pool.start()
-        step = session.step
-        while step and (fresh := ask_for(session, pairs, vendors, step)):
-            begun = session.turn.spent
-            for loaded, evidence in pairs if session.options.mode == "auto" else ():
-                known = known_here(session, loaded.operator, devices[0], evidence.entries)
-                recorded += known.give(evidence)
-            entries = [e for _, evidence in pairs for e in not_known(evidence)]
-            evidences = [evidence for _, evidence in pairs]
-            race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
-            session.pending.expect(evidences, entries, least_race=race)
-            if within is not None:
-                within.run(entries)
-            elif alone:
-                one_after_the_other(session, pool, pairs, entries, target)
-            else:
-                with ended_with(session.turn, pool.interrupt):
-                    if session.pending.anything and session.turn.allows(1e-9):
-                        check_agreement(session, pool, pairs)
-                    timings = measure_overlapped(session, pool, pairs, entries)
-                session.progress.line(
-                    f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
-                    f"both together {timings.wall:.0f} s"
-                )
-            for evidence in fresh:
-                session.tell(evidence)
-            step = next_step(session, entries, begun, step)
-        if within is not None:
-            within.finish()
+        recorded = _tune_all(session, target, pool, vendors, pairs)
         for _, evidence in pairs if session.turn.seconds is not None else ():
             evidence.remark(left_undone(evidence))
         known_before = pool.reused + recorded
@@ -134,7 +118,65 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
             )
+        if target.on_host and session.older is not None:
+            for name, older in tune_older(session, session.older, pool, pairs).items():
+                found[name].append(older)
         session.end_turn()  # to end the workers and remove their files may take seconds
+
+
+def _tune_all(
+    session: Session,
+    target: Target,
+    pool: DevicePool,
+    vendors: Vendors,
+    pairs: list[tuple[LoadedOperator, Evidence]],
+) -> int:
+    """Try what the strategies ask for until they are done, or the turn ends; how much records knew of it."""
+    alone = family(target.family).compiling_disturbs
+    within = BudgetTuning(session, pool, pairs) if alone and session.turn.seconds is not None else None
+    recorded = 0
+    if not alone and nothing_is_known(session, pool.device):
+        pool.start()
+    step = session.step
+    while step and (fresh := ask_for(session, pairs, vendors, step)):
+        begun = session.turn.spent
+        for loaded, evidence in pairs if session.options.mode == "auto" else ():
+            known = known_here(session, loaded.operator, pool.device, evidence.entries)
+            recorded += known.give(evidence)
+        entries = [e for _, evidence in pairs for e in not_known(evidence)]
+        evidences = [evidence for _, evidence in pairs]
+        race = 0.0 if alone else session.policy_of(target.family).race_ns / 1e9
+        session.pending.expect(evidences, entries, least_race=race)
+        if within is not None:
+            within.run(entries)
+        elif alone:
+            one_after_the_other(session, pool, pairs, entries, target)
+        else:
+            _overlapped(session, target, pool, pairs, entries)
+        for evidence in fresh:
+            session.tell(evidence)
+        step = next_step(session, entries, begun, step)
+    if within is not None:
+        within.finish()
+    return recorded
+
+
+def _overlapped(
+    session: Session,
+    target: Target,
+    pool: DevicePool,
+    pairs: list[tuple[LoadedOperator, Evidence]],
+    entries: list[Entry],
+) -> None:
+    """Compile and measure side by side."""
+    with ended_with(session.turn, pool.interrupt):
+        if session.pending.anything and session.turn.allows(1e-9):
+            check_agreement(session, pool, pairs)
+        timings = measure_overlapped(session, pool, pairs, entries)
+    session.progress.line(
+        f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
+        f"both together {timings.wall:.0f} s"
+    )
 
 
 def _to_tune(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,11 +43,14 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     Raises:
         NoSurvivorError: when every candidate but the generic one failed, unless the options allow that one alone.
     """
-    costs = evidence.choice_costs()
     operator = evidence.operator
+    costs, times = evidence.choice_costs(), evidence.times()
+    if evidence.target == session.older:
+        reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
+        costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
     survived = not others or not all(evidence.failed(c) for c in others)
-    if not survived and session.options.no_survivor == "fail":
+    if not survived and session.options.no_survivor == "fail" and evidence.target != session.older:
         alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(
@@ -66,7 +69,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         costs,
         facts,
         lambda c, f: serves(evidence, c, f),
-        times=evidence.times(),
+        times=times,
         sizes=sizes,
         plainer=least_assuming(evidence),
         alike={p.id: like.id for p, like in bare},
@@ -77,6 +80,11 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         weights=evidence.weights,
     )
     return Chosen(evidence, selection, costs)
+
+
+def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
+    """Whether there is more than generic variants: where there was no time for others, these have not won."""
+    return any(not evidence.entries[c].candidate.generic for c in candidates)
 
 
 def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:

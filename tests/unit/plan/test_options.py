@@ -102,9 +102,14 @@ def test_limits_of_what_is_kept() -> None:
     assert {nothing.max_regret, nothing.max_variants, nothing.max_bytes, nothing.survey} == {None}
 
 
+def test_seconds_for_older_cpus() -> None:
+    assert [resolve({"AOT_TUNE_OLDER_CPUS": text}, {}).older_cpus for text in ("", "0", "15")] == [40, 0, 15]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("AOT_TUNE_OLDER_CPUS", "off", "is not a count from 0 to 4096"),
         ("AOT_TUNE_MAX_REGRET", "2 %", "is not a share from 0 to 1"),
         ("AOT_TUNE_MAX_REGRET", "1.5", "write for example AOT_TUNE_MAX_REGRET=0.02"),
         ("AOT_TUNE_MAX_VARIANTS", "0", "is not a count from 1 to 4096"),

@@ -82,6 +82,7 @@ def filtered(*named: str, databases: tuple[OperatorDatabase, ...] = ()) -> Any:
     return SimpleNamespace(
         databases=databases,
         devices=[],
+        older=None,
         options=SimpleNamespace(device=()),
         answers=lambda *_: True,
         tunes=lambda *_: bool(named),

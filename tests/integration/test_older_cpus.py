@@ -1,0 +1,161 @@
+"""What a build makes for older CPUs beside this machine's own target, for a short while."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from environments import run
+from project import Project
+
+from aot_tune.compile import native_targets
+from aot_tune.database import load_databases, save_database
+
+HERE = max((t for t in native_targets() if t.on_host), key=lambda t: t.level)
+OLDER = "cpu-x86-64-v3"
+pytestmark = pytest.mark.skipif(HERE.level < 4, reason="a CPU without AVX-512 has no older target beside its own")
+
+ASK = """
+import json
+import numpy as np, ops
+x = np.arange(20000, dtype=np.float32)
+right = bool((np.from_dlpack(ops.twice(x)) == 2 * x).all())
+print(json.dumps([right, ops.explain("twice", x), ops.is_tuned("twice", x)]))
+"""
+
+
+def asked(project: Project, level: str) -> tuple[bool, dict[str, Any], bool]:
+    """Whether a result is right, what serves it, and whether that was measured, on CPUs of a level."""
+    path = str(project.folder / "cmake")
+    env = project.environment(PYTHONPATH=path, AOT_TUNE_CPU_LEVEL=level)
+    return tuple(json.loads(run([sys.executable, "-c", ASK], env=env)))
+
+
+def targets(project: Project, build: str = "build") -> list[str]:
+    """Targets of the variants of a build."""
+    return sorted({v["target"] for o in project.manifest(build)["operators"] for v in o["variants"]})
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that is built by CMake with all defaults but those of the tests, and recorded."""
+    made = Project.make(tmp_path_factory.mktemp("older") / "project", arguments="MODULE ops", AOT_TUNE_OLDER_CPUS="")
+    said = made.cmake() + made.make_all()
+    assert f"{OLDER} is for older CPUs, tuned last, for 40 s at most (AOT_TUNE_OLDER_CPUS)" in said
+    assert f"{OLDER}, for older CPUs: " in said
+    assert f"twice on {OLDER}: tried 2 (2 ok), kept 2" in said  # the config that won on this machine's own target
+    assert f"twice on {HERE.name}: tried 6 (6 ok), kept 2" in said
+    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    return made
+
+
+@pytest.mark.parametrize(("level", "target"), [("", HERE.name), ("3", OLDER), ("2", "cpu-x86-64")])
+def test_each_cpu_is_served_by_what_was_tuned_for_it(project: Project, level: str, target: str) -> None:
+    right, told, tuned = asked(project, level)
+    assert right
+    assert (told["target"], told["kernel"]) == (target, "generic" if level == "2" else "loop")
+    assert tuned == (level != "2")
+
+
+def test_a_replay_has_them_too(project: Project) -> None:
+    project.configure("--database", project.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
+    said = project.build("replay")
+    assert f"{OLDER} is for older CPUs, as far as records have it" in said
+    tables = "cmake/aot_tune/tiny"
+    assert project.manifest("replay")["operators"] == project.manifest(tables)["operators"]
+
+
+def test_a_replay_of_a_surveyed_library_is_the_same(tmp_path: Path) -> None:
+    """The survey is of this machine's own target alone, and has times of generic variants, which are of all targets."""
+    made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick", AOT_TUNE_SURVEY="20")
+    made.configure()
+    assert "survey: 22 shapes" in made.build()
+    run(made.command("record", made.folder / "tuning", "--library", "tiny"), env=made.environment())
+    made.configure("--database", made.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
+    made.build("replay")
+    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name]
+    assert (made.folder / "replay" / "dispatch.cpp").read_text().count("kExpected") == (
+        made.folder / "build" / "dispatch.cpp"
+    ).read_text().count("kExpected")
+    assert made.manifest("replay")["operators"] == made.manifest()["operators"]
+
+
+@pytest.mark.parametrize(("mode", "made"), [("replay", 0), ("auto", 0)])
+def test_nothing_is_measured_again(project: Project, mode: str, made: int) -> None:
+    project.configure("--database", project.folder / "tuning", build=mode, AOT_TUNE_MODE=mode)
+    said = project.build(mode, AOT_TUNE_CACHE_DIR=str(project.folder / mode / "cache"))
+    counted = [line for line in said.splitlines() if "measurements made" in line]
+    assert all(f": {made} measurements made" in line for line in counted)
+    assert len(counted) == 2 * (mode == "auto")
+
+
+def test_a_record_may_lack_what_there_was_no_time_for(project: Project, tmp_path: Path) -> None:
+    (database,) = load_databases(project.folder / "tuning")
+    own = {c.id for c in database.candidates if c.candidate.target == OLDER}
+    few = [m for m in database.measurements if m.candidate not in own or m.problem.dims["N"] == 20000]
+    assert len(few) < len(database.measurements)
+    save_database(tmp_path / "tuning", msgspec.structs.replace(database, measurements=tuple(few)))
+    project.configure("--database", tmp_path / "tuning", build="few", AOT_TUNE_MODE="replay")
+    project.build("few")
+    assert OLDER in targets(project, "few")
+    named = project.configure(
+        *("--database", tmp_path / "tuning"), build="few", AOT_TUNE_MODE="replay", AOT_TUNE_TARGETS=OLDER
+    )
+    assert f"targets {OLDER}\n" in named
+    assert "1 problem is not in the database" in project.build("few", status=1)  # who names a target gets all of it
+
+
+def test_it_can_be_switched_off(project: Project) -> None:
+    """Under replay as well, where records have it; and it does not go with targets that are named."""
+    for build, given in (
+        ("off", {"AOT_TUNE_OLDER_CPUS": "0"}),
+        ("none", {"AOT_TUNE_OLDER_CPUS": "0", "AOT_TUNE_MODE": "replay"}),
+        ("named", {"AOT_TUNE_TARGETS": HERE.name}),
+    ):
+        said = project.configure("--database", project.folder / "tuning", build=build, **given)
+        assert f"targets {HERE.name}\n" in said
+        assert "older CPUs" not in said
+    project.build("off")
+    assert targets(project, "off") == ["cpu-x86-64", HERE.name]
+
+
+def test_a_project_may_set_it(tmp_path: Path) -> None:
+    made = Project.make(tmp_path / "project", arguments="OLDER_CPUS 7", AOT_TUNE_OLDER_CPUS="")
+    assert "tuned last, for 7 s at most" in made.cmake()
+    assert "older CPUs" not in made.cmake("-DAOT_TUNE_OLDER_CPUS=0")
+
+
+def fails_below(project: Project) -> None:
+    project.change(
+        "{{ no_workspace() }}", "#ifndef __AVX512F__\n#error wants AVX-512\n#endif\n{{ no_workspace() }}", "loop.cpp.j2"
+    )
+
+
+def fits_above(project: Project) -> None:
+    project.change("import Kernel", "import target, Kernel")
+    project.change(
+        'constraints=(parameter("UNROLL") == 1,)',
+        'constraints=(parameter("UNROLL") * 64 == target("vector_bytes"),)',
+    )
+
+
+@pytest.mark.parametrize("change", [fails_below, fits_above])
+def test_kernels_for_newer_cpus_alone_do_not_end_a_build(tmp_path: Path, change: Callable[[Project], None]) -> None:
+    made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_EFFORT="quick")
+    change(made)
+    made.configure()
+    made.build()
+    assert targets(made) == ["cpu-x86-64", HERE.name]
+
+
+def test_a_budget_is_for_all_targets(tmp_path: Path) -> None:
+    made = Project.make(tmp_path / "project", AOT_TUNE_OLDER_CPUS="40", AOT_TUNE_BUDGET="60")
+    made.configure()
+    said = made.build()
+    assert f"{OLDER}, for older CPUs: " in said
+    assert targets(made) == ["cpu-x86-64", OLDER, HERE.name]
