@@ -6,7 +6,7 @@ from aot_tune.spec import Expr, Kernel, dims, parameter, stride, table, target
 
 M, N, K = dims("M N K")
 VW, MR, NR, NV, KR = (parameter(name) for name in ("VW", "MR", "NR", "NV", "KR"))
-F32 = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 
 NATIVE: Expr = target("vector_bytes") == VW * 4
 """Floats per vector: as many as the target's."""
@@ -14,11 +14,11 @@ NATIVE: Expr = target("vector_bytes") == VW * 4
 _TILES = "VW MR NV KC MC NC KU PACK_A PACK_B PF"
 
 CPU_KERNELS = (
-    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
     Kernel(
         "skinny_nk",
         "batched_gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         listed=table(
             "VW MR NR KC MC NC PF PACK_A",
             (16, 1, 8, 2048, 16, 48, 0, False),
@@ -37,7 +37,7 @@ CPU_KERNELS = (
     Kernel(
         "skinny_kn",
         "batched_gemm/cpu/skinny_kn.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         listed=table(
             "VW MR KR NC PF",
             (16, 1, 8, 1024, 0),
@@ -55,7 +55,7 @@ CPU_KERNELS = (
     Kernel(
         "packed",
         "batched_gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         listed=table(
             _TILES,
             (16, 8, 2, 512, 64, 768, 1, False, True, 0),
@@ -76,7 +76,7 @@ CPU_KERNELS = (
     Kernel(
         "direct_kn",
         "batched_gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         listed=table(
             _TILES,
             (16, 8, 2, 256, 64, 768, 4, False, False, 0),

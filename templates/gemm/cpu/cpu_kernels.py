@@ -17,7 +17,7 @@ from aot_tune.spec import (
 M, N, K = dims("M N K")
 VW, MR, NR, NV, KR, KU, PACK_A = (parameter(name) for name in ("VW", "MR", "NR", "NV", "KR", "KU", "PACK_A"))
 BYTES, REGISTERS = target("vector_bytes"), target("registers")
-F32 = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 
 VECTORS = Parameter("VW", (16, 8, 4))
 """Floats per vector."""
@@ -40,11 +40,11 @@ TILE_FITS: tuple[Expr, ...] = (
 
 
 CPU_KERNELS = (
-    Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
     Kernel(
         "skinny_nk",
         "gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2)),
@@ -73,7 +73,7 @@ CPU_KERNELS = (
     Kernel(
         "skinny_kn",
         "gemm/cpu/skinny_kn.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2, 4)),
@@ -99,7 +99,7 @@ CPU_KERNELS = (
     Kernel(
         "dot",
         "gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         parameters=(
             VECTORS,
             Parameter("MR", (3, 4, 5)),
@@ -136,7 +136,7 @@ CPU_KERNELS = (
     Kernel(
         "packed",
         "gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         parameters=(
             VECTORS,
             Parameter("MR", (4, 5, 6, 8, 12, 14)),
@@ -175,7 +175,7 @@ CPU_KERNELS = (
     Kernel(
         "direct_kn",
         "gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
         parameters=(
             VECTORS,
             Parameter("MR", (4, 6, 8)),
