@@ -45,6 +45,8 @@ def examine(*, verbose: bool = False) -> int:
     problems += cuda_problems(query)
     targets = native_targets()
     print(f"targets    {', '.join(t.name for t in targets) or 'none'}")
+    for left_out in filter(None, (chain.left_out() for chain in toolchains().values())):
+        print(f"           {left_out}")
     best = {t.family: t.name for t in targets}  # by level: the last of a family is its best
     for device in devices(usable_cores(), sorted({t.family for t in targets})):
         print(f"device     {device.name}")

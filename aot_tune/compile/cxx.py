@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.diagnostics import SOURCE_NAME
+from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.object_records import CompileOutcome
 from aot_tune.compile.programs import (
@@ -30,7 +30,9 @@ from aot_tune.compile.programs import (
 )
 from aot_tune.compile.toolchain import Toolchain
 from aot_tune.spec import Target
+from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
+from aot_tune.support.kernel_features import has_tiles
 from aot_tune.support.run_program import Finished, key_environment, run
 
 __all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
@@ -59,20 +61,39 @@ _LEVELS = (
     (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
     (4, "avx512f avx512bw avx512cd avx512dq avx512vl"),
+    (5, "avx512_bf16"),
+    (TILES_LEVEL, "amx_tile amx_bf16 amx_int8"),
+)
+_BF16 = ("-mavx512bf16",)
+_MORE = {"bf16": _BF16, "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")}
+"""Flags beside x86-64-v4 for what is above it."""
+_PROBES = {
+    "cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2",
+    "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2",
+}
+"""An instruction of each target that not every compiler with x86-64-v4 knows."""
+
+
+def _target(name: str, level: int, vector_bytes: int, registers: int, bf16_dot: int = 0, tiles: int = 0) -> Target:
+    facts = {"vector_bytes": vector_bytes, "registers": registers, "bf16_dot": bf16_dot, "tiles": tiles}
+    return Target(name=f"cpu-x86-64{name}", family="cpu", level=level, facts=facts)
+
+
+_TARGETS = (
+    _target("", 1, 16, 16),
+    _target("-v2", 2, 16, 16),
+    _target("-v3", 3, 32, 16),
+    _target("-v4", 4, 64, 32),
+    _target("-v4-bf16", 5, 64, 32, bf16_dot=1),
+    _target("-v4-amx", TILES_LEVEL, 64, 32, bf16_dot=1, tiles=1),
 )
 
 
-def _target(level: int, vector_bytes: int, registers: int) -> Target:
-    name = "cpu-x86-64" if level == 1 else f"cpu-x86-64-v{level}"
-    facts = {"vector_bytes": vector_bytes, "registers": registers}
-    return Target(name=name, family="cpu", level=level, facts=facts)
-
-
-_TARGETS = (_target(1, 16, 16), _target(2, 16, 16), _target(3, 32, 16), _target(4, 64, 32))
-
-
 def cpu_level(cpuinfo: str) -> int:
-    """The x86-64 level that all processors in the text of /proc/cpuinfo have in full; 0 on another architecture."""
+    """The level of the highest target whose features all processors in the text of /proc/cpuinfo have.
+
+    That is 1 to 4 for the x86-64 levels, 5 for v4 with AVX512-BF16, 6 with AMX beside that; 0 on another architecture.
+    """
     rows = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
     if not rows or "lm" not in rows[0]:
         return 0
@@ -99,7 +120,7 @@ class CxxToolchain(Toolchain):
         return CxxToolchain(dict(environ), self._cpuinfo)
 
     def targets(self) -> tuple[Target, ...]:
-        """cpu-x86-64 (every x86-64 CPU) and its levels v2, v3, v4."""
+        """cpu-x86-64 (every x86-64 CPU), its levels v2, v3, v4, and what is above: v4-bf16, v4-amx."""
         return _TARGETS
 
     def baselines(self) -> tuple[Target, ...]:
@@ -107,12 +128,23 @@ class CxxToolchain(Toolchain):
         return _TARGETS[:1]
 
     def native(self) -> tuple[Target, ...]:
-        """The levels that all CPUs of this machine have in full."""
-        try:
-            level = cpu_level(self._cpuinfo.read_text())
-        except OSError:
-            level = 0
+        """The levels that all CPUs of this machine have in full; AMX only where the kernel lets programs use it."""
+        level = self._level()
+        if level == TILES_LEVEL and not has_tiles():
+            level -= 1
         return tuple(t for t in _TARGETS if t.level <= level)
+
+    def left_out(self) -> str:
+        """Where the kernel refuses AMX."""
+        if self._level() == TILES_LEVEL and not has_tiles():
+            return f"{_TARGETS[-1].name} is left out: the CPU has AMX, but the kernel does not let programs use it"
+        return ""
+
+    def _level(self) -> int:
+        try:
+            return cpu_level(self._cpuinfo.read_text())
+        except OSError:
+            return 0
 
     def command(self) -> list[str]:
         """The compiler and the arguments that always precede ours.
@@ -137,6 +169,14 @@ class CxxToolchain(Toolchain):
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees, and what it makes of them by itself."""
+        command, environ, driver = self.asked()
+        if target.name in _PROBES and (reason := _refusal(target.name, command, environ, driver)):
+            raise ToolchainError(
+                f"{command[0]} cannot compile for {target.name}: {reason}",
+                why="it, or the assembler that it uses, does not know the instructions",
+                fix="install g++ 11 and binutils 2.35 or later, or set CXX to a newer compiler, or configure with "
+                "-DAOT_TUNE_TARGETS=cpu-x86-64-v4",
+            )
         flags = [*self.command()[1:], *_flags(target)]
         return {"flags": flags, "added": self.added(), "environment": key_environment(self._env())}
 
@@ -194,7 +234,24 @@ class CxxToolchain(Toolchain):
 
 
 def _flags(target: Target) -> tuple[str, ...]:
-    return (*FLAGS, f"-march={target.name.removeprefix('cpu-')}")
+    return _flags_of(target.name)
+
+
+def _flags_of(target: str) -> tuple[str, ...]:
+    march, _, more = target.removeprefix("cpu-").partition("-v4-")
+    return (*FLAGS, f"-march={march}-v4", *_MORE[more]) if more else (*FLAGS, f"-march={march}")
+
+
+@cache
+def _refusal(
+    target: str, command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
+) -> str:
+    """Why a compiler makes no object of a target's own instructions; empty where it does. Asked once a driver."""
+    with tempfile.TemporaryDirectory(prefix="aot-tune-probe-") as folder:
+        (Path(folder) / SOURCE_NAME).write_text(f'asm("{_PROBES[target]}");\n')
+        argv = [*command, *_flags_of(target), "-c", SOURCE_NAME, "-o", "probe.o"]
+        done = run(argv, folder=Path(folder), environ=dict(environ), timeout=QUERY_SECONDS)
+    return first_error(done.output) if done.code != 0 and is_lasting(done.output) else ""
 
 
 @cache

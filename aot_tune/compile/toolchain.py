@@ -64,6 +64,10 @@ class Toolchain(ABC):
     def native(self) -> tuple[Target, ...]:
         """Targets that run on this machine, by level; the last is the best. Empty where there is no such device."""
 
+    def left_out(self) -> str:
+        """Why `native` is less than the devices of this machine have; empty where it is not."""
+        return ""
+
     @abstractmethod
     def identity(self) -> dict[str, str]:
         """Version and content digests of the programs that make objects; no paths.

@@ -1,6 +1,7 @@
 // Which backend a call runs on, its workspace, and the loading of kernels.
 #include <cstdio>
 
+#include "cpu_level.h"
 #include "runtime.h"
 
 namespace aot_tune {
@@ -50,6 +51,9 @@ Name level_name(const Backend& backend, int32_t level) noexcept {
   const auto number = static_cast<unsigned>(level);
   Name name;
   switch (backend.device_type) {
+    case kDLCPU:
+      std::snprintf(name.text, sizeof name.text, "x86-64-%s", name_of_level(level));
+      break;
     case kDLCUDA:
       std::snprintf(name.text, sizeof name.text, "sm_%u", number);
       break;

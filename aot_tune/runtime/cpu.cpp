@@ -1,11 +1,10 @@
-// The CPU: which x86-64 level it supports, workspace memory of the calling thread, and what a fork needs.
+// The CPU: the level at which it is used, workspace memory of the calling thread, and what a fork needs.
 #include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
-#include <initializer_list>
 
+#include "cpu_level.h"
 #include "runtime.h"
 
 // Of OpenMP, the first of 5.0; NULL where no kernel uses OpenMP.
@@ -31,42 +30,12 @@ void prepare_for_forks() noexcept {
   (void)status;
 }
 
-// 1 for plain x86-64 up to 4 for x86-64-v4: all features of the level, enabled by the operating system too.
-int32_t supported_level() noexcept {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!(__builtin_cpu_supports("cmpxchg16b") && __builtin_cpu_supports("lahf_lm") &&
-        __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse3") &&
-        __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
-        __builtin_cpu_supports("sse4.2"))) {
-    return 1;
-  }
-  if (!(__builtin_cpu_supports("avx") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("movbe"))) {
-    return 2;
-  }
-  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))) {
-    return 3;
-  }
-  return 4;
-#else
-  return 1;
-#endif
-}
-
 // The supported level, lowered by the environment variable; 0 when its value is bad.
 int32_t usable_level() noexcept {
-  const int32_t supported = supported_level();
   const char* text = std::getenv(kVariable);
-  if (text == nullptr || *text == '\0') return supported;
-  for (const char* prefix : {"cpu-", "x86-64-", "v"}) {
-    if (std::strncmp(text, prefix, std::strlen(prefix)) == 0) text += std::strlen(prefix);
-  }
-  if (text[0] < '1' || text[0] > '4' || text[1] != '\0') return 0;
-  const int32_t wanted = text[0] - '0';
+  const int32_t wanted = text == nullptr || *text == '\0' ? kTilesLevel : level_named(text);
+  if (wanted == 0) return 0;
+  const int32_t supported = supported_level(uses_tiles && wanted == kTilesLevel);
   return wanted < supported ? wanted : supported;
 }
 
@@ -80,7 +49,7 @@ int32_t cpu_level(int32_t) noexcept {
   }
   if (level > 0) return level;
   const char* text = std::getenv(kVariable);
-  return -fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s is '%.40s', wanted 1, 2, 3 or 4 (x86-64-v1 to x86-64-v4)",
+  return -fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s is '%.40s', wanted 1 to 6 (v1, v2, v3, v4, v4-bf16, v4-amx)",
                kVariable, text != nullptr ? text : "");
 }
 

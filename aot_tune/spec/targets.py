@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Target"]
+__all__ = ["TILES_LEVEL", "Target"]
+
+TILES_LEVEL = 6
+"""The level of CPUs with AMX, whose tiles a process gets when it asks the kernel for them."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

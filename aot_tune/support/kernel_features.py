@@ -1,15 +1,17 @@
-"""What the kernel offers to contain processes: Landlock, and orphans that come to an ancestor."""
+"""What the kernel offers: Landlock and orphans that come to an ancestor, to contain processes; tiles of AMX."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 
-__all__ = ["features", "landlock_abi", "set_subreaper"]
+__all__ = ["allow_tiles", "features", "has_tiles", "landlock_abi", "set_subreaper"]
 
-# Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>.
+# Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>, <asm/prctl.h>.
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _CREATE_RULESET, _GET_VERSION = 444, 1
+_ARCH_PRCTL, _GET_SUPPORTED_STATE, _REQUEST_STATE, _TILE_DATA = 158, 0x1021, 0x1023, 18
 
 
 def set_subreaper(value: bool) -> bool:
@@ -27,6 +29,25 @@ def landlock_abi() -> int:
         _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_GET_VERSION)
     )
     return max(version, 0)
+
+
+def has_tiles() -> bool:
+    """Whether the kernel lets programs use the tiles of AMX, once they ask for them."""
+    supported = ctypes.c_uint64(0)
+    failed = _arch_prctl(_GET_SUPPORTED_STATE, ctypes.byref(supported))
+    return not failed and bool(supported.value >> _TILE_DATA & 1)
+
+
+def allow_tiles() -> bool:
+    """Ask the kernel for the tiles of AMX, for this process and its forks; whether it lets them have these."""
+    return not _arch_prctl(_REQUEST_STATE, ctypes.c_ulong(_TILE_DATA))
+
+
+def _arch_prctl(what: int, value: object) -> bool:
+    """Ask the kernel of an x86-64 CPU; whether it refuses."""
+    if platform.machine() != "x86_64":
+        return True
+    return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, ctypes.c_int(what), value))
 
 
 def features() -> dict[str, int]:

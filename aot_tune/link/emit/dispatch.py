@@ -23,6 +23,7 @@ from aot_tune.link.families import family_facts, family_of
 from aot_tune.link.library_records import LibrarySpec, LinkedVariant, OperatorTable
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.dtypes import dtype
+from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError
 
 __all__ = ["bound_dims", "render_dispatch"]
@@ -44,6 +45,8 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
     chunks = [manifest[i : i + _CHUNK] for i in range(0, len(manifest), _CHUNK)]
     text = "\n".join(f"    {c_string(chunk)}" for chunk in chunks) or '    ""'
     operators = "\n".join(_operator(spec, table) for table in spec.operators)
+    host = [v for table in spec.operators for v in table.variants if family_of(v.target) == "cpu"]
+    tiles = "\nextern const bool uses_tiles = true;" if any(v.level >= TILES_LEVEL for v in host) else ""
     return f"""\
 // Dispatch of lib{spec.library}.so. Written by aot_tune.
 #include "{spec.header}"
@@ -58,7 +61,7 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
 
 namespace aot_tune {{
-{backends}
+{backends}{tiles}
 }}  // namespace aot_tune
 
 extern "C" {{

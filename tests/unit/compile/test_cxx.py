@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ V1 = "lm fpu sse sse2"
 V2 = f"{V1} cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
 V3 = f"{V2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+BF16 = f"{V4} avx512_bf16"
+AMX = f"{BF16} amx_tile amx_bf16 amx_int8"
 LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
@@ -28,15 +32,16 @@ def cpuinfo(*flags: str) -> str:
     return "\n".join(f"processor\t: {n}\nflags\t\t: {f}\n" for n, f in enumerate(flags))
 
 
-@pytest.mark.parametrize(("flags", "level"), [(V1, 1), (V2, 2), (V3, 3), (V4, 4)])
+@pytest.mark.parametrize(("flags", "level"), [(V1, 1), (V2, 2), (V3, 3), (V4, 4), (BF16, 5), (AMX, 6)])
 def test_levels(flags: str, level: int) -> None:
     assert cpu_level(cpuinfo(flags)) == level
 
 
-@pytest.mark.parametrize("flag", sorted(set(V4.split()) - set(V1.split())))
+@pytest.mark.parametrize("flag", sorted(set(AMX.split()) - set(V1.split())))
 def test_a_level_needs_every_flag(flag: str) -> None:
-    without = " ".join(f for f in V4.split() if f != flag)
-    assert cpu_level(cpuinfo(without)) == next(n for n, v in enumerate((V2, V3, V4), 1) if flag in v.split())
+    without = " ".join(f for f in AMX.split() if f != flag)
+    lacking = next(n for n, v in enumerate((V2, V3, V4, BF16, AMX), 1) if flag in v.split())
+    assert cpu_level(cpuinfo(without)) == lacking
 
 
 def test_the_weakest_cpu_decides_and_other_machines_have_none() -> None:
@@ -45,13 +50,36 @@ def test_the_weakest_cpu_decides_and_other_machines_have_none() -> None:
     assert CxxToolchain(cpuinfo=Path("/nowhere")).native() == ()
 
 
+@pytest.mark.parametrize(
+    ("flags", "allowed", "best"),
+    [
+        (V4, True, "cpu-x86-64-v4"),
+        (BF16, True, "cpu-x86-64-v4-bf16"),
+        (AMX, True, "cpu-x86-64-v4-amx"),
+        (AMX, False, "cpu-x86-64-v4-bf16"),
+    ],
+)
+def test_a_cpu_has_tiles_only_where_the_kernel_lets_programs_use_them(
+    flags: str, allowed: bool, best: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cxx_module, "has_tiles", lambda: allowed)
+    (tmp_path / "cpuinfo").write_text(cpuinfo(flags))
+    chain = CxxToolchain(cpuinfo=tmp_path / "cpuinfo")
+    assert chain.native()[-1].name == best
+    refused = "cpu-x86-64-v4-amx is left out: the CPU has AMX, but the kernel does not let programs use it"
+    assert chain.left_out() == ("" if allowed else refused)
+
+
 def test_targets_by_level() -> None:
     chain = toolchain_for("cxx")
     names = [t.name for t in chain.targets()]
-    assert names == ["cpu-x86-64", "cpu-x86-64-v2", "cpu-x86-64-v3", "cpu-x86-64-v4"]
+    levels = ["", "-v2", "-v3", "-v4", "-v4-bf16", "-v4-amx"]
+    assert names == [f"cpu-x86-64{level}" for level in levels]
     assert [t.name for t in chain.baselines()] == ["cpu-x86-64"]
-    assert [t.facts["vector_bytes"] for t in chain.targets()] == [16, 16, 32, 64]
-    assert [t.facts["registers"] for t in chain.targets()] == [16, 16, 16, 32]
+    assert [t.facts["vector_bytes"] for t in chain.targets()] == [16, 16, 32, 64, 64, 64]
+    assert [t.facts["registers"] for t in chain.targets()] == [16, 16, 16, 32, 32, 32]
+    assert [t.facts["bf16_dot"] for t in chain.targets()] == [0, 0, 0, 0, 1, 1]
+    assert [t.facts["tiles"] for t in chain.targets()] == [0, 0, 0, 0, 0, 1]
     assert chain.native() == chain.targets()[: len(chain.native())]
     assert [t for t in native_targets() if t.family == "cpu"] == list(chain.native())
 
@@ -184,6 +212,63 @@ def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
     assert "vfmadd" in listing[4]
     assert not any("ymm" in listing[n] or "vfmadd" in listing[n] for n in (1, 2))
     assert "zmm" not in listing[3]
+
+
+TILES = f"""
+#if defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#include <immintrin.h>
+{LAUNCH} void f(float* x) {{ _tile_dpbf16ps(0, 1, 2); _tile_dpbssd(0, 1, 2); _tile_stored(0, x, 64); }}
+#elif defined(__AVX512BF16__)
+#include <immintrin.h>
+{LAUNCH} void f(__m512* x, __m512bh* y) {{ *x = _mm512_dpbf16_ps(*x, y[0], y[1]); }}
+#else
+{LAUNCH} void f() {{}}
+#endif
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "holds", "lacks"),
+    [
+        ("cpu-x86-64-v4", (), ("vdpbf16ps", "tdpbf16ps")),
+        ("cpu-x86-64-v4-bf16", ("vdpbf16ps",), ("tdpbf16ps",)),
+        ("cpu-x86-64-v4-amx", ("tdpbf16ps", "tdpbssd"), ()),
+    ],
+)
+def test_macros_tell_what_is_above_v4(tmp_path: Path, target: str, holds: Sequence[str], lacks: Sequence[str]) -> None:
+    out = tmp_path / "object.o"
+    outcome = toolchain_for("cxx").compile(TILES, target_by_name(target), out, 60)
+    assert outcome.status == "ok", outcome.log
+    listing = subprocess.check_output(["objdump", "-d", str(out)], text=True)
+    assert all(word in listing for word in holds)
+    assert not any(word in listing for word in lacks)
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("g++: error: unrecognized command-line option '-mamx-tile'", True),
+        ("candidate.cpp:1: Error: no such instruction: `tdpbf16ps %tmm0,%tmm1,%tmm2'", True),
+        ("as: object.o: No space left on device\nfatal error: error writing: No space left on device", False),
+    ],
+)
+def test_a_compiler_that_does_not_know_a_target_says_so(tmp_path: Path, said: str, refused: bool) -> None:
+    """What fails for want of room does not mean that the compiler is too old."""
+    (tmp_path / "old-g++").write_text(
+        f'#!/bin/sh\nfor word in "$@"; do [ "$word" = -mamx-tile ] && {{ cat "$0.says" >&2; exit 1; }}; done\n'
+        f'exec {shutil.which("g++")} "$@"\n'
+    )
+    (tmp_path / "old-g++.says").write_text(f"{said}\n")
+    (tmp_path / "old-g++").chmod(0o755)
+    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(tmp_path / "old-g++")})
+    assert chain.recipe(target_by_name("cpu-x86-64-v4-bf16"))
+    amx = target_by_name("cpu-x86-64-v4-amx")
+    if not refused:
+        assert chain.recipe(amx)
+        return
+    with pytest.raises(ToolchainError, match=f"cannot compile for cpu-x86-64-v4-amx: {re.escape(said)}") as caught:
+        chain.recipe(amx)
+    assert "AOT_TUNE_TARGETS=cpu-x86-64-v4" in caught.value.fix
 
 
 def test_a_linked_object_can_be_called(tmp_path: Path, make_rendered) -> None:

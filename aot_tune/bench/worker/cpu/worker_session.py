@@ -30,6 +30,7 @@ from aot_tune.bench.worker.stored_elements import limits_of, values_of
 from aot_tune.bench.worker.surveyed_results import SurveyedOutput, SurveyedResults
 from aot_tune.bench.worker.verdicts import Verdict
 from aot_tune.spec import FLOATING, Operator
+from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.processes import resident_bytes
 
 __all__ = ["CpuSession", "make_session"]
@@ -61,6 +62,7 @@ class _Ready:
 def make_session(policy: Policy, role: Role, device: Device) -> CpuSession:
     """The session of a worker on a CPU."""
     del device
+    allow_tiles()  # as libraries do; a CPU without them refuses, and is given no candidate that uses them
     return CpuSession(policy, role, last_cache_bytes())
 
 

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from places import ROOT, SHARED
 
+from aot_tune.compile.cxx import cpu_level as from_cpuinfo
 from aot_tune.link import OperatorTable, TargetTable
 from aot_tune.link.emit.decision import fact_printer
 from aot_tune.spec import Facts, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators
+from aot_tune.spec.targets import TILES_LEVEL
 
 SCRIPT = """
 import json, sys
@@ -69,11 +71,11 @@ def ask(built: linked.Built, level: str, shapes: list[list[int]]) -> subprocess.
 
 
 def cpu_level() -> int:
-    flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
-    return 4 if "avx512vl" in flags else 3 if "avx2" in flags else 2 if "sse4_2" in flags else 1
+    """The level of this CPU for a library without variants that use tiles."""
+    return min(from_cpuinfo(Path("/proc/cpuinfo").read_text()), TILES_LEVEL - 1)
 
 
-@pytest.mark.parametrize("level", [1, 2, 3, 4])
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 def test_three_ways_to_ask_agree_on_many_shapes(built: linked.Built, level: int) -> None:
     if level > cpu_level():
         pytest.skip(f"this CPU has level {cpu_level()}")
@@ -112,13 +114,16 @@ def test_spellings_of_a_level(built: linked.Built, level: str) -> None:
 
 
 def test_a_higher_level_than_the_cpu_has_changes_nothing(built: linked.Built) -> None:
-    assert json.loads(ask(built, "4", [[2, 2, 2, 0, 0]]).stdout)[0][3] == f"cpu level {cpu_level()}"
+    for level in ("6", "v4-amx", "cpu-x86-64-v4-amx", ""):
+        assert json.loads(ask(built, level, [[2, 2, 2, 0, 0]]).stdout)[0][3] == f"cpu level {cpu_level()}"
 
 
-@pytest.mark.parametrize("level", ["0", "5", "avx2", "2 "])
+@pytest.mark.parametrize("level", ["0", "7", "16", "avx2", "2 ", "v5", "v6", "v4-avx", "bf16", "v4-bf16 "])
 def test_a_bad_level_is_an_error_of_the_call(built: linked.Built, level: str) -> None:
     asked = ask(built, level, [[2, 2, 2, 0, 0]])
-    assert f"CallError: AOT_TUNE_CPU_LEVEL is '{level}', wanted 1, 2, 3 or 4" in asked.stderr
+    assert (
+        f"CallError: AOT_TUNE_CPU_LEVEL is '{level}', wanted 1 to 6 (v1, v2, v3, v4, v4-bf16, v4-amx)" in asked.stderr
+    )
 
 
 def test_explain_names_path_and_guards(built: linked.Built) -> None:
