@@ -50,4 +50,4 @@ CPU_KERNELS = (
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
 )
-"""For floats, with vectors as wide as the target has them."""
+"""With vectors of floats as wide as the target has them."""

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,16 @@ def generic(operator: Operator) -> Kernel:
 
 
 def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config]]:
-    """The first config of each kernel, for each of the targets."""
+    """The first config of each kernel, for each of the targets that it has some for."""
     for kernel in cpu_kernels(operator):
         for target in TARGETS:
-            yield kernel, target, next(kernel.configs(target.facts))
+            yield from ((kernel, target, config) for config in islice(kernel.configs(target.facts), 1))
+
+
+def _machine(target: Target) -> list[str]:
+    """The flags that say what a target has."""
+    flags: Any = CxxToolchain().recipe(target)["flags"]
+    return [f for f in flags if f.startswith("-m")]
 
 
 def build_for_cpu(
@@ -138,7 +145,7 @@ def build_for_cpu(
     (folder / "kernel.cpp").write_text(change(rendered.source))
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
     flags += ["-fPIC", "-shared", "-fopenmp"]
-    command = ["g++", *flags, f"-march={target.name.removeprefix('cpu-')}", "kernel.cpp", "-o", "kernel.so"]
+    command = ["g++", *flags, *_machine(target), "kernel.cpp", "-o", "kernel.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(folder / "kernel.so"))

@@ -34,7 +34,7 @@ Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 def by_columns(kernel: str) -> bool:
     """Whether a kernel asks for a b whose columns are contiguous."""
-    return kernel == "skinny_nk"
+    return kernel in ("skinny_nk", "skinny_pairs")
 
 
 def strides_of(kernel: str, shape: Sequence[int], columns: bool | None = None) -> Strides:

@@ -36,7 +36,7 @@ Call = Callable[..., int]
 
 def by_columns(kernel: Kernel) -> bool:
     """Whether a kernel asks for a b whose columns are contiguous."""
-    return kernel.name.startswith(("skinny_nk", "dot"))
+    return kernel.name.startswith(("skinny_nk", "skinny_pairs", "dot"))
 
 
 def any_b(kernel: Kernel) -> bool:
@@ -122,7 +122,7 @@ def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("name", ["packed", "direct_kn", "skinny_nk", "skinny_kn", "dot"])
+@pytest.mark.parametrize("name", ["packed", "packed_pairs", "direct_kn", "skinny_nk", "skinny_kn", "dot", "dot_pairs"])
 def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, dtype: str, tmp_path: Path) -> None:
     kernel, target = OP.kernel(name), TARGETS[-1]
     call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)), dtype=dtype)
