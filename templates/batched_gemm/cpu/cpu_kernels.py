@@ -23,6 +23,7 @@ CPU_KERNELS = (
         "skinny_nk",
         "batched_gemm/cpu/dot.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR NR KC MC NC PF PACK_A",
             (16, 1, 8, 2048, 16, 48, 0, False),
@@ -42,6 +43,7 @@ CPU_KERNELS = (
         "skinny_kn",
         "batched_gemm/cpu/skinny_kn.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR KR NC PF",
             (16, 1, 8, 1024, 0),
@@ -60,6 +62,7 @@ CPU_KERNELS = (
         "packed",
         "batched_gemm/cpu/packed.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             _TILES,
             (16, 8, 2, 512, 64, 768, 1, False, True, 0),
@@ -81,6 +84,7 @@ CPU_KERNELS = (
         "direct_kn",
         "batched_gemm/cpu/packed.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             _TILES,
             (16, 8, 2, 256, 64, 768, 4, False, False, 0),

@@ -18,6 +18,7 @@ CPU_KERNELS = (
         "few_rows",
         "flash_attention/cpu/few_rows.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW ROWS KB NV",
             (16, 8, 256, 4),
@@ -35,6 +36,7 @@ CPU_KERNELS = (
         "blocks",
         "flash_attention/cpu/blocks.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR NV ROWS KB KU",
             (16, 6, 4, 64, 96, 4),

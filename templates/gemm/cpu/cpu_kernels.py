@@ -48,6 +48,7 @@ CPU_KERNELS = (
         "skinny_nk",
         "gemm/cpu/dot.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2)),
@@ -77,6 +78,7 @@ CPU_KERNELS = (
         "skinny_kn",
         "gemm/cpu/skinny_kn.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2, 4)),
@@ -103,6 +105,7 @@ CPU_KERNELS = (
         "dot",
         "gemm/cpu/dot.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (3, 4, 5)),
@@ -140,6 +143,7 @@ CPU_KERNELS = (
         "packed",
         "gemm/cpu/packed.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (4, 5, 6, 8, 12, 14)),
@@ -179,6 +183,7 @@ CPU_KERNELS = (
         "direct_kn",
         "gemm/cpu/packed.cpp.j2",
         dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (4, 6, 8)),
