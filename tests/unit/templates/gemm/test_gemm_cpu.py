@@ -110,6 +110,15 @@ def everything(kernel: Kernel, call: Call, dtype: str) -> None:
     assert check(call, (6, 37, 2200), dtype, b=(1, 2200) if columns else (37, 1), extra=spread) == 0
 
 
+def build_first(folder: Path, name: str, dtype: str) -> Call:
+    """A kernel's first config for the highest target of this machine."""
+    kernel, target = OP.kernel(name), TARGETS[-1]
+    config = next(iter(kernel.configs(target.facts)), None)
+    if config is None:
+        pytest.skip(f"{target.name} has no instruction for {name}")
+    return build_for_cpu(folder, OP, kernel, target, config, dtype=dtype)
+
+
 @pytest.mark.parametrize(("kernel", "target", "config", "dtype"), FIRSTS, ids=IDS)
 def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, dtype: str, tmp_path: Path) -> None:
     everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype), dtype)
@@ -121,13 +130,14 @@ def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None
     everything(kernel, build_for_cpu(tmp_path, OP, kernel, TARGETS[0], {}, dtype=dtype), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("name", ["packed", "packed_pairs", "direct_kn", "skinny_nk", "skinny_kn", "dot", "dot_pairs"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(k.name, dtype) for k in cpu_kernels(OP) for dtype in DTYPES[:2] if {"T": dtype} in OP.dtype_choices(k)],
+)
 def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, dtype: str, tmp_path: Path) -> None:
-    kernel, target = OP.kernel(name), TARGETS[-1]
-    call = build_for_cpu(tmp_path, OP, kernel, target, next(kernel.configs(target.facts)), dtype=dtype)
+    call = build_first(tmp_path, name, dtype)
     shape = (300, 40, 2100)
-    b = (1, 2100) if by_columns(kernel) else (40, 1)
+    b = (1, 2100) if by_columns(OP.kernel(name)) else (40, 1)
     assert check(call, shape, dtype, b=b, left=0.7) == 0
     assert check(call, shape, dtype, b=b, left=0.0) == 1
 
@@ -156,3 +166,14 @@ def test_every_kernel_is_for_some_of_the_workload() -> None:
     for kernel in cpu_kernels(OP):
         guards = (*kernel.requires, *kernel.worthwhile)
         assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
+
+
+@pytest.mark.parametrize("name", [k.name for k in cpu_kernels(OP) if {"T": "bf16"} in OP.dtype_choices(k)])
+def test_pairs_alone_take_subnormal_values_for_zero(name: str, tmp_path: Path) -> None:
+    call = build_first(tmp_path, name, "bf16")
+    a, b, out = (Edged((1, 1), (1, 1), np.random.default_rng(1), "bf16") for _ in range(3))
+    a.put(0.0, 2.0**-130)
+    b.put(0.0, 1.0)
+    passed = [ctypes.byref(t.tensor) for t in (a, b)]
+    assert call(*passed, None, None, ctypes.byref(out.tensor), ctypes.c_int32(0), ctypes.c_int32(0)) == 0
+    assert out.values[0, 0] == (0.0 if name.endswith("pairs") else 2.0**-130)
