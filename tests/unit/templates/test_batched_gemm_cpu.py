@@ -103,7 +103,8 @@ def test_all_configs_are_right(target: Target, tmp_path: Path) -> None:
         for i, config in enumerate(kernel.configs(target.facts)):
             folder = tmp_path / f"{kernel.name}{i}"
             folder.mkdir()
-            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config))
+            dtype = OP.dtype_choices(kernel)[i % len(OP.dtype_choices(kernel))]["T"]
+            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config, dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize("name", ["packed", "skinny_nk", "skinny_kn"])
@@ -140,4 +141,6 @@ def test_every_kernel_is_for_some_of_the_workload_and_has_few_configs() -> None:
         guards = (*kernel.requires, *kernel.worthwhile)
         assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
         for target in TARGETS:
-            assert 1 <= len(list(kernel.configs(target.facts))) <= 6
+            found = len(list(kernel.configs(target.facts)))
+            assert found <= 6
+            assert found > 0 or (kernel.name.endswith("pairs") and not target.facts["bf16_dot"])

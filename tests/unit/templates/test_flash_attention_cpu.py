@@ -118,7 +118,8 @@ def test_all_configs_are_right(target: Target, tmp_path: Path) -> None:
         for i, config in enumerate(kernel.configs(target.facts)):
             folder = tmp_path / f"{kernel.name}{i}"
             folder.mkdir()
-            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config))
+            dtype = OP.dtype_choices(kernel)[i % len(OP.dtype_choices(kernel))]["T"]
+            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config, dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize("name", ["blocks", "few_rows"])
