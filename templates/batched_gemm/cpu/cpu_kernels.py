@@ -129,5 +129,20 @@ CPU_KERNELS = (
         worthwhile=(M >= 4,),
         tile={"B": 1, "M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
     ),
+    Kernel(
+        "rows_pairs",
+        "batched_gemm/cpu/packed_pairs.cpp.j2",
+        dtypes=BF16,
+        listed=table(
+            _TILES,
+            (16, 6, 4, 512, 128, 768, 4, False, True, 0),
+            (16, 8, 3, 512, 64, 768, 4, False, True, 0),
+            (16, 8, 2, 512, 64, 768, 4, False, True, 0),
+        ),
+        constraints=(BF16_DOT,),
+        requires=(stride("a", 2) == 1, K % 2 == 0, stride("out", 2) == 1),
+        worthwhile=(M >= 4,),
+        tile={"B": 1, "M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
+    ),
 )
 """With vectors of floats as wide as the target has them."""
