@@ -31,7 +31,10 @@ def torch_bmm(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Scores and values of attention, of a token alone too; small products in big batches, large ones, odd sizes."""
+    """Scores and values of attention, of a token alone too; small products in big batches, large ones, odd sizes.
+
+    In f32; some of attention's in bf16.
+    """
     found = []
     for heads, queries, keys, width in ((12, 64, 64, 64), (12, 384, 384, 64), (64, 1, 512, 64), (32, 8, 512, 64)):
         found.append(problem(B=heads, M=queries, N=keys, K=width, order=TRANSPOSED_B))
@@ -40,6 +43,9 @@ def cpu_workload() -> tuple[Problem, ...]:
         found.append(problem(B=b, M=m, N=n, K=k, order=TRANSPOSED_B))
         found.append(problem(B=b, M=m, N=n, K=k))
     found.append(problem(B=2, M=512, N=2048, K=512, order=TRANSPOSED_B))
+    for heads, queries, keys, width in ((12, 384, 384, 64), (64, 1, 512, 64)):
+        found.append(problem(B=heads, M=queries, N=keys, K=width, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
+        found.append(problem(B=heads, M=queries, N=width, K=keys, dtypes={"T": "bf16"}))
     return tuple(found)
 
 

@@ -118,7 +118,10 @@ def short_floats(given: Problem) -> bool:
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Layers of BERT-base, GPT-2 and ViT-B/16, and of Llama-3-8B: a short prompt, its next piece, and single tokens."""
+    """Layers of BERT-base, GPT-2 and ViT-B/16, and of Llama-3-8B: a short prompt, its next piece, and single tokens.
+
+    In f32; some in bf16.
+    """
     upper, lower = {"causal": "upper_left"}, {"causal": "lower_right"}
     return (
         _layer(1, 4, 4, 128, 128, 64, {}, "f32"),
@@ -132,6 +135,10 @@ def cpu_workload() -> tuple[Problem, ...]:
         _layer(1, 8, 1, 1, 16384, 64, {}, "f32"),
         _layer(1, 16, 4, 5, 2000, 80, lower, "f32"),
         _layer(1, 7, 7, 333, 333, 72, upper, "f32"),
+        _layer(1, 12, 12, 384, 384, 64, {}),
+        _layer(1, 32, 8, 512, 512, 128, upper),
+        _layer(1, 32, 8, 64, 1024, 128, lower),
+        _layer(1, 32, 8, 1, 4096, 128, {}),
     )
 
 

@@ -9,7 +9,10 @@ TRANSPOSED_B = {"b": (1, 0)}
 
 
 def cpu_workload() -> tuple[Problem, ...]:
-    """Layers of Llama-3-8B, BERT-base and MobileNet's pointwise convolutions, cut to what two cores tune in minutes."""
+    """Layers of Llama-3-8B, BERT-base and MobileNet's pointwise convolutions, cut to what two cores tune in minutes.
+
+    In f32; some of the first two in bf16, of which three in f16.
+    """
     found = []
     for m in (1, 16, 64, 256):
         found.append(problem(M=m, N=4096, K=4096, order=TRANSPOSED_B))  # Llama-3-8B attention output
@@ -26,6 +29,14 @@ def cpu_workload() -> tuple[Problem, ...]:
     relu = {"activation": "relu"}
     for m, n, k in ((3136, 128, 64), (784, 256, 256), (196, 512, 512), (49, 1024, 1024)):  # MobileNet
         found.append(problem(M=m, N=n, K=k, order=TRANSPOSED_B, present=["bias"], attributes=relu))
+    found += [_layer("bf16", m, 4096, 4096) for m in (1, 16, 128)]
+    found.append(_layer("bf16", 1, 14336, 4096, "silu"))
+    found.append(_layer("bf16", 16, 4096, 14336, "none", "residual"))
+    for dtype in ("bf16", "f16"):
+        found.append(_layer(dtype, 128, 768, 768, "none", "bias"))
+        found.append(_layer(dtype, 128, 3072, 768, "gelu", "bias"))
+    found.append(_layer("bf16", 128, 768, 3072, "none", "bias", "residual"))
+    found.append(_layer("f16", 1, 4096, 4096))
     return tuple(found)
 
 

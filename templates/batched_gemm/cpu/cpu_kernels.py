@@ -6,19 +6,24 @@ from aot_tune.spec import Expr, Kernel, dims, parameter, stride, table, target
 
 M, N, K = dims("M N K")
 VW, MR, NR, NV, KR = (parameter(name) for name in ("VW", "MR", "NR", "NV", "KR"))
-F32 = {"T": ("f32",)}
+BF16 = {"T": ("bf16",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 
 NATIVE: Expr = target("vector_bytes") == VW * 4
 """Floats per vector: as many as the target's."""
 
+BF16_DOT: Expr = target("bf16_dot") == 1
+"""Whether there is an instruction that multiplies pairs of bf16 and adds their products, in whole vectors."""
+
 _TILES = "VW MR NV KC MC NC KU PACK_A PACK_B PF"
 
 CPU_KERNELS = (
-    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "batched_gemm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
     Kernel(
         "skinny_nk",
         "batched_gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR NR KC MC NC PF PACK_A",
             (16, 1, 8, 2048, 16, 48, 0, False),
@@ -37,7 +42,8 @@ CPU_KERNELS = (
     Kernel(
         "skinny_kn",
         "batched_gemm/cpu/skinny_kn.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR KR NC PF",
             (16, 1, 8, 1024, 0),
@@ -55,7 +61,8 @@ CPU_KERNELS = (
     Kernel(
         "packed",
         "batched_gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             _TILES,
             (16, 8, 2, 512, 64, 768, 1, False, True, 0),
@@ -76,7 +83,8 @@ CPU_KERNELS = (
     Kernel(
         "direct_kn",
         "batched_gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             _TILES,
             (16, 8, 2, 256, 64, 768, 4, False, False, 0),
@@ -91,5 +99,50 @@ CPU_KERNELS = (
         requires=(stride("b", 2) == 1, stride("out", 2) == 1),
         tile={"B": 1, "M": MR, "N": NV * VW, "K": parameter("KC")},
     ),
+    Kernel(
+        "skinny_pairs",
+        "batched_gemm/cpu/dot_pairs.cpp.j2",
+        dtypes=BF16,
+        listed=table(
+            "VW MR NR KC MC NC PF PACK_A",
+            (16, 1, 8, 1024, 16, 48, 0, False),
+            (16, 4, 4, 1024, 16, 48, 0, False),
+            (16, 4, 6, 1024, 64, 48, 0, False),
+        ),
+        constraints=(BF16_DOT,),
+        requires=(stride("a", 2) == 1, stride("b", 1) == 1, stride("out", 2) == 1),
+        tile={"B": 1, "M": MR, "N": NR, "K": 2 * parameter("KC")},
+    ),
+    Kernel(
+        "packed_pairs",
+        "batched_gemm/cpu/packed_pairs.cpp.j2",
+        dtypes=BF16,
+        listed=table(
+            _TILES,
+            (16, 8, 3, 512, 64, 768, 4, True, True, 0),
+            (16, 12, 2, 512, 64, 768, 4, True, True, 0),
+            (16, 6, 4, 512, 128, 768, 4, True, True, 0),
+            (16, 8, 2, 512, 64, 768, 4, True, True, 0),
+        ),
+        constraints=(BF16_DOT,),
+        requires=(stride("out", 2) == 1,),
+        worthwhile=(M >= 4,),
+        tile={"B": 1, "M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
+    ),
+    Kernel(
+        "rows_pairs",
+        "batched_gemm/cpu/packed_pairs.cpp.j2",
+        dtypes=BF16,
+        listed=table(
+            _TILES,
+            (16, 6, 4, 512, 128, 768, 4, False, True, 0),
+            (16, 8, 3, 512, 64, 768, 4, False, True, 0),
+            (16, 8, 2, 512, 64, 768, 4, False, True, 0),
+        ),
+        constraints=(BF16_DOT,),
+        requires=(stride("a", 2) == 1, K % 2 == 0, stride("out", 2) == 1),
+        worthwhile=(M >= 4,),
+        tile={"B": 1, "M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
+    ),
 )
-"""For floats, with vectors as wide as the target has them."""
+"""With vectors of floats as wide as the target has them."""

@@ -6,18 +6,19 @@ from aot_tune.spec import Expr, Kernel, dims, parameter, stride, table, target
 
 H, HK, M = dims("H HK M")
 VW, KB, ROWS = (parameter(name) for name in ("VW", "KB", "ROWS"))
-F32 = {"T": ("f32",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 
 NATIVE: Expr = target("vector_bytes") == VW * 4
 """Floats per vector: as many as the target's."""
 UNIT_COLUMNS: tuple[Expr, ...] = (stride("v", 3) == 1, stride("out", 3) == 1)
 
 CPU_KERNELS = (
-    Kernel("generic", "flash_attention/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "flash_attention/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
     Kernel(
         "few_rows",
         "flash_attention/cpu/few_rows.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW ROWS KB NV",
             (16, 8, 256, 4),
@@ -34,7 +35,8 @@ CPU_KERNELS = (
     Kernel(
         "blocks",
         "flash_attention/cpu/blocks.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         listed=table(
             "VW MR NV ROWS KB KU",
             (16, 6, 4, 64, 96, 4),
@@ -50,4 +52,4 @@ CPU_KERNELS = (
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
 )
-"""For floats, with vectors as wide as the target has them."""
+"""With vectors of floats as wide as the target has them."""

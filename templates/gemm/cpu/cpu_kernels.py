@@ -17,12 +17,15 @@ from aot_tune.spec import (
 M, N, K = dims("M N K")
 VW, MR, NR, NV, KR, KU, PACK_A = (parameter(name) for name in ("VW", "MR", "NR", "NV", "KR", "KU", "PACK_A"))
 BYTES, REGISTERS = target("vector_bytes"), target("registers")
-F32 = {"T": ("f32",)}
+BF16 = {"T": ("bf16",)}
+CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
 
 VECTORS = Parameter("VW", (16, 8, 4))
 """Floats per vector."""
 
 NATIVE: Expr = BYTES == VW * 4
+BF16_DOT: Expr = target("bf16_dot") == 1
+"""Whether there is an instruction that multiplies pairs of bf16 and adds their products, in whole vectors."""
 NATIVE_OR_HALF: Expr = (BYTES == VW * 4) | (BYTES == VW * 8)
 
 DOT_FITS: Expr = MR * NR + minimum(MR, NR) + 1 <= REGISTERS
@@ -40,11 +43,12 @@ TILE_FITS: tuple[Expr, ...] = (
 
 
 CPU_KERNELS = (
-    Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True, dtypes=F32),
+    Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
     Kernel(
         "skinny_nk",
         "gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2)),
@@ -73,7 +77,8 @@ CPU_KERNELS = (
     Kernel(
         "skinny_kn",
         "gemm/cpu/skinny_kn.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (1, 2, 4)),
@@ -99,7 +104,8 @@ CPU_KERNELS = (
     Kernel(
         "dot",
         "gemm/cpu/dot.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (3, 4, 5)),
@@ -136,7 +142,8 @@ CPU_KERNELS = (
     Kernel(
         "packed",
         "gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (4, 5, 6, 8, 12, 14)),
@@ -175,7 +182,8 @@ CPU_KERNELS = (
     Kernel(
         "direct_kn",
         "gemm/cpu/packed.cpp.j2",
-        dtypes=F32,
+        dtypes=CPU_DTYPES,
+        follows={"f16": "bf16"},
         parameters=(
             VECTORS,
             Parameter("MR", (4, 6, 8)),
@@ -203,6 +211,120 @@ CPU_KERNELS = (
             (8, 4, 3, 128, 4, True, 0, "n"),
             (8, 4, 3, 256, 4, True, 1, "n"),
             (4, 6, 2, 128, 1, True, 0, "n"),
+        ),
+    ),
+    Kernel(
+        "skinny_pairs",
+        "gemm/cpu/dot_pairs.cpp.j2",
+        dtypes=BF16,
+        parameters=(
+            Parameter("VW", (16,)),
+            Parameter("MR", (1, 2, 4)),
+            Parameter("NR", (4, 8)),
+            Parameter("KC", (1024, 16384)),
+            Parameter("MC", (8,)),
+            Parameter("NC", (48,)),
+            Parameter("PF", (0,)),
+            Parameter("PACK_A", (False,)),
+            Parameter("SPLIT", ("n",)),
+        ),
+        constraints=(BF16_DOT, DOT_FITS, MR * NR <= 16),
+        requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
+        worthwhile=(M <= 8,),
+        tile={"M": MR, "N": NR, "K": 2 * parameter("KC")},
+        order=table(
+            "MR NR KC",
+            (1, 8, 16384),
+            (1, 8, 1024),
+            (4, 4, 1024),
+            (2, 8, 1024),
+        ),
+    ),
+    Kernel(
+        "dot_pairs",
+        "gemm/cpu/dot_pairs.cpp.j2",
+        dtypes=BF16,
+        parameters=(
+            Parameter("VW", (16,)),
+            Parameter("MR", (4,)),
+            Parameter("NR", (4, 6)),
+            Parameter("KC", (512, 1024, 2048)),
+            Parameter("MC", (16, 64, 128)),
+            Parameter("NC", (48, 192)),
+            Parameter("PF", (0, 1)),
+            Parameter("PACK_A", (True, False)),
+            Parameter("SPLIT", ("n", "m")),
+        ),
+        constraints=(BF16_DOT,),
+        requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
+        worthwhile=(M >= 3,),
+        tile={"M": MR, "N": NR, "K": 2 * parameter("KC")},
+        order=table(
+            "MR NR KC MC NC PF PACK_A SPLIT",
+            (4, 6, 1024, 64, 192, 1, True, "n"),
+            (4, 6, 512, 16, 48, 1, True, "n"),
+            (4, 6, 2048, 64, 48, 0, False, "n"),
+            (4, 6, 1024, 128, 192, 1, True, "m"),
+        ),
+    ),
+    Kernel(
+        "packed_pairs",
+        "gemm/cpu/packed_pairs.cpp.j2",
+        dtypes=BF16,
+        parameters=(
+            Parameter("VW", (16,)),
+            Parameter("MR", (6, 8, 12, 14)),
+            Parameter("NV", (2, 3, 4)),
+            Parameter("KC", (512, 1024, 2048)),
+            Parameter("MC", (64, 128)),
+            Parameter("NC", (768, 1536)),
+            Parameter("KU", (4,)),
+            Parameter("PACK_A", (True,)),
+            Parameter("PACK_B", (True,)),
+            Parameter("PF", (0, 2)),
+            Parameter("PART", ("m", "n", "mn")),
+        ),
+        constraints=(BF16_DOT, *TILE_FITS),
+        requires=(stride("out", 1) == 1,),
+        worthwhile=(M >= 16,),
+        tile={"M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
+        order=table(
+            "MR NV KC MC NC PF PART",
+            (8, 3, 2048, 64, 768, 2, "n"),
+            (8, 3, 1024, 64, 768, 0, "n"),
+            (6, 4, 512, 64, 768, 0, "n"),
+            (8, 3, 2048, 64, 768, 0, "mn"),
+            (8, 3, 1024, 128, 768, 2, "mn"),
+            (12, 2, 512, 64, 768, 0, "m"),
+        ),
+    ),
+    Kernel(
+        "rows_pairs",
+        "gemm/cpu/packed_pairs.cpp.j2",
+        dtypes=BF16,
+        parameters=(
+            Parameter("VW", (16,)),
+            Parameter("MR", (6, 8)),
+            Parameter("NV", (3, 4)),
+            Parameter("KC", (512, 1024, 2048)),
+            Parameter("MC", (64, 128)),
+            Parameter("NC", (768,)),
+            Parameter("KU", (4,)),
+            Parameter("PACK_A", (False,)),
+            Parameter("PACK_B", (True,)),
+            Parameter("PF", (0, 2)),
+            Parameter("PART", ("m", "n", "mn")),
+        ),
+        constraints=(BF16_DOT, *TILE_FITS),
+        requires=(stride("a", 1) == 1, K % 2 == 0, stride("out", 1) == 1),
+        worthwhile=(M >= 16,),
+        tile={"M": MR, "N": NV * VW, "K": 2 * parameter("KC")},
+        order=table(
+            "MR NV KC MC NC PF PART",
+            (8, 3, 1024, 64, 768, 0, "n"),
+            (6, 4, 512, 128, 768, 0, "n"),
+            (8, 3, 2048, 64, 768, 2, "n"),
+            (8, 3, 1024, 128, 768, 2, "mn"),
         ),
     ),
 )

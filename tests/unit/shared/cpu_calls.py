@@ -6,18 +6,25 @@ import ctypes
 import mmap
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
+from aot_tune.spec.dtypes import DTYPES as DTYPE
 from aot_tune.spec.load_operators import bundled_templates
 
-__all__ = ["TARGETS", "Edged", "build_for_cpu", "cpu_kernels", "firsts"]
+__all__ = ["DTYPES", "EPSILON", "TARGETS", "Edged", "build_for_cpu", "cpu_kernels", "firsts", "generic"]
+
+DTYPES = ("f32", "bf16", "f16")
+EPSILON = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
+"""What rounding a result costs where it is stored in a narrower type than it was computed in: half the step above 1."""
 
 TARGETS = CxxToolchain().native()[1:]
 """The levels from v2 that this machine has."""
@@ -39,33 +46,57 @@ class _Tensor(ctypes.Structure):
     )
 
 
+_STORED: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16}
+
+
 class Edged:
     """Floats of any shape and strides whose last one ends where memory does: to read the next is to crash.
 
     Without `values`, all are NaN.
     """
 
-    def __init__(self, shape: Sequence[int], strides: Sequence[int], values: np.random.Generator | None = None) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        values: np.random.Generator | None = None,
+        dtype: str = "f32",
+    ) -> None:
+        self._dtype = DTYPE[dtype]
+        stored = np.dtype(_STORED[dtype])
+        size = stored.itemsize
         low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
         count = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) - low + 1
-        usable = -(-4 * count // mmap.PAGESIZE) * mmap.PAGESIZE
+        usable = -(-size * count // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory = mmap.mmap(-1, usable + mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         assert _LIBC.mprotect(ctypes.c_void_p(address + usable), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-        self.flat = np.frombuffer(self._memory, np.float32, count, usable - 4 * count)
-        self.flat[:] = np.nan if values is None else values.standard_normal(count)
-        self.view: NDArray[np.float32] = np.lib.stride_tricks.as_strided(
-            self.flat[-low:], shape, [4 * s for s in strides]
+        self._flat = np.frombuffer(self._memory, stored, count, usable - size * count)
+        self._flat[:] = stored_as(
+            self._dtype, np.full(count, np.nan) if values is None else values.standard_normal(count)
         )
+        self._view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
         self._extents = np.array([shape, strides], np.int64)
         at = self._extents.ctypes.data
-        begin = address + usable - 4 * (count + low)
-        self.tensor = _Tensor(begin, (1, 0), len(shape), (2, 32, 1, 0), at, at + 8 * len(shape))
+        begin = address + usable - size * (count + low)
+        self.tensor = _Tensor(
+            begin, (1, 0), len(shape), (4 if dtype == "bf16" else 2, 8 * size, 1, 0), at, at + 8 * len(shape)
+        )
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The elements as they are now."""
+        return values_of(self._dtype, self._view).astype(np.float64)
+
+    def put(self, place: float, value: float) -> None:
+        """Overwrite what is stored at a share of the memory."""
+        self._flat[int(place * self._flat.size)] = stored_as(self._dtype, np.array([value], np.float32))[0]
 
     def spare_is_untouched(self) -> bool:
         """Whether what is no element still is NaN; overwrites the elements."""
-        self.view[...] = 0
-        return bool(np.isnan(self.flat).sum() == self.flat.size - np.unique(self._offsets()).size)
+        self._view[...] = 0
+        left = np.isnan(values_of(self._dtype, self._flat)).sum()
+        return bool(left == self._flat.size - np.unique(self._offsets()).size)
 
     def _offsets(self) -> NDArray[np.int64]:
         shape, strides = self._extents
@@ -77,11 +108,22 @@ def cpu_kernels(operator: Operator) -> list[Kernel]:
     return [k for k in operator.kernels if k.backend == "cxx" and not k.generic]
 
 
+def generic(operator: Operator) -> Kernel:
+    """The one for every call on the CPU."""
+    return next(k for k in operator.kernels if k.backend == "cxx" and k.generic)
+
+
 def firsts(operator: Operator) -> Iterator[tuple[Kernel, Target, Config]]:
-    """The first config of each kernel, for each of the targets."""
+    """The first config of each kernel, for each of the targets that it has some for."""
     for kernel in cpu_kernels(operator):
         for target in TARGETS:
-            yield kernel, target, next(kernel.configs(target.facts))
+            yield from ((kernel, target, config) for config in islice(kernel.configs(target.facts), 1))
+
+
+def _machine(target: Target) -> list[str]:
+    """The flags that say what a target has."""
+    flags: Any = CxxToolchain().recipe(target)["flags"]
+    return [f for f in flags if f.startswith("-m")]
 
 
 def build_for_cpu(
@@ -91,16 +133,19 @@ def build_for_cpu(
     target: Target,
     config: Config,
     change: Callable[[str], str] = lambda source: source,
+    dtype: str = "f32",
 ) -> Callable[..., int]:
     """Compile a kernel; returns a function that asks for workspace, leaves `missing` bytes of it out, and launches.
 
     There are three threads, whatever the machine has.
     """
-    rendered = _RENDERER.render(operator, candidate_for(operator, kernel, dict(config), target), target)
+    rendered = _RENDERER.render(
+        operator, candidate_for(operator, kernel, dict(config), target, None, {"T": dtype}), target
+    )
     (folder / "kernel.cpp").write_text(change(rendered.source))
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-local-typedefs", "-fno-math-errno"]
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
     flags += ["-fPIC", "-shared", "-fopenmp"]
-    command = ["g++", *flags, f"-march={target.name.removeprefix('cpu-')}", "kernel.cpp", "-o", "kernel.so"]
+    command = ["g++", *flags, *_machine(target), "kernel.cpp", "-o", "kernel.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(folder / "kernel.so"))

@@ -193,7 +193,7 @@ def everything(call: Callable[..., int], dtype: str) -> None:
 def test_the_generic_kernel_of_the_cpu_takes_everything(march: str, tmp_path: Path) -> None:
     rendered = render("generic", CPU, "f32")
     (tmp_path / "kernel.cpp").write_text(rendered.source)
-    flags = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-local-typedefs", "-fPIC", "-shared"]
+    flags = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     flags += ["-fopenmp", f"-march={march}"]
     done = subprocess.run(
         ["g++", *flags, "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -6,18 +6,19 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from cpu_calls import TARGETS, Edged, build_for_cpu, cpu_kernels, firsts
+from cpu_calls import DTYPES, EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 
 from aot_tune.spec import Config, Kernel, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
 OP = load_operator(bundled_templates() / "flash_attention")
 CAUSAL = OP.attributes[0].choices
-FIRSTS = list(firsts(OP))
-IDS = [f"{kernel.name}-{target.name}" for kernel, target, _ in FIRSTS]
+FIRSTS = [(*first, dtype) for first in firsts(OP) for dtype in DTYPES if {"T": dtype} in OP.dtype_choices(first[0])]
+IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
 
 
 def check(
@@ -29,6 +30,7 @@ def check(
     strides: Mapping[str, Sequence[int]] | None = None,
     special: bool = False,
     missing: int = 1,
+    dtype: str = "f32",
 ) -> int:
     """Call on random values, with an n-th of the workspace, and compare with the reference."""
     dims = dict(zip(OP.dims, shape, strict=True))
@@ -38,20 +40,19 @@ def check(
         extents = tuple(e.evaluate(dims) for e in tensor.shape)
         dense = tuple(int(np.prod(extents[axis + 1 :])) for axis in range(4))
         layout = (strides or {}).get(tensor.name, dense)
-        tensors[tensor.name] = Edged(extents, layout, None if tensor.output else values)
+        tensors[tensor.name] = Edged(extents, layout, None if tensor.output else values, dtype)
     if special:
-        flat = tensors["q"].flat
-        flat[0], flat[flat.size // 2] = np.inf, np.nan
+        tensors["q"].put(0.0, np.inf)
+        tensors["q"].put(0.5, np.nan)
     passed = [ctypes.byref(tensors[t.name].tensor) for t in OP.tensors]
     chosen = (ctypes.c_float(scale), ctypes.c_int32(CAUSAL.index(causal)))
     code = call(*passed, *chosen, missing=lambda size: size - size // missing)
     if code == 0:
-        given = {t.name: tensors[t.name].view.astype(np.float64) for t in OP.inputs}
+        given = {t.name: tensors[t.name].values for t in OP.inputs}
         with np.errstate(all="ignore"):
             want = OP.reference(np, SimpleNamespace(**given, scale=float(np.float32(scale)), causal=causal))["out"]
-        np.testing.assert_allclose(
-            tensors["out"].view, want, rtol=2e-5, atol=1e-5, err_msg=f"{shape} {causal} {strides}"
-        )
+        near = {"rtol": 2e-5 + EPSILON[dtype], "atol": 1e-5 + EPSILON[dtype] / 64}
+        np.testing.assert_allclose(tensors["out"].values, want, **near, err_msg=f"{shape} {causal} {strides}")
         assert tensors["out"].spare_is_untouched(), (shape, causal)
     return code
 
@@ -61,8 +62,12 @@ def by_tokens(heads: int, tokens: int, width: int) -> tuple[int, ...]:
     return tokens * heads * width, width, heads * width, 1
 
 
-def everything(kernel: str, call: Callable[..., int]) -> None:
+def everything(kernel: str, call: Callable[..., int], dtype: str = "f32") -> None:
     """Shapes, masks and layouts that a kernel must be right on."""
+
+    def right(shape: Sequence[int], causal: str = "none", **given: Any) -> bool:
+        return check(call, shape, causal, dtype=dtype, **given) == 0
+
     for causal in CAUSAL:
         for shape in (
             (2, 3, 2, 13, 37, 29),
@@ -72,33 +77,38 @@ def everything(kernel: str, call: Callable[..., int]) -> None:
             (1, 1, 1, 300, 40, 17),
             (1, 2, 5, 9, 8, 16),  # more heads of keys than of queries
         ):
-            assert check(call, shape, causal) == 0
-        assert check(call, (1, 1, 1, 3, 130, 65), causal, scale=0.7) == 0
-        assert check(call, (1, 1, 1, 1, 3000, 48), causal) == 0
-    assert check(call, (1, 1, 1, 1, 1, 1)) == 0
-    assert check(call, (1, 1, 1, 2, 5, 300)) == 0
-    assert check(call, (1, 2, 1, 9, 9, 8), special=True) == 0
-    assert check(call, (1, 1, 1, 40, 700, 8), special=True) == 0
+            assert right(shape, causal)
+        assert right((1, 1, 1, 3, 130, 65), causal, scale=0.7)
+        assert right((1, 1, 1, 1, 3000, 48), causal)
+    assert right((1, 1, 1, 1, 1, 1))
+    assert right((1, 1, 1, 2, 5, 300))
+    assert right((1, 2, 1, 9, 9, 8), special=True)
+    assert right((1, 1, 1, 40, 700, 8), special=True)
     tokens = {
         "q": by_tokens(6, 50, 24),
         "k": by_tokens(3, 60, 24),
         "v": by_tokens(3, 60, 24),
         "out": by_tokens(6, 50, 24),
     }
-    assert check(call, (2, 6, 3, 50, 60, 24), "lower_right", strides=tokens) == 0
+    assert right((2, 6, 3, 50, 60, 24), "lower_right", strides=tokens)
     shape = (2, 3, 2, 5, 7, 8)
     for layout in ((1, 3, 90, 360), (0, 0, 8, 1), (4000, -300, 30, 2), (600, 200, -20, 1)):
-        assert check(call, shape, strides={"q": layout}) == 0
+        assert right(shape, strides={"q": layout})
         if layout[3] == 1:
-            assert check(call, shape, "upper_left", strides={"k": layout, "v": layout}) == 0
-        elif kernel == "blocks":
-            assert check(call, shape, "upper_left", strides={"k": layout}) == 0
-    assert check(call, shape, strides={"out": (1000, 2 * 120, 12, 1)}) == 0
+            assert right(shape, "upper_left", strides={"k": layout, "v": layout})
+        elif kernel in ("blocks", "generic"):
+            assert right(shape, "upper_left", strides={"k": layout})
+    assert right(shape, strides={"out": (1000, 2 * 120, 12, 1)})
 
 
-@pytest.mark.parametrize(("kernel", "target", "config"), FIRSTS, ids=IDS)
-def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, tmp_path: Path) -> None:
-    everything(kernel.name, build_for_cpu(tmp_path, OP, kernel, target, config))
+@pytest.mark.parametrize(("kernel", "target", "config", "dtype"), FIRSTS, ids=IDS)
+def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, dtype: str, tmp_path: Path) -> None:
+    everything(kernel.name, build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None:
+    everything("generic", build_for_cpu(tmp_path, OP, generic(OP), TARGETS[0], {}, dtype=dtype), dtype)
 
 
 @pytest.mark.slow
@@ -108,7 +118,8 @@ def test_all_configs_are_right(target: Target, tmp_path: Path) -> None:
         for i, config in enumerate(kernel.configs(target.facts)):
             folder = tmp_path / f"{kernel.name}{i}"
             folder.mkdir()
-            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config))
+            dtype = OP.dtype_choices(kernel)[i % len(OP.dtype_choices(kernel))]["T"]
+            everything(kernel.name, build_for_cpu(folder, OP, kernel, target, config, dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize("name", ["blocks", "few_rows"])

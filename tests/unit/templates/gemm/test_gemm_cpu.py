@@ -1,0 +1,192 @@
+"""Products on the CPU: kernels are right for any dtype, stride, size and epilogue that they ask for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_calls import DTYPES, EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
+
+from aot_tune.spec import Config, Kernel, Target, all_of
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
+OP = load_operator(bundled_templates() / "gemm")
+ACTIVATIONS = OP.attributes[0].choices
+FIRSTS = [(*first, dtype) for first in firsts(OP) for dtype in DTYPES if {"T": dtype} in OP.dtype_choices(first[0])]
+IDS = [f"{kernel.name}-{target.name}-{dtype}" for kernel, target, _, dtype in FIRSTS]
+SHAPES = (
+    (5, 17, 16),
+    (70, 90, 333),
+    (1, 300, 101),
+    (8, 48, 33),
+    (33, 65, 2600),
+    (3, 1100, 40),
+    (260, 20, 71),
+    (1, 1, 1),
+)
+TALL = (1700, 17, 2100)  # more rows than sums are kept of
+
+Call = Callable[..., int]
+
+
+def by_columns(kernel: Kernel) -> bool:
+    """Whether a kernel asks for a b whose columns are contiguous."""
+    return kernel.name.startswith(("skinny_nk", "skinny_pairs", "dot"))
+
+
+def any_b(kernel: Kernel) -> bool:
+    """Whether a kernel takes both."""
+    return kernel.generic or kernel.name.startswith(("packed", "rows_pairs"))
+
+
+def takes(kernel: Kernel, shape: Sequence[int], a: Sequence[int]) -> bool:
+    """Whether a kernel asks for no other K and strides of a than these."""
+    return kernel.name != "rows_pairs" or (shape[2] % 2 == 0 and (not a or a[1] == 1))
+
+
+def check(
+    call: Call,
+    shape: Sequence[int],
+    dtype: str,
+    a: Sequence[int] = (),
+    b: Sequence[int] = (),
+    out: Sequence[int] = (),
+    *,
+    activation: str = "none",
+    extra: dict[str, Sequence[int]] | None = None,
+    left: float = 1.0,
+    special: bool = False,
+) -> int:
+    """Call on random values, with a share of the workspace, and compare with the reference."""
+    m, n, k = shape
+    values = np.random.default_rng(7)
+    given = {"a": Edged((m, k), a or (k, 1), values, dtype), "b": Edged((k, n), b or (n, 1), values, dtype)}
+    extents: dict[str, tuple[int, ...]] = {"bias": (n,), "residual": (m, n)}
+    given |= {name: Edged(extents[name], s, values, dtype) for name, s in (extra or {}).items()}
+    if special:
+        given["a"].put(0.0, np.inf), given["a"].put(0.5, np.nan), given["b"].put(0.3, -np.inf)
+    made = Edged((m, n), out or (n, 1), None, dtype)
+    passed: list[Any] = [ctypes.byref(given[t.name].tensor) if t.name in given else None for t in OP.inputs]
+    chosen = (ctypes.c_int32(ACTIVATIONS.index(activation)), ctypes.c_int32(0))
+    code = call(*passed, ctypes.byref(made.tensor), *chosen, missing=lambda size: size - int(size * left))
+    if code == 0:
+        logical = {t.name: given[t.name].values if t.name in given else None for t in OP.inputs}
+        with np.errstate(all="ignore"):
+            want = OP.reference(np, SimpleNamespace(**logical, activation=activation, math="ieee"))["out"]
+        epsilon = EPSILON[dtype]
+        near = {"rtol": 2e-5 + epsilon, "atol": (4e-6 + epsilon / 64) * np.sqrt(k)}
+        np.testing.assert_allclose(made.values, want, **near, err_msg=f"{shape} {a} {b} {out}")
+        assert made.spare_is_untouched()
+    return code
+
+
+def everything(kernel: Kernel, call: Call, dtype: str) -> None:
+    """Shapes, layouts and epilogues that a kernel must be right on."""
+
+    def right(shape: Sequence[int], a: Sequence[int] = (), **given: Any) -> bool:
+        return not takes(kernel, shape, a) or check(call, shape, dtype, a, **given) == 0
+
+    columns = by_columns(kernel)
+    for shape in SHAPES if dtype == "f32" else (*SHAPES, TALL):
+        _, n, k = shape
+        assert right(shape, b=(1, k) if columns else (n, 1))
+        if any_b(kernel):
+            assert right(shape, b=(1, k))
+    shape = (6, 37, 30)
+    b = (1, 31) if columns else (41, 1)
+    assert right(shape, (31, 1), b=b, out=(39, 1))
+    assert right(shape, (-31, 1), b=b, out=(39, 1))
+    assert right(shape, (0, 1), b=b)
+    assert right(shape, b=(1, 0) if columns else (0, 1))
+    assert right(shape, b=b, special=True)
+    if not columns:
+        assert right(shape, (1, 7), b=b)
+        assert right((40, 37, 30), (-2, 83), b=b)
+    if any_b(kernel):
+        assert right(shape, b=(-3, 90))
+        assert right((20, 37, 30), b=(37 * 5, 5))
+    if kernel.generic:
+        assert right(shape, out=(2, 12))
+    extra = {"bias": (1,), "residual": (37, 1)}
+    for activation in ACTIVATIONS:
+        assert right(shape, b=b, activation=activation, extra=extra)
+    spread = {"bias": (3,), "residual": (2, -12)}
+    assert right((6, 37, 2200), b=(1, 2200) if columns else (37, 1), extra=spread)
+
+
+def build_first(folder: Path, name: str, dtype: str) -> Call:
+    """A kernel's first config for the highest target of this machine."""
+    kernel, target = OP.kernel(name), TARGETS[-1]
+    config = next(iter(kernel.configs(target.facts)), None)
+    if config is None:
+        pytest.skip(f"{target.name} has no instruction for {name}")
+    return build_for_cpu(folder, OP, kernel, target, config, dtype=dtype)
+
+
+@pytest.mark.parametrize(("kernel", "target", "config", "dtype"), FIRSTS, ids=IDS)
+def test_kernels_are_right(kernel: Kernel, target: Target, config: Config, dtype: str, tmp_path: Path) -> None:
+    everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, dtype=dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_generic_kernel_takes_everything(dtype: str, tmp_path: Path) -> None:
+    kernel = generic(OP)
+    everything(kernel, build_for_cpu(tmp_path, OP, kernel, TARGETS[0], {}, dtype=dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(k.name, dtype) for k in cpu_kernels(OP) for dtype in DTYPES[:2] if {"T": dtype} in OP.dtype_choices(k)],
+)
+def test_less_workspace_is_for_fewer_threads_and_none_is_refused(name: str, dtype: str, tmp_path: Path) -> None:
+    call = build_first(tmp_path, name, dtype)
+    shape = (300, 40, 2100)
+    b = (1, 2100) if by_columns(OP.kernel(name)) else (40, 1)
+    shared = name == "rows_pairs"  # whose threads have nothing of their own
+    assert check(call, shape, dtype, b=b, left=1.0 if shared else 0.7) == 0
+    assert check(call, shape, dtype, b=b, left=0.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("first ? vload<VW>(c + t) : ", "!first ? vload<VW>(c + t) : "),
+        ("if (last) finish(", "if (first) finish("),
+        ("(ic - first_row + i) * grid.width", "i * grid.width"),
+    ],
+)
+def test_a_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
+    def change(source: str) -> str:
+        assert source.count(old) == 1
+        return source.replace(old, new)
+
+    kernel, target = OP.kernel("packed"), TARGETS[-1]
+    config = next(kernel.configs(target.facts))
+    call = build_for_cpu(tmp_path, OP, kernel, target, config, change, "bf16")
+    with pytest.raises(AssertionError):
+        check(call, TALL, "bf16")
+
+
+def test_every_kernel_is_for_some_of_the_workload() -> None:
+    for kernel in cpu_kernels(OP):
+        guards = (*kernel.requires, *kernel.worthwhile)
+        assert any(all_of(guards, OP.facts(p)) for p in OP.workload_for("cpu")), kernel.name
+
+
+@pytest.mark.parametrize("name", [k.name for k in cpu_kernels(OP) if {"T": "bf16"} in OP.dtype_choices(k)])
+def test_pairs_alone_take_subnormal_values_for_zero(name: str, tmp_path: Path) -> None:
+    call = build_first(tmp_path, name, "bf16")
+    values = np.random.default_rng(1)
+    a, b = Edged((1, 2), (2, 1), values, "bf16"), Edged((2, 1), (1, 1), values, "bf16")
+    out = Edged((1, 1), (1, 1), None, "bf16")
+    a.put(0.0, 2.0**-130)
+    a.put(0.5, 0.0)
+    b.put(0.0, 1.0)
+    passed = [ctypes.byref(t.tensor) for t in (a, b)]
+    assert call(*passed, None, None, ctypes.byref(out.tensor), ctypes.c_int32(0), ctypes.c_int32(0)) == 0
+    assert out.values[0, 0] == (0.0 if name.endswith("pairs") else 2.0**-130)
