@@ -19,7 +19,7 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.spec import Operator, Problem, all_of
+from aot_tune.spec import Operator, Problem, Target, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.support.threads import end_all
 
@@ -134,11 +134,21 @@ def _verify_group(
                 with session.failures.of(entry.candidate.operator):
                     verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
     except WorkerError as error:
-        if _measures(session) or family(device.family).on_host or not all(e.candidate.generic for e in group):
+        if _measures(session) or family(device.family).on_host or not all(_unasked(session, e) for e in group):
             raise
         # What a GPU's workers need, such as torch, is asked for where something is measured.
-        count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
+        kind, of = ("generic ", "") if all(e.candidate.generic for e in group) else ("", " that no record has")
+        count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
         session.progress.line(f"{count} NOT verified on {device.name}: {error}")
+
+
+def _unasked(session: Session, entry: Entry) -> bool:
+    """Whether a variant is kept without having been measured."""
+    return entry.candidate.generic or _fills_in(session, entry)
+
+
+def _fills_in(session: Session, entry: Entry) -> bool:
+    return session.operators[entry.candidate.operator].operator.kernel(entry.candidate.kernel).fills_in
 
 
 def _measures(session: Session) -> bool:
@@ -175,7 +185,17 @@ def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Dev
                 f"{entry.candidate.operator}: {entry.candidate.label} is rebuilt and cannot be verified here: "
                 f"no {entry.candidate.target} on this machine"
             )
+    away = [e.candidate for e in entries if _fills_in(session, e) and not session.devices_for(_target_of(e))]
+    for operator, kernel, target in dict.fromkeys((c.operator, c.kernel, c.target) for c in away):
+        session.progress.line(
+            f"{operator}: {kernel} is kept for calls that nobody measured, and cannot be verified here: "
+            f"no {target} on this machine"
+        )
     yield from groups.values()
+
+
+def _target_of(entry: Entry) -> Target:
+    return target_by_name(entry.candidate.target)
 
 
 def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:
