@@ -89,8 +89,8 @@ class Kernel:
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
         scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
-        fills_in: serves what no variant that was measured takes, in front of the generic one: by its first config, which
-            is kept whether or not it was measured.
+        fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
+            whether or not it was measured.
     """
 
     name: str

@@ -119,7 +119,7 @@ def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
     others = _others(table, names, index, target)
     if target.filling_in:
         lines += _function(f"rank_{index}", others)
-        lines += ["", *_filling_in(table, index, target), ""]
+        lines += ["", *_filling_in(index, target), ""]
         others = [
             f"  const int variant = rank_{index}(c, trace);",
             "  if (variant >= 0 && !kGeneric[variant]) return variant;",
@@ -143,9 +143,7 @@ def _exact(index: int) -> list[str]:
     ]
 
 
-def _others(
-    table: OperatorTable, names: Mapping[tuple[int, ...], str], index: int, target: TargetTable
-) -> list[str]:
+def _others(table: OperatorTable, names: Mapping[tuple[int, ...], str], index: int, target: TargetTable) -> list[str]:
     """What is taken of a call that was not measured: by expected times, then by the tree."""
     lines = []
     if target.expected:
@@ -153,7 +151,7 @@ def _others(
     return lines + (_node(table, names, target, 0, "  ") if target.nodes else ["  return -1;"])
 
 
-def _filling_in(table: OperatorTable, index: int, target: TargetTable) -> list[str]:
+def _filling_in(index: int, target: TargetTable) -> list[str]:
     """The choice among variants that may not have been measured, for what no other takes but the generic one.
 
     Where a generic variant was preferred to another, by expected times or in a leaf, that stays.

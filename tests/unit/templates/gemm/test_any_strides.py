@@ -1,4 +1,4 @@
-"""Products of matrices that lie in any way: by a stand-in for the vendor's library, copies and epilogues on the host."""
+"""Products of matrices that lie in any way: by a stand-in for the vendor's library, with all else on the host."""
 
 from __future__ import annotations
 
