@@ -19,7 +19,7 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import again
 from aot_tune.pipeline.session import LoadedOperator, Session
-from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.support.threads import end_all
 
@@ -148,7 +148,8 @@ def _unasked(session: Session, entry: Entry) -> bool:
 
 
 def _fills_in(session: Session, entry: Entry) -> bool:
-    return session.operators[entry.candidate.operator].operator.kernel(entry.candidate.kernel).fills_in
+    candidate = entry.candidate
+    return not candidate.generic and session.operators[candidate.operator].operator.kernel(candidate.kernel).fills_in
 
 
 def _measures(session: Session) -> bool:
@@ -176,26 +177,25 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
 
 def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Device, list[Entry]]]:
     groups: dict[str, tuple[Device, list[Entry]]] = {}
+    away: dict[tuple[str, str, str], None] = {}
     for entry in entries:
-        device = session.device_for(target_by_name(entry.candidate.target))
+        candidate = entry.candidate
+        device = session.device_for(target_by_name(candidate.target))
         if device is not None:
             groups.setdefault(device.digest, (device, []))[1].append(entry)
+        elif _fills_in(session, entry):
+            away[candidate.operator, candidate.kernel, candidate.target] = None
         elif entry.rebuilt:
             session.progress.line(
                 f"{entry.candidate.operator}: {entry.candidate.label} is rebuilt and cannot be verified here: "
                 f"no {entry.candidate.target} on this machine"
             )
-    away = [e.candidate for e in entries if _fills_in(session, e) and not session.devices_for(_target_of(e))]
-    for operator, kernel, target in dict.fromkeys((c.operator, c.kernel, c.target) for c in away):
+    for operator, kernel, target in away:
         session.progress.line(
             f"{operator}: {kernel} is kept for calls that nobody measured, and cannot be verified here: "
             f"no {target} on this machine"
         )
     yield from groups.values()
-
-
-def _target_of(entry: Entry) -> Target:
-    return target_by_name(entry.candidate.target)
 
 
 def verify_entry(session: Session, bench: LazyBench, loaded: LoadedOperator, entry: Entry) -> None:

@@ -22,7 +22,7 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
 
     What of them is not among the candidates becomes one of these. What failed is left out.
     """
-    if not selection.kept:
+    if not selection.kept or not any(k.fills_in for k in evidence.operator.kernels):
         return selection
     entries = _filling_in(session, evidence)
     evidence.try_too(entries)
