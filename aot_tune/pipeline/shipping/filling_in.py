@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
-from aot_tune.pipeline.evidence import Entry, Evidence
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
 from aot_tune.pipeline.session import Session
 from aot_tune.render import candidate_for
 from aot_tune.select import Selection
 
-__all__ = ["fills_in", "with_filling_in"]
+__all__ = ["fills_in", "with_filling_in", "without_wrong"]
 
 
 def fills_in(evidence: Evidence, entry: Entry) -> bool:
@@ -28,6 +29,16 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
     evidence.try_too(entries)
     found = [e.candidate.id for e in entries if not evidence.failed(e.candidate.id)]
     return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))
+
+
+def without_wrong(chosen: Mapping[str, Sequence[Chosen]], wrong: Collection[str]) -> dict[str, list[Chosen]]:
+    """What was chosen without some candidates that nothing but these variants' place in the table knows of."""
+    found = {}
+    for name, members in chosen.items():
+        kept = [tuple(c for c in one.selection.kept if c not in wrong) for one in members]
+        selections = [dataclasses.replace(one.selection, kept=k) for one, k in zip(members, kept, strict=True)]
+        found[name] = [dataclasses.replace(o, selection=s) for o, s in zip(members, selections, strict=True)]
+    return found
 
 
 def _filling_in(session: Session, evidence: Evidence) -> list[Entry]:

@@ -24,7 +24,7 @@ CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
 
 
 def variant(target: str, generic: bool = True) -> Any:
-    candidate = SimpleNamespace(id=target, operator="scale", kernel="k", target=target, generic=generic)
+    candidate = SimpleNamespace(id=target, label="k f32", operator="scale", kernel="k", target=target, generic=generic)
     return SimpleNamespace(candidate=candidate, code="d")
 
 
@@ -123,6 +123,35 @@ def test_an_operator_fails_by_what_fails_on_one_device_and_the_others_go_on(
     build("auto", targets=BOTH, failures=failures)
     assert failures.told() == [f"scale: wrong on {bad}"]
     assert sorted(seen) == sorted(BOTH)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch, measured: bool
+) -> None:
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        if entry.candidate.target == "cuda-sm_90a":
+            raise BuildError("wrong on 'M=1'")
+
+    monkeypatch.setattr(verification, "verify_entry", verify)
+    found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
+    session: Any = SimpleNamespace(
+        failures=failures,
+        operators={"scale": SimpleNamespace(operator=SimpleNamespace(kernel=lambda _: SimpleNamespace(fills_in=True)))},
+        device_for=lambda _: GPU,
+        options=SimpleNamespace(mode="replay"),
+        plan=SimpleNamespace(may_measure=True),
+        progress=SimpleNamespace(line=lines.append),
+    )
+    entries = {e.candidate.id: e for e in found}
+    rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
+    selection = SimpleNamespace(kept=tuple(entries))
+    chosen: Any = SimpleNamespace(evidence=SimpleNamespace(entries=entries, measurements=rows), selection=selection)
+    wrong = verification.verify_shipped(session, {"scale": [chosen]}, {"scale": []})
+    assert failures.told() == (["scale: wrong on 'M=1'"] if measured else [])
+    assert wrong == (frozenset() if measured else {"cuda-sm_90a"})
+    told = "LEFT OUT k f32, for which the generic variant serves: wrong on 'M=1'"
+    assert [line for line in lines if line.startswith("LEFT OUT")] == ([] if measured else [told])
 
 
 def test_where_workers_fail_it_does_not_wait_for_all_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:

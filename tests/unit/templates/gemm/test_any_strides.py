@@ -150,7 +150,7 @@ def test_copies_are_in_the_workspace_and_told_of(stub: Path, tmp_path: Path) -> 
             call_of(40, 16, 23, {}),
             call_of(40, 16, 24, {"a": (1, 41), "b": (3, 80)}),
             call_of(40, 16, 24, {"out": (32, 2)}),
-            call_of(40, 13, 24, {"b": (1, 24)}, present=["bias"]),
+            call_of(40, 13, 24, {"b": (1, 24)}, present=["residual"]),
             call_of(40, 8, 24, {"a": (48, 2)}, room=1024 + 2047),
         ],
         stub,
@@ -165,6 +165,41 @@ def test_copies_are_in_the_workspace_and_told_of(stub: Path, tmp_path: Path) -> 
     assert (epilogue["bytes"], epilogue["note"]) == (1024 + 40 * 16 * 4, f"{own}{then}")
     assert short["launch"] == 7
     assert not [line for line in short["log"] if line.startswith("matmul")]
+
+
+BIAS = {"present": ["bias"]}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, stub: Path, tmp_path: Path) -> None:
+    """A bias, ReLU, in 16 bits a GELU: with a bias that is aligned, and results by rows."""
+    host = OnHost(tmp_path, render("gemm", dtype, NEVER), TEMPLATES)
+    by_library: list[tuple[int, dict[str, Any]]] = [
+        (4, BIAS),
+        (2, {"attributes": {"activation": "relu"}}),
+        (6, {**BIAS, "attributes": {"activation": "relu"}}),
+        (4, {**BIAS, "strides": {"out": (40, 2)}}),
+    ]
+    by_library += [(36, {**BIAS, "attributes": {"activation": "gelu_tanh"}})] if dtype == "bf16" else []
+    ours: list[dict[str, Any]] = [
+        {**BIAS, "shifted": ["bias"]},
+        {**BIAS, "strides": {"bias": (2,)}},
+        {**BIAS, "strides": {"out": (1, 9)}},
+        {"present": ["bias", "residual"]},
+        {**BIAS, "attributes": {"activation": "gelu"}},
+        {"attributes": {"activation": "silu"}},
+    ]
+    ours += [{**BIAS, "attributes": {"activation": "gelu_tanh"}}] if dtype == "f32" else []
+    cases = [*by_library, *((1, one) for one in ours)]
+    calls = [{"dims": {"M": 9, "N": 20, "K": 6}, **one} for _, one in cases]
+    for (number, one), answer in zip(cases, check(host, stub, calls), strict=True):
+        [ran] = [line for line in answer["log"] if line.startswith("matmul")]
+        assert f" epilogue={number} " in ran, one
+        assert answer["note"].endswith("a kernel of its own") == (number == 1), one
+    refused, answer = {"set": ["refused_epilogues", 4]}, {"dims": {"M": 8, "N": 20, "K": 6}, **BIAS}
+    [told] = host.call([refused, answer], stub)
+    assert (told["launch"], told["note"].rpartition(", ")[2]) == (0, "then the epilogue in a kernel of its own")
+    assert told["off"] <= 1.01
 
 
 def test_floats_are_copied_for_their_alignment_only_where_they_are_rounded(stub: Path, tmp_path: Path) -> None:
