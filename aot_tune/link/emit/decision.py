@@ -81,6 +81,14 @@ _COMPETES = """\
 bool competes(const Call& c, int variant) {
   NoTrace none;
   return !kGeneric[variant] && refusal(c, variant) == nullptr && allowed(kOperator, kInfo[variant], none);
+}
+
+// Whether a variant that is ranked is the first, or stands before one that may serve the call, too.
+[[maybe_unused]] bool is_preferred(const Call& c, const int16_t* ranked, int count, int variant) {
+  if (ranked[0] == variant) return true;
+  for (int i = 0; i < count; ++i)
+    if (competes(c, ranked[i])) return true;
+  return false;
 }"""
 
 
@@ -115,7 +123,7 @@ def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
     names = {leaf: f"kLeaf_{index}_{i}" for i, leaf in enumerate(leaves)}
     lines = [f"// {target.target}"]
     lines += [f"constexpr int16_t {names[leaf]}[] = {{{', '.join(map(str, leaf))}}};" for leaf in leaves]
-    exact = _exact(index) if any(target.exact) else []
+    exact = _exact(index, target) if any(target.exact) else []
     others = _others(table, names, index, target)
     if target.filling_in:
         lines += _function(f"rank_{index}", others)
@@ -134,11 +142,18 @@ def _function(name: str, body: list[str]) -> list[str]:
     return [*head, *body, "}"]
 
 
-def _exact(index: int) -> list[str]:
+def _exact(index: int, target: TargetTable) -> list[str]:
+    """What is taken of a call that is like a measured problem, as far as guards know.
+
+    A generic variant that others were faster than there is no choice where it is left alone: others may fill in.
+    """
+    taken = "variant >= 0"
+    if target.filling_in:
+        taken += f" && (!kGeneric[variant] || is_preferred(c, kRanked_{index} + row->first, row->count, variant))"
     return [
         f"  if (const Tuned* row = measured_{index}(c)) {{",
         f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
-        "    if (variant >= 0) return variant;",
+        f"    if ({taken}) return variant;",
         "  }",
     ]
 

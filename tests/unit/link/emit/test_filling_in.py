@@ -5,26 +5,33 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import linked
+import numpy as np
 import pytest
 
 from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, TargetTable
 from aot_tune.select.terms import terms_of
 from aot_tune.select.time_model import TimeModel
-from aot_tune.spec import dim, problem
+from aot_tune.spec import alignment, dim, problem
 
-GENERIC, FILLS, MEASURED = 0, 1, 2  # of linked.library_spec: the last one wants K % 4 == 0
-TUNED = problem(M=8, N=8, K=6)
+GENERIC, FILLS, MEASURED = 0, 1, 2  # of linked.library_spec
+TUNED, SLOWER = problem(M=8, N=8, K=6), problem(M=32, N=8, K=8)
+"""The generic variant was the fastest, and the slowest."""
 
 
 def library(folder: Path, table: TargetTable, name: str) -> LibrarySpec:
-    """The library of linked.library_spec with one table, whose `FILLS` takes up to 100 columns."""
+    """With one table; `FILLS` takes up to 100 columns, `MEASURED` a K of whole fours and a b at whole 16 bytes."""
     spec = linked.library_spec(folder)
     gemm, *others = spec.operators
     variants = list(gemm.variants)
     variants[FILLS] = dataclasses.replace(variants[FILLS], requires=(dim("N") <= 100,))
-    table = dataclasses.replace(table, filling_in=(FILLS,), tuned=(TUNED,), exact=((GENERIC,),))
+    guards = (dim("K") % 4 == 0, alignment("b") >= 16)
+    variants[MEASURED] = dataclasses.replace(variants[MEASURED], requires=guards)
+    table = dataclasses.replace(
+        table, filling_in=(FILLS,), tuned=(TUNED, SLOWER), exact=((GENERIC,), (MEASURED, GENERIC))
+    )
     made = dataclasses.replace(gemm, variants=tuple(variants), tables=(table,))
     return dataclasses.replace(spec, operators=(made, *others), output=name)  # a process has one library of a name
 
@@ -75,6 +82,24 @@ def test_what_only_the_generic_variant_would_take_gets_it(tmp_path: Path) -> Non
     assert picked(ops, **{d.lower(): e for d, e in TUNED.dims.items()}) == "plain"  # was measured
     told = ops.explain("gemm", M=64, N=8, K=6)
     assert told["why"] == "first of the variants ranked for such calls whose guards hold"
+
+
+def unaligned(rows: int, columns: int) -> Any:
+    """A matrix of which the first element lies behind 16 bytes that are whole."""
+    memory = np.zeros(rows * columns + 16, np.float32)
+    begin = -memory.ctypes.data % 16 // 4 + 1
+    return memory[begin : begin + rows * columns].reshape(rows, columns)
+
+
+def test_a_measured_problem_at_other_addresses_gets_it_too(tmp_path: Path) -> None:
+    """What was measured is known by dims and layouts."""
+    ops = load(library(tmp_path / "objects", by_tree(), "by_addresses"), tmp_path / "out")
+    told = ops.explain("gemm", np.zeros((32, 8), np.float32), np.zeros((8, 8), np.float32))
+    assert (told["tuned"], told["variant"]) == (True, "packed_2")
+    told = ops.explain("gemm", np.zeros((32, 8), np.float32), unaligned(8, 8))
+    assert (told["tuned"], told["variant"]) == (True, "small_2")
+    told = ops.explain("gemm", np.zeros((8, 6), np.float32), unaligned(6, 8))
+    assert (told["tuned"], told["variant"]) == (True, "plain")  # was the fastest
 
 
 @pytest.mark.parametrize(("generic", "preferred"), [(9, "plain"), (11, "packed_2")])
