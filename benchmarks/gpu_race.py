@@ -70,10 +70,14 @@ def _bytes(operator: Operator, problem: Problem, tensor: Tensor) -> int:
 
 
 def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -> Any:
-    """A tensor of random values (NaN in outputs) with the problem's strides; torch aligns its address to 512 bytes."""
+    """A tensor of random values (NaN in outputs) with the problem's strides.
+
+    Its address is a multiple of 512 bytes, or of no more than the problem's alignment.
+    """
     shape, strides = operator.shape(problem, tensor), operator.strides(problem, tensor)
     count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    flat = torch.empty(count, dtype=getattr(torch, operator.dtype(problem, tensor).torch), device="cuda")
+    skipped = problem.alignment.get(tensor.name, 0) // operator.dtype(problem, tensor).itemsize
+    flat = torch.empty(count + skipped, dtype=getattr(torch, operator.dtype(problem, tensor).torch), device="cuda")
     generator = torch.Generator("cuda").manual_seed(sum(map(ord, tensor.name)) + 1000 * number)
     if tensor.output:
         flat.fill_(math.nan)
@@ -81,7 +85,7 @@ def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -
         flat.normal_(0.0, tensor.values.high, generator=generator)
     else:
         flat.uniform_(tensor.values.low, tensor.values.high, generator=generator)
-    return flat.as_strided(shape, strides)
+    return flat.as_strided(shape, strides, skipped)
 
 
 class Contender:

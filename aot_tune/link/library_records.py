@@ -115,6 +115,7 @@ class TargetTable:
 
     A call like one of the problems `tuned` tries the variants that `exact` has for it, if that has any; else, and where
     none of them serves, come the variants with an `expected` time, the likeliest first, and then those of the tree.
+    Where none of all these but a generic one takes a call that was not measured, those come that are `filling_in`.
 
     It was learned from the calls in `seen`, on a device of so many `processors`: multiprocessors of a GPU, threads of
     CPU kernels, 0 where nobody knows.
@@ -129,6 +130,7 @@ class TargetTable:
     tuned: tuple[Problem, ...] = ()
     exact: tuple[tuple[int, ...], ...] = ()
     expected: tuple[ExpectedTime, ...] = ()
+    filling_in: tuple[int, ...] = ()
     seen: tuple[SeenCalls, ...] = ()
     processors: int = 0
     last: int = 0
@@ -144,7 +146,7 @@ class TargetTable:
     def used(self) -> tuple[int, ...]:
         """Indices of the variants that it names, sorted."""
         named = {index for leaf in (*self.exact, *(node.leaf for node in self.nodes)) for index in leaf}
-        return tuple(sorted(named | {one.variant for one in self.expected}))
+        return tuple(sorted(named | {one.variant for one in self.expected} | set(self.filling_in)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from aot_tune.pipeline.records.reuse_build import Repeats
 from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.filling_in import without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
@@ -140,7 +141,7 @@ def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) 
     before = session.progress.now()
     compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here: no part of the link, though it may take minutes
-    verify_shipped(session, chosen, generics)
+    chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
     checks = plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned

@@ -89,6 +89,8 @@ class Kernel:
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
         scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
+        fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
+            whether or not it was measured.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Kernel:
     occupancy: ExprLike = 1
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
+    fills_in: bool = False
 
     def __post_init__(self) -> None:
         for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed", "stages"):
@@ -132,6 +135,12 @@ class Kernel:
                 f"generic kernel {self.name!r} has parameters or requirements",
                 why="a generic variant answers every legal call",
                 fix="move them to another kernel",
+            )
+        if self.fills_in and (self.generic or self.pins or self.triton is not None or self.algorithms is not None):
+            raise SpecError(
+                f"kernel {self.name!r} fills in, and is generic, pins dims, or has its configs from elsewhere",
+                why="its first config is kept for calls that nobody measured",
+                fix="leave fills_in out, or move it to a kernel of a template with configs of its own",
             )
         self._tiles.check(self.name, names)
         self._check_space(names)

@@ -6,7 +6,7 @@ from aot_tune.spec import Expr, Kernel, Parameter, alignment, among, attribute, 
 
 from .cpu.cpu_kernels import CPU_KERNELS
 from .cutlass_kernels import CUTLASS_KERNELS
-from .vendor_kernels import CUBLASLT
+from .vendor_kernels import ANY_STRIDES, CUBLASLT
 
 B, K = dims("B K")
 BM, BN, WN, STAGES, TM = (parameter(name) for name in ("BM", "BN", "WN", "STAGES", "TM"))
@@ -136,4 +136,5 @@ KERNELS = (
     ),
     *CUTLASS_KERNELS,
     CUBLASLT,
+    ANY_STRIDES,
 )

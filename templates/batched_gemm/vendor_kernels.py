@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot_tune.spec import Kernel, Parameter, Problem, alignment, dims, row_major, stride
+from aot_tune.spec import Expr, Kernel, Parameter, Problem, alignment, dims, row_major, stride, table
 
 B, M, N, K = dims("B M N K")
 
@@ -50,4 +50,34 @@ CUBLASLT = Kernel(
         *(alignment(t) >= 16 for t in ("a", "b", "out")),
         B < 2**31,
     ),
+)
+
+
+def _in_pieces(tensor: str, rows: Expr, columns: Expr) -> Expr:
+    """Whether a factor's rows, or its columns, consist of whole 16 bytes."""
+    row, column = stride(tensor, 1), stride(tensor, 2)
+    lies = (column == 1) & (row >= columns) & (row % 8 == 0) | (row == 1) & (column >= rows) & (column % 8 == 0)
+    return lies & (stride(tensor, 0) >= 0) & (stride(tensor, 0) % 8 == 0) & (alignment(tensor) >= 16)
+
+
+# Where the others take nothing, or the library what is slow to read: any strides and addresses, by copies where needed.
+ANY_STRIDES = Kernel(
+    "cublaslt_any",
+    "batched_gemm/any_strides.cu.j2",
+    backend="nvcc",
+    stages=("copies", "cublaslt"),
+    listed=table("PACK", (512,)),
+    follows={"f16": "bf16"},
+    requires=(B < 2**31,),
+    worthwhile=(
+        ~(
+            _in_pieces("a", M, K)
+            & _in_pieces("b", K, N)
+            & (stride("out", 2) == 1)
+            & (stride("out", 1) >= N)
+            & (stride("out", 0) >= N)
+            & (alignment("out") >= 16)
+        ),
+    ),
+    fills_in=True,
 )

@@ -14,7 +14,7 @@ from aot_tune.compile import toolchain_for
 from aot_tune.support.errors import ToolchainError
 
 TARGET = "cuda-sm_90a"
-IN_PLACE, F32 = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue"
+IN_PLACE, F32, FILLS_IN = "cublaslt_then_epilogue", "cublaslt_f32_then_epilogue", "cublaslt_any"
 _CUT = """
 import dataclasses
 
@@ -78,11 +78,19 @@ def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path, tuning: 
 
 def test_composed_variants_are_linked_as_they_were_recorded(replayed: Made) -> None:
     kept = {v["kernel"]: v for v in replayed.variants("gemm", TARGET).values() if not v["generic"]}
-    assert set(kept) == {IN_PLACE, F32}
+    assert set(kept) == {IN_PLACE, F32, FILLS_IN}
     assert kept[IN_PLACE]["config"] == {"SCRATCH": False, "VECTORS": 1}
     assert not any(v["rebuilt"] for v in kept.values())
     (told,) = (r for r in replayed.report.operators if r.target == TARGET)
-    assert {v.name.rpartition("_")[0] for v in told.variants if v.target == TARGET} == {IN_PLACE, F32}
+    assert {v.name.rpartition("_")[0] for v in told.variants if v.target == TARGET} == set(kept)
+
+
+def test_what_fills_in_is_linked_without_measurements_and_told_of(replayed: Made) -> None:
+    found = [v for v in replayed.variants("gemm", TARGET).values() if v["kernel"] == FILLS_IN]
+    assert {v["dtypes"]["T"] for v in found} == {"f32", "bf16", "f16"}
+    assert all(v["config"] == {"PACK": 512, "VECTORS": 2} for v in found)
+    told = f"{FILLS_IN} is kept for calls that nobody measured, and cannot be verified here: no {TARGET}"
+    assert replayed.log.count(told) == 1
 
 
 def test_the_vendors_library_is_not_needed_to_load(replayed: Made) -> None:

@@ -161,6 +161,8 @@ def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
                     raise ManifestError(f"{where}: node {index} leads to node {child}, which does not exist")
         for variant in node.leaf:
             _check_leaf(variant, target, table, f"{where}: node {index}")
+    for variant in target.filling_in:
+        _check_leaf(variant, target, table, f"{where}: what fills in")
     if target.nodes:
         _check_depth(target, 0, (), where)
     for problem in target.tuned:

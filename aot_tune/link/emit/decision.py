@@ -42,7 +42,8 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
 
 def render_choice(table: OperatorTable) -> str:
     """The functions of an operator that choose a variant: guards, one function per target's table, the choice."""
-    parts = [*_refusals(table), _first_of(table), render_measured(table)]
+    parts = [*_refusals(table), _first_of(table), _COMPETES if any(t.filling_in for t in table.tables) else ""]
+    parts.append(render_measured(table))
     for i, target in enumerate(table.tables):
         parts += [render_expected(i, target, fact_printer(table.operator))] if target.expected else []
         parts.append(_tree(table, i, target))
@@ -73,6 +74,22 @@ bool accepts(const Call& c, int variant, Trace& trace) {
   return refused == nullptr || trace.guard(false, kInfo[variant], refused);
 }"""
     return [*(_refusal(table, first, every[first]) for first, *_ in variants.values()), "\n".join(lines), accepts]
+
+
+_COMPETES = """\
+// Whether a variant beside the generic ones may serve a call, whatever is expected of it.
+bool competes(const Call& c, int variant) {
+  NoTrace none;
+  return !kGeneric[variant] && refusal(c, variant) == nullptr && allowed(kOperator, kInfo[variant], none);
+}
+
+// Whether a variant that is ranked is the first, or stands before one that may serve the call, too.
+[[maybe_unused]] bool is_preferred(const Call& c, const int16_t* ranked, int count, int variant) {
+  if (ranked[0] == variant) return true;
+  for (int i = 0; i < count; ++i)
+    if (competes(c, ranked[i])) return true;
+  return false;
+}"""
 
 
 def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
@@ -106,22 +123,65 @@ def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
     names = {leaf: f"kLeaf_{index}_{i}" for i, leaf in enumerate(leaves)}
     lines = [f"// {target.target}"]
     lines += [f"constexpr int16_t {names[leaf]}[] = {{{', '.join(map(str, leaf))}}};" for leaf in leaves]
-    lines += ["template <typename Trace>", f"int choose_{index}(const Call& c, Trace& trace) {{"]
-    lines += ["  (void)c;", "  (void)trace;"]
-    if any(target.exact):
-        lines += [
-            f"  if (const Tuned* row = measured_{index}(c)) {{",
-            f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
-            "    if (variant >= 0) return variant;",
-            "  }",
+    exact = _exact(index, target) if any(target.exact) else []
+    others = _others(table, names, index, target)
+    if target.filling_in:
+        lines += _function(f"rank_{index}", others)
+        lines += ["", *_filling_in(index, target), ""]
+        others = [
+            f"  const int variant = rank_{index}(c, trace);",
+            "  if (variant >= 0 && !kGeneric[variant]) return variant;",
+            f"  const int other = fill_in_{index}(c, trace);",
+            "  return other >= 0 ? other : variant;",
         ]
+    return "\n".join([*lines, *_function(f"choose_{index}", exact + others)])
+
+
+def _function(name: str, body: list[str]) -> list[str]:
+    head = ["template <typename Trace>", f"int {name}(const Call& c, Trace& trace) {{", "  (void)c;", "  (void)trace;"]
+    return [*head, *body, "}"]
+
+
+def _exact(index: int, target: TargetTable) -> list[str]:
+    """What is taken of a call that is like a measured problem, as far as guards know.
+
+    A generic variant that others were faster than there is no choice where it is left alone: others may fill in.
+    """
+    taken = "variant >= 0"
+    if target.filling_in:
+        taken += f" && (!kGeneric[variant] || is_preferred(c, kRanked_{index} + row->first, row->count, variant))"
+    return [
+        f"  if (const Tuned* row = measured_{index}(c)) {{",
+        f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
+        f"    if ({taken}) return variant;",
+        "  }",
+    ]
+
+
+def _others(table: OperatorTable, names: Mapping[tuple[int, ...], str], index: int, target: TargetTable) -> list[str]:
+    """What is taken of a call that was not measured: by expected times, then by the tree."""
+    lines = []
     if target.expected:
         lines += [f"  const int variant = likely_{index}(c, trace);", "  if (variant >= 0) return variant;"]
-    if target.nodes:
-        lines += _node(table, names, target, 0, "  ")
+    return lines + (_node(table, names, target, 0, "  ") if target.nodes else ["  return -1;"])
+
+
+def _filling_in(index: int, target: TargetTable) -> list[str]:
+    """The choice among variants that may not have been measured, for what no other takes but the generic one.
+
+    Where a generic variant was preferred to another, by expected times or in a leaf, that stays.
+    """
+    filling = ", ".join(map(str, target.filling_in))
+    lines = [f"constexpr int16_t kFillingIn_{index}[] = {{{filling}}};"]
+    if target.expected:
+        body = [f"  const int kind = kind_{index}(c);", f"  for (const auto& one : kExpected_{index})"]
+        body.append("    if (one.kind == kind && one.within(c) && competes(c, one.variant)) return -1;")
     else:
-        lines.append("  return -1;")
-    return "\n".join([*lines, "}"])
+        others = [i for i in target.used if i not in target.filling_in]
+        lines.append(f"constexpr int16_t kMeasured_{index}[] = {{{', '.join(map(str, others))}}};")
+        body = [f"  for (const int variant : kMeasured_{index})", "    if (competes(c, variant)) return -1;"]
+    walk = f"  return first_of(c, kFillingIn_{index}, {len(target.filling_in)}, trace);"
+    return [*lines, *_function(f"fill_in_{index}", [*body, walk])]
 
 
 def _node(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -31,18 +32,20 @@ _NOT_RUN = ("skipped", "timeout")
 
 def verify_shipped(
     session: Session, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Entry]]
-) -> None:
+) -> frozenset[str]:
     """Verify every kept and generic variant that this build has not verified, nor a record of the same object.
 
     A variant whose device is not here stays as it is; where its object is not the recorded one, a line says so. So does
     one of generic variants for a GPU on which nothing can be run, in a build that measures nothing.
 
-    An operator fails when one of its variants does; one that failed while it was measured is not run again.
+    An operator fails when one of its variants does; one that failed while it was measured is not run again. But what
+    fills in and was never measured is not missed: a line tells why it fails. Returns the ids of such candidates.
 
     Raises:
         WorkerError: when no worker can be started.
     """
     waiting: list[Entry] = []
+    verifying = _Verifying(session)
     for name, loaded in session.operators.items():
         found = list(chosen.get(name, ()))
         for generic in generics.get(name, ()):
@@ -54,19 +57,22 @@ def verify_shipped(
         vouched = {m.code for one in found for m in _ok(one.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
+        measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
+        verifying.needless |= {c for c, e in shipped.items() if c not in measured and _fills_in(session, e)}
     groups = list(_by_device(session, waiting))
     if len(groups) < 2:  # a worker's thread is that which asks, here the build's own
         for device, group in groups:
-            _verify_group(session, device, group)
-        return
+            verifying.on(device, group)
+        return frozenset(verifying.wrong)
     ended = threading.Event()
     with ThreadPoolExecutor(len(groups)) as threads:  # a CPU's references take as long as a GPU's workers to start
         try:
-            for future in as_completed(threads.submit(_verify_group, session, *one, ended.is_set) for one in groups):
+            for future in as_completed(threads.submit(verifying.on, *one, ended.is_set) for one in groups):
                 future.result()
         except BaseException:
             ended.set()
             raise
+    return frozenset(verifying.wrong)
 
 
 @contextmanager
@@ -120,25 +126,53 @@ def verify_early(session: Session, bench: LazyBench, entries: Iterable[Entry], e
     return True
 
 
-def _verify_group(
-    session: Session, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False
-) -> None:
-    """Verify variants on one device, until something has ended; an operator fails when one of its variants does.
+@dataclass
+class _Verifying:
+    """Verifies variants; of `needless` ones, by id, an operator does without those that are `wrong`."""
 
-    Raises:
-        WorkerError: when no worker can be started for what this build measures, or for a CPU.
-    """
-    try:
-        with LazyBench(session, device, exclusive=family(device.family).is_exclusive) as bench:  # nothing is timed
-            for entry in itertools.takewhile(lambda _: not ended(), group):
-                with session.failures.of(entry.candidate.operator):
-                    verify_entry(session, bench, session.operators[entry.candidate.operator], entry)
-    except WorkerError as error:
-        if _measures(session) or family(device.family).on_host or not all(e.candidate.generic for e in group):
-            raise
-        # What a GPU's workers need, such as torch, is asked for where something is measured.
-        count = f"{len(group)} generic variant{'s' * (len(group) != 1)}"
-        session.progress.line(f"{count} NOT verified on {device.name}: {error}")
+    session: Session
+    needless: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+
+    def on(self, device: Device, group: Sequence[Entry], ended: Callable[[], bool] = lambda: False) -> None:
+        """Verify variants on one device, until something has ended; an operator fails when one of its variants does.
+
+        Raises:
+            WorkerError: when no worker can be started for what this build measures, or for a CPU.
+        """
+        session, devices = self.session, family(device.family)
+        try:
+            with LazyBench(session, device, exclusive=devices.is_exclusive) as bench:  # nothing is timed
+                for entry in itertools.takewhile(lambda _: not ended(), group):
+                    with session.failures.of(entry.candidate.operator):
+                        self._one(bench, entry)
+        except WorkerError as error:
+            if _measures(session) or devices.on_host or not all(_unasked(session, e) for e in group):
+                raise
+            # What a GPU's workers need, such as torch, is asked for where something is measured.
+            kind, of = ("generic ", "") if all(e.candidate.generic for e in group) else ("", " that no record has")
+            count = f"{len(group)} {kind}variant{'s' * (len(group) != 1)}{of}"
+            session.progress.line(f"{count} NOT verified on {device.name}: {error}")
+
+    def _one(self, bench: LazyBench, entry: Entry) -> None:
+        candidate = entry.candidate
+        try:
+            verify_entry(self.session, bench, self.session.operators[candidate.operator], entry)
+        except BuildError as error:
+            if candidate.id not in self.needless:
+                raise
+            self.wrong.add(candidate.id)
+            self.session.progress.line(f"LEFT OUT {candidate.label}, for which the generic variant serves: {error}")
+
+
+def _unasked(session: Session, entry: Entry) -> bool:
+    """Whether a variant is kept without having been measured."""
+    return entry.candidate.generic or _fills_in(session, entry)
+
+
+def _fills_in(session: Session, entry: Entry) -> bool:
+    candidate = entry.candidate
+    return not candidate.generic and session.operators[candidate.operator].operator.kernel(candidate.kernel).fills_in
 
 
 def _measures(session: Session) -> bool:
@@ -166,15 +200,24 @@ def _refuse_bad_generic(loaded: LoadedOperator, generic: Entry, found: Sequence[
 
 def _by_device(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[Device, list[Entry]]]:
     groups: dict[str, tuple[Device, list[Entry]]] = {}
+    away: dict[tuple[str, str, str], None] = {}
     for entry in entries:
-        device = session.device_for(target_by_name(entry.candidate.target))
+        candidate = entry.candidate
+        device = session.device_for(target_by_name(candidate.target))
         if device is not None:
             groups.setdefault(device.digest, (device, []))[1].append(entry)
+        elif _fills_in(session, entry):
+            away[candidate.operator, candidate.kernel, candidate.target] = None
         elif entry.rebuilt:
             session.progress.line(
                 f"{entry.candidate.operator}: {entry.candidate.label} is rebuilt and cannot be verified here: "
                 f"no {entry.candidate.target} on this machine"
             )
+    for operator, kernel, target in away:
+        session.progress.line(
+            f"{operator}: {kernel} is kept for calls that nobody measured, and cannot be verified here: "
+            f"no {target} on this machine"
+        )
     yield from groups.values()
 
 

@@ -273,8 +273,8 @@ def others_fix(session: Session, operator: Operator, target: Target) -> str:
 
 
 def with_a_choice(session: Session, operator: Operator, target: Target) -> list[Problem]:
-    """Problems of the workload on which a kernel beside the generic one is tried: those that a record must have."""
-    named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k)]
+    """Problems of the workload on which a kernel is tried that is kept by its times: those that a record must have."""
+    named = [k for k in session.kernels_for(operator, target) if session.is_named(operator, k) and not k.fills_in]
     kernels = [k for k in named if next(k.configs(target.facts), None) is not None]
     found = []
     for problem in operator.workload_for(target.family):

@@ -24,6 +24,7 @@ from aot_tune.link import (
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less
@@ -48,7 +49,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if evidence.target == session.older:
         reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
-    others = [e.candidate.id for e in evidence.entries.values() if not e.candidate.generic]
+    others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not fills_in(evidence, e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and evidence.target != session.older:
         alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
@@ -79,7 +80,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         bound=frozenset(c for c, e in evidence.entries.items() if evidence.is_bound(e)),
         weights=evidence.weights,
     )
-    return Chosen(evidence, selection, costs)
+    return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
 
 
 def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
@@ -289,6 +290,7 @@ def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -
             )
             for e in selection.expected
         ),
+        filling_in=tuple(index[c] for c in selection.kept if fills_in(evidence, evidence.entries[c])),
         seen=seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
         # of several devices, which only records of several can be, no number is right
         processors=next(iter(processors)) if len(processors) == 1 else 0,

@@ -107,3 +107,31 @@ THEN_EPILOGUE = (
         worthwhile=(EPILOGUE.applies,),
     ),
 )
+
+
+def _in_pieces(tensor: str, rows: Expr, columns: Expr) -> Expr:
+    """Whether a factor's rows, or its columns, consist of whole 16 bytes."""
+    row, column = stride(tensor, 0), stride(tensor, 1)
+    lies = (column == 1) & (row >= columns) & (row % 8 == 0) | (row == 1) & (column >= rows) & (column % 8 == 0)
+    return lies & (alignment(tensor) >= 16)
+
+
+# Where the others take nothing, or the library what is slow to read: any strides and addresses, by copies where needed.
+ANY_STRIDES = Kernel(
+    "cublaslt_any",
+    "gemm/vendor/any_strides.cu.j2",
+    backend="nvcc",
+    stages=("copies", "cublaslt", "epilogue"),
+    listed=table("PACK VECTORS", (512, 2)),
+    follows={"f16": "bf16"},
+    worthwhile=(
+        ~(
+            _in_pieces("a", M, K)
+            & _in_pieces("b", K, N)
+            & (stride("out", 1) == 1)
+            & (stride("out", 0) >= N)
+            & (alignment("out") >= 16)
+        ),
+    ),
+    fills_in=True,
+)

@@ -39,10 +39,11 @@ class Called:
                 continue
             shape = tuple(e.evaluate(one["dims"]) for e in tensor.shape)
             strides = one.get("strides", {}).get(tensor.name) or row_major(shape, None)
-            shift = int(tensor.name in one.get("shifted", ()))  # elements, of an input that is drawn
+            shift = int(tensor.name in one.get("shifted", ()))  # elements
             held = (*shape[:-1], shape[-1] + shift)
             made = self._stored[tensor.name] = Stored(held, strides, dtype, None if tensor.output else draws)
             made.view = made.view[..., shift:]
+            made.extents[0, -1] -= shift
             made.tensor.data += shift * made.view.itemsize
             made.tensor.dtype[0] = 4 if dtype == "bf16" else 2
             if not tensor.output and not tensor.optional:  # products and sums of these are exact

@@ -116,6 +116,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
     ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
     ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
+    ("generic that fills in", lambda: Kernel("k", "k.j2", generic=True, fills_in=True), "'k' fills in, and is generic"),
     ("one stage", lambda: Kernel("k", "k.j2", stages=("cublaslt",)), "kernel 'k' has one stage, 'cublaslt'"),
     ("stage name", lambda: Kernel("k", "k.j2", stages=("a b", "c")), "'a b' is not a valid name"),
     ("scratch alone", lambda: Kernel("k", "k.j2", scratch=4 * M), "scratch memory and no stages"),

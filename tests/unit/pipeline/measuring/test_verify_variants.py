@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ CPU = Device(family="cpu", name="CPU", slug="cpu", identity={"name": "CPU"})
 
 
 def variant(target: str, generic: bool = True) -> Any:
-    candidate = SimpleNamespace(id=target, operator="scale", target=target, generic=generic)
+    candidate = SimpleNamespace(id=target, label="k f32", operator="scale", kernel="k", target=target, generic=generic)
     return SimpleNamespace(candidate=candidate, code="d")
 
 
@@ -32,16 +32,19 @@ def build(
     mode: str,
     *,
     generic: bool = True,
+    fills_in: bool = False,
     may_measure: bool = True,
     targets: Sequence[str] = ("cuda-ptx_80",),
     failures: Failures | None = None,
+    devices: Mapping[str, Device] = MappingProxyType({"cuda": GPU, "cpu": CPU}),
 ) -> list[str]:
     """Verify variants that nothing vouches for; what is printed."""
     lines: list[str] = []
+    kernel = SimpleNamespace(fills_in=fills_in)
     session: Any = SimpleNamespace(
         failures=failures if failures is not None else Failures(),
-        operators={"scale": SimpleNamespace(operator=None)},
-        device_for=lambda target: GPU if target.family == "cuda" else CPU,
+        operators={"scale": SimpleNamespace(operator=SimpleNamespace(kernel=lambda _: kernel))},
+        device_for=lambda target: devices.get(target.family),
         options=SimpleNamespace(mode=mode),
         plan=SimpleNamespace(may_measure=may_measure),
         progress=SimpleNamespace(line=lines.append),
@@ -63,6 +66,20 @@ def test_a_build_that_measures_nothing_goes_on_without_what_workers_of_gpus_need
     (line,) = build(mode)
     assert line.startswith("1 generic variant NOT verified on GPU: a worker never answered")
     assert "No module named 'torch'" in line
+
+
+@pytest.mark.parametrize("mode", ["replay", "generic"])
+def test_it_goes_on_without_them_for_what_fills_in(mode: str) -> None:
+    (line,) = build(mode, generic=False, fills_in=True)
+    assert line.startswith("1 variant that no record has NOT verified on GPU: a worker never answered")
+
+
+def test_what_fills_in_on_a_device_that_is_elsewhere_is_told_of_once() -> None:
+    here = {"cpu": CPU}
+    lines = build("replay", generic=False, fills_in=True, devices=here, targets=("cuda-sm_90a", "cuda-sm_90a"))
+    assert lines == [
+        "scale: k is kept for calls that nobody measured, and cannot be verified here: no cuda-sm_90a on this machine"
+    ]
 
 
 def test_an_editable_install_measures_nothing_either() -> None:
@@ -106,6 +123,35 @@ def test_an_operator_fails_by_what_fails_on_one_device_and_the_others_go_on(
     build("auto", targets=BOTH, failures=failures)
     assert failures.told() == [f"scale: wrong on {bad}"]
     assert sorted(seen) == sorted(BOTH)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch, measured: bool
+) -> None:
+    def verify(_session: object, _bench: object, _loaded: object, entry: Any) -> None:
+        if entry.candidate.target == "cuda-sm_90a":
+            raise BuildError("wrong on 'M=1'")
+
+    monkeypatch.setattr(verification, "verify_entry", verify)
+    found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
+    session: Any = SimpleNamespace(
+        failures=failures,
+        operators={"scale": SimpleNamespace(operator=SimpleNamespace(kernel=lambda _: SimpleNamespace(fills_in=True)))},
+        device_for=lambda _: GPU,
+        options=SimpleNamespace(mode="replay"),
+        plan=SimpleNamespace(may_measure=True),
+        progress=SimpleNamespace(line=lines.append),
+    )
+    entries = {e.candidate.id: e for e in found}
+    rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
+    selection = SimpleNamespace(kept=tuple(entries))
+    chosen: Any = SimpleNamespace(evidence=SimpleNamespace(entries=entries, measurements=rows), selection=selection)
+    wrong = verification.verify_shipped(session, {"scale": [chosen]}, {"scale": []})
+    assert failures.told() == (["scale: wrong on 'M=1'"] if measured else [])
+    assert wrong == (frozenset() if measured else {"cuda-sm_90a"})
+    told = "LEFT OUT k f32, for which the generic variant serves: wrong on 'M=1'"
+    assert [line for line in lines if line.startswith("LEFT OUT")] == ([] if measured else [told])
 
 
 def test_where_workers_fail_it_does_not_wait_for_all_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:

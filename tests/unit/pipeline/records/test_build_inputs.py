@@ -93,7 +93,7 @@ def test_every_field_of_a_kernel_is_part_of_its_value() -> None:
         "requires": (1,), "worthwhile": (1,), "pins": {"X": ("M",)}, "generic": not kernel.generic, "order": ({},),
         "dtypes": {"T": ("f64",)}, "follows": {"f64": "f32"}, "compile_seconds": 99.0, "algorithms": len,
         "triton": "function", "listed": ({"X": 1},), "tile": {"N": 8}, "split": 2, "cluster": {"N": 2}, "occupancy": 2,
-        "stages": ("a", "b"), "scratch": 1,
+        "stages": ("a", "b"), "scratch": 1, "fills_in": not kernel.fills_in,
     }  # fmt: skip
     for field in dataclasses.fields(kernel):
         value = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)} | {field.name: others[field.name]}

@@ -53,6 +53,7 @@ size_t log_size = 0;
 
 // Set by the test.
 int create_status = 0, check_status = 0, heuristic_status = 0, heuristic_count = 1, matmul_status = 0;
+uint64_t refused_epilogues = 0;  // bits of those that no algorithm serves
 uint64_t check_workspace = 4096;
 
 void note(const char* format, ...) {
@@ -127,6 +128,7 @@ void stub_set(const char* what, int64_t value) {
   if (is("heuristic_status")) heuristic_status = static_cast<int>(value);
   if (is("heuristic_count")) heuristic_count = static_cast<int>(value);
   if (is("matmul_status")) matmul_status = static_cast<int>(value);
+  if (is("refused_epilogues")) refused_epilogues = static_cast<uint64_t>(value);
 }
 
 size_t cublasLtGetVersion() { return VERSION; }
@@ -244,7 +246,7 @@ int cublasLtMatmulAlgoCheck(void*, const uint64_t*, const uint64_t* la, const ui
 }
 // Of a batch, the tile is the number of matrices; option, swizzle and stages are the distances of A's, B's
 // and D's.
-int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t*, const uint64_t* la, const uint64_t* lb,
+int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t* desc, const uint64_t* la, const uint64_t* lb,
                                    const uint64_t* lc, const uint64_t* ld, const uint64_t* preference,
                                    int wanted, Result* results, int* count) {
   note("heuristic limit=%llu reduction=%llu alignment=", static_cast<unsigned long long>(preference[1]),
@@ -254,6 +256,7 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t*, const uint64_t* la, c
   }
   if (!alike(la, lb, lc, ld)) return 7;
   *count = wanted < heuristic_count ? wanted : heuristic_count;
+  if ((desc[7] & refused_epilogues) != 0) *count = 0;
   for (int i = 0; i < *count; ++i) {
     results[i] = Result{};
     cublasLtMatmulAlgoInit(nullptr, 0, 0, 0, 0, 0, 0, NAMED + i, results[i].algorithm);

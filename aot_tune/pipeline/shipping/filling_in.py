@@ -1,0 +1,55 @@
+"""Variants that fill in: kept for calls that nothing that was measured takes, whether or not they were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from aot_tune.pipeline.evidence import Chosen, Entry, Evidence
+from aot_tune.pipeline.session import Session
+from aot_tune.render import candidate_for
+from aot_tune.select import Selection
+
+__all__ = ["fills_in", "with_filling_in", "without_wrong"]
+
+
+def fills_in(evidence: Evidence, entry: Entry) -> bool:
+    """Whether a candidate is of a kernel that fills in."""
+    return evidence.operator.kernel(entry.candidate.kernel).fills_in
+
+
+def with_filling_in(session: Session, evidence: Evidence, selection: Selection) -> Selection:
+    """A selection that keeps these variants too; where nothing was chosen there is no decision that they could be in.
+
+    What of them is not among the candidates becomes one of these. What failed is left out.
+    """
+    if not selection.kept or not any(k.fills_in for k in evidence.operator.kernels):
+        return selection
+    entries = _filling_in(session, evidence)
+    evidence.try_too(entries)
+    found = [e.candidate.id for e in entries if not evidence.failed(e.candidate.id)]
+    return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))
+
+
+def without_wrong(chosen: Mapping[str, Sequence[Chosen]], wrong: Collection[str]) -> dict[str, list[Chosen]]:
+    """What was chosen without some candidates that nothing but these variants' place in the table knows of."""
+    found = {}
+    for name, members in chosen.items():
+        kept = [tuple(c for c in one.selection.kept if c not in wrong) for one in members]
+        selections = [dataclasses.replace(one.selection, kept=k) for one, k in zip(members, kept, strict=True)]
+        found[name] = [dataclasses.replace(o, selection=s) for o, s in zip(members, selections, strict=True)]
+    return found
+
+
+def _filling_in(session: Session, evidence: Evidence) -> list[Entry]:
+    """The first config of each kernel that fills in, in all dtypes that it serves."""
+    operator, target, found = evidence.operator, evidence.target, list[Entry]()
+    for kernel in session.kernels_for(operator, target):
+        config = next(kernel.configs(target.facts), None) if kernel.fills_in else None
+        if config is None:
+            continue
+        for dtypes in operator.dtype_choices(kernel):
+            candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
+            known = evidence.entries.get(candidate.id)
+            found.append(known or Entry.of(operator, session.renderer.render(operator, candidate, target)))
+    return found
