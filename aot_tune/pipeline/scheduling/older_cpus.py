@@ -50,9 +50,7 @@ def tune_older(
             known_here(session, loaded.operator, pool.device, evidence.entries).give(evidence)
     entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
     session.pending.expect([evidence for _, evidence in pairs], entries)
-    within = BudgetTuning(session, pool, pairs)
-    within.run(entries)
-    within.finish()
+    BudgetTuning(session, pool, pairs).run(entries)
     for _, evidence in pairs:
         evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(
