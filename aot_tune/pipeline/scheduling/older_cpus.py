@@ -63,7 +63,7 @@ def tune_older(
 def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     """Evidence with the candidates to begin with, and with what was measured that all targets share."""
     operator = tuned.operator
-    evidence = Evidence(operator, target, {})
+    evidence = Evidence(operator, target, {}, brief=True)
     if tuned.left_out:
         evidence.leave_out()
     if tuned.left_out or operator.name in session.failures:
