@@ -89,7 +89,7 @@ class Evidence:
     `fresh` has, by problem id, the candidates that were screened since the last race on it; `passed_over` the ids of
     candidates and problems on which these are not tried, see `prune/by_similar_problem`, and `broken` has candidates
     that failed. Of an operator that is `left_out` of what is tuned, the generic variants are verified and nothing is
-    measured.
+    measured. It is `brief` where there was a short time only, for a target beside the one that was asked for.
     """
 
     operator: Operator
@@ -102,6 +102,7 @@ class Evidence:
     surveyed: SurveyedTimes = field(default_factory=SurveyedTimes)
     note: str = ""
     left_out: bool = False
+    brief: bool = False
 
     def __post_init__(self) -> None:
         self._conditions = Conditions(self.operator)

@@ -170,8 +170,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
     """
     decided = session.answers(operator, target) and session.tunes(operator, target)
     database = most_fitting(session, operator, target) if decided else None
-    is_older = target == session.older  # of which records have what there was time for
-    missing = [] if is_older else missing_problems(database, with_a_choice(session, operator, target), target.name)
+    brief = target == session.older  # records have what there was time for
+    missing = [] if brief else missing_problems(database, with_a_choice(session, operator, target), target.name)
     if missing:
         stale = [] if database is not None else _of_target(session, operator, target)
         raise _miss(session, operator, target, missing, stale=stale)
@@ -181,7 +181,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         if not session.tunes(operator, target):
             evidence.leave_out()
         return evidence, None
-    evidence = Evidence(operator, target, rendered_again(session, operator, target, database))
+    evidence = Evidence(operator, target, rendered_again(session, operator, target, database), brief=brief)
     workload = {problem_key(p): p for p in evidence.workload}
     for measurement in database.measurements:
         entry = evidence.entries.get(measurement.candidate)
@@ -193,7 +193,7 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
     evidence.surveyed.on(database.device)
-    for shape in database.survey if not is_older or _surveyed(database, target) else ():
+    for shape in database.survey if not brief or _surveyed(database, target) else ():
         evidence.surveyed.add(shape.problem, shape.ns, evidence.entries)
     return evidence, database
 

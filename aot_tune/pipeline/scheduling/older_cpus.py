@@ -50,9 +50,7 @@ def tune_older(
             known_here(session, loaded.operator, pool.device, evidence.entries).give(evidence)
     entries = [e for _, evidence in pairs for e in evidence.entries.values() if e.object is None and evidence.lacks(e)]
     session.pending.expect([evidence for _, evidence in pairs], entries)
-    within = BudgetTuning(session, pool, pairs)
-    within.run(entries)
-    within.finish()
+    BudgetTuning(session, pool, pairs).run(entries)
     for _, evidence in pairs:
         evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(
@@ -65,7 +63,7 @@ def tune_older(
 def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     """Evidence with the candidates to begin with, and with what was measured that all targets share."""
     operator = tuned.operator
-    evidence = Evidence(operator, target, {})
+    evidence = Evidence(operator, target, {}, brief=True)
     if tuned.left_out:
         evidence.leave_out()
     if tuned.left_out or operator.name in session.failures:

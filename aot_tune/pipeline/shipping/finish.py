@@ -46,12 +46,12 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     """
     operator = evidence.operator
     costs, times = evidence.choice_costs(), evidence.times()
-    if evidence.target == session.older:
+    if evidence.brief:
         reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     others = [c for c, e in evidence.entries.items() if not e.candidate.generic and not fills_in(evidence, e)]
     survived = not others or not all(evidence.failed(c) for c in others)
-    if not survived and session.options.no_survivor == "fail" and evidence.target != session.older:
+    if not survived and session.options.no_survivor == "fail" and not evidence.brief:
         alone = "ship the generic variant alone with AOT_TUNE_NO_SURVIVOR=generic"
         works = [not evidence.failed(e.candidate.id) for e in evidence.entries.values() if e.candidate.generic]
         raise NoSurvivorError(

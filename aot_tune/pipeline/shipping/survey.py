@@ -45,7 +45,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
     for found in evidence.values():
         for one in found:
             devices = session.devices_for(one.target)
-            if devices and session.plan.may_measure and not one.left_out and one.target != session.older:
+            if devices and session.plan.may_measure and not (one.left_out or one.brief):
                 one.surveyed.on(devices[0])
                 recall_survey(session, devices[0], one)
                 by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of(one, count))
