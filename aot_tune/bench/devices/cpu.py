@@ -19,6 +19,12 @@ _FLAGS = re.compile(
 _UNKNOWN_HZ = 6e9
 """Clock to reckon with where the system does not tell the highest: above what any CPU on sale reaches."""
 
+_MORE_THAN_F32 = {
+    "bf16": {"avx512_bf16": 2, "amx_bf16": 16},
+    "f16": {"avx512_fp16": 2, "amx_fp16": 16},
+}
+"""Operations of a dtype for one in f32, by the flag of instructions that make so many."""
+
 
 class Cpu:
     """The machine's CPU cores, as one device."""
@@ -62,14 +68,15 @@ class Cpu:
         """Nothing beside what every worker has."""
         return ()
 
-    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
+    def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
         """From the widest instructions, two per cycle, on all threads, at the highest clock; bytes as if from L1."""
         flags = str(device.identity.get("flags", "")).split()
         lanes = 16 if "avx512f" in flags else 8 if "avx" in flags else 4
+        times = max((more for flag, more in _MORE_THAN_F32.get(math, {}).items() if flag in flags), default=1)
         hertz = float(device.identity.get("max_khz", 0)) * 1000 or _UNKNOWN_HZ
         threads = int(device.identity.get("threads", 1))
         rate = threads * hertz / 1e9
-        return max(flops / (rate * 4 * lanes), nbytes / (rate * 12 * lanes))
+        return max(flops / (rate * 4 * lanes * times), nbytes / (rate * 12 * lanes))
 
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
         """The machine's."""

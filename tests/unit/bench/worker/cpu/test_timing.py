@@ -214,6 +214,22 @@ def test_the_floor_is_below_what_is_possible_and_grows_with_work() -> None:
     assert FAMILY.floor_ns(narrow, 2 * 1024**3, 0) == pytest.approx(8 * floor)
 
 
+@pytest.mark.parametrize(
+    ("flags", "math", "times"),
+    [
+        ("avx512f", "bf16", 1),
+        ("avx512f avx512_bf16", "bf16", 2),
+        ("avx512f avx512_bf16", "f16", 1),
+        ("avx512f avx512_bf16", "f32", 1),
+        ("amx_bf16 avx512_bf16 avx512f", "bf16", 16),
+    ],
+)
+def test_instructions_for_a_dtype_may_do_more_than_those_for_f32(flags: str, math: str, times: int) -> None:
+    known = Device(family="cpu", name="", slug="", identity={"threads": 2, "flags": flags})
+    floor = FAMILY.floor_ns(known, 2 * 1024**3, 0)
+    assert FAMILY.floor_ns(known, 2 * 1024**3, 0, math) == pytest.approx(floor / times)
+
+
 @pytest.mark.parametrize("name", ["none", "", "../cpu", "records", "cpu.x", "CPU"])
 def test_an_unknown_family_is_an_error(name: str) -> None:
     with pytest.raises(WorkerError, match="there is no device family"):
