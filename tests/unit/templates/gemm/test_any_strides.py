@@ -202,6 +202,14 @@ def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, stub: Path, tm
     assert told["off"] <= 1.01
 
 
+def test_a_line_alone_is_not_copied_for_where_the_next_would_begin(stub: Path, tmp_path: Path) -> None:
+    host = OnHost(tmp_path, render("gemm", "bf16", ALWAYS), TEMPLATES)
+    calls = [call_of(1, 16, 7, {"b": (16, 1)}), call_of(16, 1, 7, {"a": (8, 1)}), call_of(1, 16, 7, {}, shifted=["a"])]
+    row, column, begins = check(host, stub, calls)
+    assert (row["bytes"], column["bytes"]) == (1024, 1024)
+    assert begins["bytes"] == 1024 + 256
+
+
 def test_floats_are_copied_for_their_alignment_only_where_they_are_rounded(stub: Path, tmp_path: Path) -> None:
     host = OnHost(tmp_path, render("gemm", "f32", 16), TEMPLATES)
     tf32 = {"attributes": {"math": "tf32"}}
