@@ -245,6 +245,17 @@ def test_batches_may_lie_in_any_way(batches: OnHost, stub: Path) -> None:
     check(batches, stub, calls)
 
 
+def test_the_library_is_told_what_all_matrices_of_a_batch_are_aligned_to(stub: Path, tmp_path: Path) -> None:
+    host = OnHost(tmp_path, render("batched_gemm", "f16", NEVER), TEMPLATES)
+    dims = {"B": 3, "M": 8, "N": 16, "K": 24}
+    strides: list[dict[str, Any]] = [{}, {"a": (194, 24, 1)}, {"b": (385, 16, 1)}, {"out": (132, 16, 1)}]
+    strides.append({"a": (0, 24, 1)})
+    answers = check(host, stub, [{"dims": dims, "strides": one} for one in strides])
+    assert [asked(a) for a in answers] == ["16,16,16,16", "16,4,16,16", "2,16,16,16", "16,16,8,8", "16,16,16,16"]
+    alone = {"dims": dims | {"B": 1}, "strides": {"a": (193, 24, 1)}}
+    assert asked(check(host, stub, [alone])[0]) == "16,16,16,16"
+
+
 def test_one_matrix_for_all_products_is_copied_once(stub: Path, tmp_path: Path) -> None:
     host = OnHost(tmp_path, render("batched_gemm", "bf16", NEVER), TEMPLATES)
     dims = {"B": 5, "M": 16, "N": 8, "K": 8}
