@@ -202,6 +202,14 @@ def test_the_library_does_what_it_can_of_the_epilogue(dtype: str, stub: Path, tm
     assert told["off"] <= 1.01
 
 
+def test_a_line_alone_is_not_copied_for_where_the_next_would_begin(stub: Path, tmp_path: Path) -> None:
+    host = OnHost(tmp_path, render("gemm", "bf16", ALWAYS), TEMPLATES)
+    calls = [call_of(1, 16, 7, {"b": (16, 1)}), call_of(16, 1, 7, {"a": (8, 1)}), call_of(1, 16, 7, {}, shifted=["a"])]
+    row, column, begins = check(host, stub, calls)
+    assert (row["bytes"], column["bytes"]) == (1024, 1024)
+    assert begins["bytes"] == 1024 + 256
+
+
 def test_floats_are_copied_for_their_alignment_only_where_they_are_rounded(stub: Path, tmp_path: Path) -> None:
     host = OnHost(tmp_path, render("gemm", "f32", 16), TEMPLATES)
     tf32 = {"attributes": {"math": "tf32"}}
@@ -235,6 +243,17 @@ def test_batches_may_lie_in_any_way(batches: OnHost, stub: Path) -> None:
         calls += [{"dims": dims, "strides": {"out": out}} for out in outs]
         calls += [{"dims": dims, "shifted": shifted} for shifted in (["a"], ["b", "out"])]
     check(batches, stub, calls)
+
+
+def test_the_library_is_told_what_all_matrices_of_a_batch_are_aligned_to(stub: Path, tmp_path: Path) -> None:
+    host = OnHost(tmp_path, render("batched_gemm", "f16", NEVER), TEMPLATES)
+    dims = {"B": 3, "M": 8, "N": 16, "K": 24}
+    strides: list[dict[str, Any]] = [{}, {"a": (194, 24, 1)}, {"b": (385, 16, 1)}, {"out": (132, 16, 1)}]
+    strides.append({"a": (0, 24, 1)})
+    answers = check(host, stub, [{"dims": dims, "strides": one} for one in strides])
+    assert [asked(a) for a in answers] == ["16,16,16,16", "16,4,16,16", "2,16,16,16", "16,16,8,8", "16,16,16,16"]
+    alone = {"dims": dims | {"B": 1}, "strides": {"a": (193, 24, 1)}}
+    assert asked(check(host, stub, [alone])[0]) == "16,16,16,16"
 
 
 def test_one_matrix_for_all_products_is_copied_once(stub: Path, tmp_path: Path) -> None:
