@@ -172,6 +172,17 @@ def test_a_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
         check(call, TALL, "bf16")
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("packed", "f32"), ("dot", "bf16")])
+def test_lanes_are_shuffled_without_the_builtin_of_newer_compilers(name: str, dtype: str, tmp_path: Path) -> None:
+    def older(source: str) -> str:
+        assert "__GNUC__ >= 12" in source
+        return source.replace("__GNUC__ >= 12", "__GNUC__ >= 99")
+
+    kernel, target = OP.kernel(name), next(t for t in TARGETS if t.name == "cpu-x86-64-v4")
+    config = next(kernel.configs(target.facts))
+    everything(kernel, build_for_cpu(tmp_path, OP, kernel, target, config, older, dtype), dtype)
+
+
 def test_every_kernel_is_for_some_of_the_workload() -> None:
     for kernel in cpu_kernels(OP):
         guards = (*kernel.requires, *kernel.worthwhile)
