@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_calls import DTYPES, EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
+from places import SHARED
 
+from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -200,4 +203,40 @@ def test_pairs_alone_take_subnormal_values_for_zero(name: str, tmp_path: Path) -
     b.put(0.0, 1.0)
     passed = [ctypes.byref(t.tensor) for t in (a, b)]
     assert call(*passed, None, None, ctypes.byref(out.tensor), ctypes.c_int32(0), ctypes.c_int32(0)) == 0
-    assert out.values[0, 0] == (0.0 if name.endswith("pairs") else 2.0**-130)
+    assert out.values[0, 0] == (0.0 if name.endswith(("pairs", "tiles")) else 2.0**-130)
+
+
+AMX = CxxToolchain().targets()[-1]
+ON_HOST = ("-mno-amx-tile", f'-DAOT_TUNE_TILES="{SHARED / "tiles_on_host.h"}"')
+
+
+def test_tiles_are_right_as_far_as_their_instructions_do_what_their_manual_says(tmp_path: Path) -> None:
+    kernel = OP.kernel("packed_tiles")
+    for i, wanted in enumerate(kernel.order):
+        config = next(c for c in kernel.configs(AMX.facts) if all(c[n] == v for n, v in wanted.items()))
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        call = build_for_cpu(folder, OP, kernel, AMX, config, dtype="bf16", more=ON_HOST)
+        everything(kernel, call, "bf16")
+
+
+def test_tiles_compile_for_cpus_that_have_them(tmp_path: Path) -> None:
+    kernel = OP.kernel("packed_tiles")
+    candidate = candidate_for(OP, kernel, next(kernel.configs(AMX.facts)), AMX, None, {"T": "bf16"})
+    source = Renderer([bundled_templates()]).render(OP, candidate, AMX).source
+    made = CxxToolchain().compile(source, AMX, tmp_path / "kernel.o", timeout=120)
+    assert made.status == "ok", made.log
+    assert "warning" not in made.log
+
+
+def test_a_fault_of_tiles_is_noticed(tmp_path: Path) -> None:
+    def change(source: str) -> str:
+        old = "AOT_TUNE_TILE_DOT(2, 5, 6)"
+        assert source.count(old) == 1
+        return source.replace(old, "AOT_TUNE_TILE_DOT(2, 4, 6)")
+
+    kernel = OP.kernel("packed_tiles")
+    config = next(kernel.configs(AMX.facts))
+    call = build_for_cpu(tmp_path, OP, kernel, AMX, config, change, "bf16", ON_HOST)
+    with pytest.raises(AssertionError):
+        check(call, (70, 90, 333), "bf16")
