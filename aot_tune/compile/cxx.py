@@ -234,12 +234,13 @@ class CxxToolchain(Toolchain):
 
 
 def _flags(target: Target) -> tuple[str, ...]:
-    return _flags_of(target.name)
+    return (*FLAGS, *_instructions(target.name))
 
 
-def _flags_of(target: str) -> tuple[str, ...]:
+def _instructions(target: str) -> tuple[str, ...]:
+    """The flags that tell the compiler a target."""
     march, _, more = target.removeprefix("cpu-").partition("-v4-")
-    return (*FLAGS, f"-march={march}-v4", *_MORE[more]) if more else (*FLAGS, f"-march={march}")
+    return (f"-march={march}-v4", *_MORE[more]) if more else (f"-march={march}",)
 
 
 @cache
@@ -248,8 +249,8 @@ def _refusal(
 ) -> str:
     """Why a compiler makes no object of a target's own instructions; empty where it does. Asked once a driver."""
     with tempfile.TemporaryDirectory(prefix="aot-tune-probe-") as folder:
-        (Path(folder) / SOURCE_NAME).write_text(f'asm("{_PROBES[target]}");\n')
-        argv = [*command, *_flags_of(target), "-c", SOURCE_NAME, "-o", "probe.o"]
+        (Path(folder) / "probe.cpp").write_text(f'asm("{_PROBES[target]}");\n')
+        argv = [*command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
         done = run(argv, folder=Path(folder), environ=dict(environ), timeout=QUERY_SECONDS)
     return first_error(done.output) if done.code != 0 and is_lasting(done.output) else ""
 

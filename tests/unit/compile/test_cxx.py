@@ -248,7 +248,7 @@ def test_macros_tell_what_is_above_v4(tmp_path: Path, target: str, holds: Sequen
     ("said", "refused"),
     [
         ("g++: error: unrecognized command-line option '-mamx-tile'", True),
-        ("candidate.cpp:1: Error: no such instruction: `tdpbf16ps %tmm0,%tmm1,%tmm2'", True),
+        ("probe.cpp:1: Error: no such instruction: `tdpbf16ps %tmm0,%tmm1,%tmm2'", True),
         ("as: object.o: No space left on device\nfatal error: error writing: No space left on device", False),
     ],
 )
