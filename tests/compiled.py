@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,13 +55,13 @@ class CompiledBed:
     def __init__(self, bench: Bench, folder: Path) -> None:
         self.bench, self.folder, self.operator = bench, folder, load_operator(folder)
 
-    def build(self, source: str, symbol: str = "candidate") -> Any:
-        """A candidate's shared object."""
+    def build(self, source: str, symbol: str = "candidate", machine: Sequence[str] = ()) -> Any:
+        """A candidate's shared object; `machine` are flags that say what the CPU has."""
         digest = hashlib.sha256(source.encode()).hexdigest()
         path = self.bench.findings.folder.parent / f"{digest[:16]}.so"
         if not path.exists():
             path.with_suffix(".cpp").write_text(source)
-            flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp"]
+            flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fopenmp", *machine]
             subprocess.run(["g++", *flags, "-o", path, path.with_suffix(".cpp")], check=True, timeout=120)
         return SimpleNamespace(path=path, symbol=symbol, digest=digest, candidate=SimpleNamespace(id=digest[:12]))
 

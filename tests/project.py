@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import ROOT, Compiler, environment, obeying_modes, run
+from environments import ROOT, Compiler, environment, obeying_modes, own_processor, run
 
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, parameter, problem, stride
@@ -175,15 +175,16 @@ class Project:
 
 def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a command in a session of its own."""
-    return subprocess.Popen(
-        [str(a) for a in argv],
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    with own_processor():
+        return subprocess.Popen(
+            [str(a) for a in argv],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:

@@ -34,6 +34,7 @@ from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.kernel_features import has_tiles
 from aot_tune.support.run_program import Finished, key_environment, run
+from aot_tune.support.storage import scratch_folder
 
 __all__ = ["TOOLCHAIN", "CxxToolchain", "cpu_level"]
 
@@ -248,10 +249,10 @@ def _refusal(
     target: str, command: tuple[str, ...], environ: tuple[tuple[str, str], ...], _driver: tuple[object, ...]
 ) -> str:
     """Why a compiler makes no object of a target's own instructions; empty where it does. Asked once a driver."""
-    with tempfile.TemporaryDirectory(prefix="aot-tune-probe-") as folder:
+    with scratch_folder() as folder:
         (Path(folder) / "probe.cpp").write_text(f'asm("{_PROBES[target]}");\n')
         argv = [*command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
-        done = run(argv, folder=Path(folder), environ=dict(environ), timeout=QUERY_SECONDS)
+        done = run(argv, folder=Path(folder), environ={**dict(environ), "TMPDIR": folder}, timeout=QUERY_SECONDS)
     return first_error(done.output) if done.code != 0 and is_lasting(done.output) else ""
 
 

@@ -15,16 +15,15 @@ from compiled import CompiledBed
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import EXACT, read_truth, write_truth
-from aot_tune.compile import target_by_name
+from aot_tune.compile import native_targets, toolchain_for
 from aot_tune.render import Renderer, candidate_for, requirements
-from aot_tune.spec import Operator, problem
+from aot_tune.spec import Config, Kernel, Operator, Target, problem
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 from aot_tune.support.errors import AotTuneError
 
 pytestmark = pytest.mark.slow
 
 TEMPLATES = bundled_templates()
-TARGET = target_by_name("cpu-x86-64")
 NAMES = ("gemm", "batched_gemm")
 OPERATORS = {n: load_operator(TEMPLATES / n) for n in NAMES}
 KERNELS = [(n, k.name) for n in NAMES for k in OPERATORS[n].kernels if k.backend == "cxx"]
@@ -140,19 +139,33 @@ def test_what_hides_in_rounding_is_found_only_by_integers(
     assert measured.status == "ok", measured.reason
 
 
+def least_target(kernel: Kernel) -> tuple[Target, Config]:
+    """The lowest level that a kernel has a config for, and the first of these; skips where the CPU lacks the level."""
+    for target in toolchain_for("cxx").targets():
+        config = next(iter(kernel.configs(target.facts)), None)
+        if config is not None:
+            if target.name not in {t.name for t in native_targets()}:
+                pytest.skip(f"no CPU of level {target.name} here, which {kernel.name} needs")
+            return target, config
+    raise AssertionError(f"{kernel.name} has no config for any CPU")
+
+
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
 def test_bundled_products_are_exact_and_a_wrong_depth_is_found(compiled_bed: Any, name: str, kernel: str) -> None:
     bed, op = compiled_bed(TEMPLATES / name), OPERATORS[name]
-    config = next(iter(op.kernel(kernel).configs(TARGET.facts)))
-    candidate = candidate_for(op, op.kernel(kernel), config, TARGET)
-    rendered = Renderer([TEMPLATES]).render(op, candidate, TARGET)
+    target, config = least_target(op.kernel(kernel))
+    dtypes = op.dtype_choices(op.kernel(kernel))[0]
+    candidate = candidate_for(op, op.kernel(kernel), dict(config), target, dtypes=dtypes)
+    rendered = Renderer([TEMPLATES]).render(op, candidate, target)
     requires = requirements(op, candidate)
-    measured = bed.on_integers(bed.build(rendered.source, rendered.symbol), requires)
+    flags: Any = toolchain_for("cxx").recipe(target)["flags"]
+    machine = [flag for flag in flags if flag.startswith("-m")]
+    measured = bed.on_integers(bed.build(rendered.source, rendered.symbol, machine), requires)
     assert (measured.status, measured.error) == ("ok", 0), measured.reason
     axis = "a->shape[1]" if name == "gemm" else "a->shape[2]"
     assert axis in rendered.source
     for wrong in (f"({axis} - 1)", f"({axis} + 1)"):
-        one = bed.build(rendered.source.replace(axis, wrong), rendered.symbol)
+        one = bed.build(rendered.source.replace(axis, wrong), rendered.symbol, machine)
         measured = bed.on_integers(one, requires)
         if measured.status == "crashed":  # where no row is behind the last one
             assert wrong.endswith("+ 1)")
