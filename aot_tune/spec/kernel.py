@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
+from aot_tune.spec.compile_options import CompileOptions
 from aot_tune.spec.expr import Expr, ExprLike, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
+from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.tiling import Tile, TileOf, TileOfConfigs, Tiling
 from aot_tune.spec.triton_function import TritonFunction
@@ -25,6 +27,7 @@ Config = Mapping[str, ConfigValue]
 """One point of a parameter space: parameter name to value."""
 
 _MOST_CONFIGS = 100_000_000
+_HEADERS = (".h", ".hh", ".hpp")
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -58,8 +61,9 @@ class Kernel:
 
     Args:
         name: unique within the operator.
-        template: path below a template root; empty for a Triton function.
-        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`.
+        template: path below a template root; empty for a function.
+        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`. Where it says nothing, the
+            suffix of the file decides.
         dtypes: choices of the operator's dtype variables that it serves, a candidate each; all where it says nothing.
         parameters: the space; without any, there is one config.
         constraints: over `parameter(..)` and `target(..)`: which configs exist for a target.
@@ -89,13 +93,16 @@ class Kernel:
             `common/epilogue.cuh.j2` makes of the operator's epilogue, `epilogue`; or a name of its own. A build that
             does without one of the backends does without the kernel.
         scratch: bytes between the stages, over dims; the template has them by `scratch()`, to add to its workspace.
+        function: a `CudaFunction` or a `Launcher`, or several that run one after the other, with a `Buffer` in common
+            where they are passed the same one.
+        compile: what its source is compiled and linked with, beside what every candidate is.
         fills_in: serves what no variant that was measured takes, in front of the generic one. Its first config is kept
             whether or not it was measured.
     """
 
     name: str
     template: str = ""
-    backend: str = "cxx"
+    backend: str = ""
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Expr, ...] = ()
     requires: tuple[Expr, ...] = ()
@@ -116,8 +123,14 @@ class Kernel:
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
     fills_in: bool = False
+    function: NativeFunction | tuple[NativeFunction, ...] = ()
+    compile: CompileOptions = field(default_factory=CompileOptions)
 
     def __post_init__(self) -> None:
+        if isinstance(self.function, NativeFunction):
+            object.__setattr__(self, "function", (self.function,))
+        if not self.backend:
+            object.__setattr__(self, "backend", self._backend_of_file())
         for several in ("parameters", "constraints", "requires", "worthwhile", "order", "listed", "stages"):
             check_several(getattr(self, several), f"kernel {self.name!r}: {several}")
         if self.listed and not self.parameters:
@@ -125,6 +138,7 @@ class Kernel:
         check_identifier(self.name, "kernel")
         check_identifier(self.backend, f"kernel {self.name!r}: backend")
         self._check_source()
+        self._check_suffix()
         self._check_stages()
         names = [p.name for p in self.parameters]
         for name in names:
@@ -177,13 +191,61 @@ class Kernel:
     @property
     def source(self) -> str:
         """Where it is written, for messages."""
+        if self.functions:
+            return ", ".join(f.function for f in self.functions)
         return f"templates/{self.template}" if self.triton is None else self.triton.function
 
+    @property
+    def functions(self) -> tuple[NativeFunction, ...]:
+        """The functions of C++ or CUDA that it runs, in order."""
+        return self.function if isinstance(self.function, tuple) else (self.function,)
+
+    def _backend_of_file(self) -> str:
+        if self.triton is not None:
+            return "triton"
+        files = [f.path for f in self.functions if isinstance(f, NativeFunction)] or [str(self.template)]
+        return "nvcc" if any(backend_of_suffix(f) == "nvcc" for f in files) else "cxx"
+
     def _check_source(self) -> None:
-        if self.triton is None:
+        check_several(self.function, f"kernel {self.name!r}: function")
+        if not all(isinstance(f, NativeFunction) for f in self.functions):
+            raise SpecError(
+                f"kernel {self.name!r}: function {str(self.function)[:80]!r} is no CudaFunction or Launcher",
+                fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
+            )
+        given = [w for w, there in self._sources() if there]
+        if not given:
             check_template_path(self.template, f"kernel {self.name!r}")
-        elif self.template:
-            raise SpecError(f"kernel {self.name!r} has a template and a Triton function", fix="leave the template out")
+        if len(given) > 1:
+            raise SpecError(f"kernel {self.name!r} has {' and '.join(given)}", fix="leave one of them out")
+        if self.template:
+            check_template_path(self.template, f"kernel {self.name!r}")
+        if self.compile and self.backend not in ("cxx", "nvcc"):
+            raise SpecError(
+                f"kernel {self.name!r} has compile options, and its backend is {self.backend!r}",
+                why="no C++ of the author's is compiled for it",
+                fix="leave `compile` out",
+            )
+
+    def _sources(self) -> tuple[tuple[str, bool], ...]:
+        return (
+            ("a template", bool(self.template)),
+            ("a Triton function", self.triton is not None),
+            ("a function of C++ or CUDA", bool(self.functions)),
+        )
+
+    def _check_suffix(self) -> None:
+        """Raise where a file is not for the compiler that the backend names."""
+        for path in [f.path for f in self.functions] or [self.template]:
+            suffix = backend_of_suffix(path)
+            if {suffix, self.backend} == {"cxx", "nvcc"} and not (
+                self.functions and suffix == "cxx" and path.endswith(_HEADERS)
+            ):
+                raise SpecError(
+                    f"kernel {self.name!r}: {path!r} is not for the backend {self.backend!r}",
+                    why=f"the suffix says {suffix!r}: it decides which compiler sees the file",
+                    fix="leave `backend` out, or rename the file",
+                )
 
     def _check_stages(self) -> None:
         for stage in self.stages:
@@ -205,6 +267,17 @@ class Kernel:
                 why="it lies between the launches of a composed kernel",
                 fix='list them: stages=("cublaslt", "epilogue")',
             )
+
+    def options(self, shared: CompileOptions) -> CompileOptions:
+        """What its source is compiled with: folders of its functions' files, its own options, those of the library."""
+        folders = tuple(dict.fromkeys(f.folder for f in self.functions if f.folder))
+        own = self.compile
+        return CompileOptions(
+            include_directories=(*folders, *own.include_directories, *shared.include_directories),
+            definitions={**shared.definitions, **own.definitions},
+            options=(*shared.options, *own.options),
+            libraries=(*own.libraries, *shared.libraries),
+        )
 
     def uses(self, backends: Collection[str]) -> bool:
         """Whether one of some backends compiles it, or is what one of its stages calls."""
