@@ -13,7 +13,6 @@ INCLUDES = """\
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -221,12 +220,7 @@ int32_t launch_function(F kernel, const Shape& shape, void* stream, const A&... 
     one.val.cooperative = 1;
   }}
   if (error == cudaSuccess)
-    error = std::apply(
-        [&](auto&... value) {{
-          void* pointers[] = {{const_cast<void*>(static_cast<const void*>(std::addressof(value)))..., nullptr}};
-          return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
-        }},
-        values);
+    error = std::apply([&](auto&... value) {{ return cudaLaunchKernelEx(&config, kernel, value...); }}, values);
   if (error != cudaSuccess) cudaGetLastError();
   return error;
 }}

@@ -216,25 +216,22 @@ class _Source:
 
     def _passed(self, given: NativeArgument) -> str:
         """A declaration of `@`, which holds what is passed."""
-        match given:
-            case None:
-                return "Pointer @{nullptr}"
-            case Stream():
-                return "Value @{static_cast<cudaStream_t>(stream)}" if self._cuda else "Pointer @{stream}"
-            case Code(text):
-                return f"Value @{{{text}}}"
-            case Buffer():
-                return f"Pointer @{{aot_buffer_{self._number(given)}}}"
-            case float():
-                return f"Real @{{{given!r}}}"
-            case Root():
-                return f"Real @{{std::sqrt({self._quotient(given.of)})}}"
-            case Ratio():
-                return f"Real @{{{self._quotient(given)}}}"
-            case str():
-                return self._named(given)
-            case _:
-                return f"Integer @{{{self._expr(given)}}}"
+        if given is None:
+            return "Pointer @{nullptr}"
+        if isinstance(given, Stream):
+            return "Value @{static_cast<cudaStream_t>(stream)}" if self._cuda else "Pointer @{stream}"
+        if isinstance(given, Code):
+            return f"Value @{{{given.text}}}"
+        if isinstance(given, Buffer):
+            return f"Pointer @{{aot_buffer_{self._number(given)}}}"
+        return self._named(given) if isinstance(given, str) else self._number_passed(given)
+
+    def _number_passed(self, given: Any) -> str:
+        if isinstance(given, float):
+            return f"Real @{{{given!r}}}"
+        if isinstance(given, Root):
+            return f"Real @{{std::sqrt({self._quotient(given.of)})}}"
+        return f"Real @{{{self._quotient(given)}}}" if isinstance(given, Ratio) else f"Integer @{{{self._expr(given)}}}"
 
     def _named(self, name: str) -> str:
         """A tensor, scalar, attribute or dim of the operator."""

@@ -40,7 +40,8 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
             _check_macros(kernel, loaded, where)
             kernels[number] = dataclasses.replace(kernels[number], function=loaded)
     mistakes.tell()
-    return dataclasses.replace(operator, kernels=tuple(kernels)) if kernels != list(operator.kernels) else operator
+    same = all(one is other for one, other in zip(kernels, operator.kernels, strict=True))
+    return operator if same else dataclasses.replace(operator, kernels=tuple(kernels))
 
 
 def project_folder(folder: Path) -> Path:
