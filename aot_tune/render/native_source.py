@@ -164,8 +164,9 @@ class _Source:
 
     def _step(self, number: int, function: NativeFunction) -> Iterator[str]:
         """The statements of one function: memory that is set to 0, structs, checks of the types, and the call."""
+        earlier = [b for f in self._kernel.functions[:number] for b in f.buffers()]
         for buffer in function.buffers():
-            if buffer.zero:
+            if buffer.zero and not any(buffer is one for one in earlier):
                 yield self._zero(buffer)
         name, arguments = f"aot_function_{number}", self._arguments(function)
         yield f"constexpr auto {name} = &{self._called(function)};"

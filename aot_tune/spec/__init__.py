@@ -45,7 +45,8 @@ from aot_tune.spec.generators import (
     uniform,
 )
 from aot_tune.spec.kernel import Config, ConfigValue, Kernel, Parameter, among, table
-from aot_tune.spec.native_function import Code, CudaFunction, Launcher, Stream, Struct, package_folder
+from aot_tune.spec.load_sources import package_folder
+from aot_tune.spec.native_function import Code, CudaFunction, Launcher, Stream, Struct
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.operator_fields import Baseline, Call
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem, problem

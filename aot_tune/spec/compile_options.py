@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 
 from aot_tune.spec.names import check_several
 from aot_tune.support.errors import SpecError
@@ -50,10 +50,10 @@ class CompileOptions:
         libraries: what to link with: names, `cublas` for `-lcublas`, or paths.
     """
 
-    include_directories: tuple[str | Path, ...] = ()
+    include_directories: tuple[str | PurePath, ...] = ()
     definitions: Mapping[str, str | int | bool | None] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    libraries: tuple[str | Path, ...] = ()
+    libraries: tuple[str | PurePath, ...] = ()
 
     def __post_init__(self) -> None:
         for several in ("include_directories", "options", "libraries"):
@@ -80,10 +80,10 @@ class CompileOptions:
     def plain(self) -> dict[str, object]:
         """As a record has it: folders and libraries by their last names, which no machine decides."""
         return {
-            "include_directories": [Path(d).name for d in self.include_directories],
+            "include_directories": [PurePath(d).name for d in self.include_directories],
             "definitions": {n: _text(v) for n, v in sorted(self.definitions.items())},
             "options": list(self.options),
-            "libraries": [Path(lib).name for lib in self.libraries],
+            "libraries": [PurePath(lib).name for lib in self.libraries],
         }
 
     def defined(self) -> list[str]:
@@ -116,5 +116,5 @@ def _text(value: str | int | bool | None) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _is_path(library: str | Path) -> bool:
-    return isinstance(library, Path) or "/" in library or bool(re.search(r"\.(?:a|so(?:\.\d+)*)\Z", library))
+def _is_path(library: str | PurePath) -> bool:
+    return isinstance(library, PurePath) or "/" in library or bool(re.search(r"\.(?:a|so(?:\.\d+)*)\Z", library))

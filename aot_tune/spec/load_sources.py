@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.native_function import CudaFunction, NativeArgument, NativeFunction, Struct
@@ -13,7 +14,7 @@ from aot_tune.spec.source_functions import SourceFunction, included_names, sourc
 from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["project_folder", "with_sources"]
+__all__ = ["package_folder", "project_folder", "with_sources"]
 
 _PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
 _STREAMS = ("stream", "cuda_stream", "s")
@@ -48,6 +49,26 @@ def project_folder(folder: Path) -> Path:
     """The nearest folder around one that holds a project; itself where there is none."""
     here = folder.resolve()
     return next((p for p in (here, *here.parents) if any((p / name).exists() for name in _PROJECT)), here)
+
+
+def package_folder(name: str) -> Path:
+    """The folder of an installed package, which is not imported: for sources and headers that come with it.
+
+    Raises:
+        SpecError: when it is not installed.
+    """
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    if not folders:
+        raise SpecError(
+            f"there is no installed package {name!r}",
+            why="sources or headers of it are wanted",
+            fix=f"pip install it, or name it in `requires` of [build-system]: {name}",
+        )
+    return Path(folders[0])
 
 
 def _places(folder: Path) -> list[Path]:
@@ -86,7 +107,7 @@ def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
     return dataclasses.replace(kernel, compile=made)
 
 
-def _folder(given: str | Path, folder: Path, where: str) -> Path:
+def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
     path = Path(given)
     tried = [path] if path.is_absolute() else [p / path for p in _places(folder)]
     found = next((p for p in tried if p.is_dir()), None)
@@ -99,8 +120,8 @@ def _folder(given: str | Path, folder: Path, where: str) -> Path:
     return found.resolve()
 
 
-def _library(given: str | Path, folder: Path, where: str) -> str | Path:
-    if not isinstance(given, Path) and "/" not in given and not given.endswith((".so", ".a")):
+def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
+    if isinstance(given, str) and "/" not in given and not given.endswith((".so", ".a")):
         return given
     return _find(str(given), folder, where)
 
@@ -234,7 +255,7 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
     if isinstance(given, str) and given not in _names(operator):
         raise SpecError(
             f"{where}: {given!r} is no tensor, scalar, attribute or dim",
-            fix=did_you_mean(given, _names(operator)) or f"write Code({given!r}) for an expression of C++",
+            fix=f"{did_you_mean(given, _names(operator))}; for an expression of C++ write Code({given!r})",
         )
 
 

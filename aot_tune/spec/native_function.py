@@ -5,11 +5,10 @@ The source stays as it is. What a config says, it gets as macros or as arguments
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from aot_tune.spec.arithmetic import Ratio, Root
 from aot_tune.spec.dtypes import dtype
@@ -27,7 +26,6 @@ __all__ = [
     "Stream",
     "Struct",
     "backend_of_suffix",
-    "package_folder",
 ]
 
 _REFERENCE = re.compile(r"(?P<path>[^:\s\x00-\x1f][^:\x00-\x1f]*?\.\w+):(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
@@ -89,9 +87,9 @@ class NativeFunction:
                 f"{str(self.function)[:80]!r} is no reference to a function",
                 fix='write "folder/file.cu:name", with the namespace where it has one: "file.cu:ops::name"',
             )
-        if Path(match["path"]).suffix not in (*_CUDA, *_CXX):
+        if PurePosixPath(match["path"]).suffix not in (*_CUDA, *_CXX):
             raise SpecError(
-                f"{self.function!r}: a file that ends in {Path(match['path']).suffix!r} is no source of C++ or CUDA",
+                f"{self.function!r}: its file is no source of C++ or CUDA by its suffix",
                 fix=f"use one of {', '.join((*_CUDA, *_CXX))}",
             )
         for what, given in (("arguments", self.arguments), ("template", self.template), ("macros", self.macros or {})):
@@ -166,7 +164,7 @@ class CudaFunction(NativeFunction):
         super().__post_init__()
         if self.backend != "nvcc":
             raise SpecError(
-                f"{self.function!r}: a __global__ function is in no file that ends in {Path(self.path).suffix!r}",
+                f"{self.function!r}: a __global__ function is in no file of C++ alone",
                 why="the suffix decides which compiler sees it",
                 fix="name it .cu or .cuh, or declare a function of the host by Launcher",
             )
@@ -211,28 +209,8 @@ def _parts(reference: str) -> re.Match[str]:
 
 def backend_of_suffix(path: str) -> str:
     """The backend that compiles a file by its suffix, of a template's without `.j2`; empty where it tells nothing."""
-    suffix = Path(path.removesuffix(".j2")).suffix
+    suffix = PurePosixPath(path.removesuffix(".j2")).suffix
     return "nvcc" if suffix in _CUDA else "cxx" if suffix in _CXX else ""
-
-
-def package_folder(name: str) -> Path:
-    """The folder of an installed package, which is not imported: for sources and headers that come with it.
-
-    Raises:
-        SpecError: when it is not installed.
-    """
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
-    if not folders:
-        raise SpecError(
-            f"there is no installed package {name!r}",
-            why="sources or headers of it are wanted",
-            fix=f"pip install it, or name it in `requires` of [build-system]: {name}",
-        )
-    return Path(folders[0])
 
 
 def _check(where: str, given: object) -> None:

@@ -21,6 +21,7 @@ _SKIPPED = re.compile(
     """,
     re.DOTALL | re.VERBOSE | re.MULTILINE,
 )
+_SKIPPED_IN_LINE = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\d[\w.']*|\S")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
@@ -59,7 +60,7 @@ def words(text: str) -> frozenset[str]:
     """All identifiers of a source, those of the preprocessor's lines too; without comments and strings."""
 
     def keep(match: re.Match[str]) -> str:
-        return " " if match["directive"] is None else match[0]
+        return " " if match["directive"] is None else _SKIPPED_IN_LINE.sub(" ", match[0])
 
     return frozenset(_WORD.findall(_SKIPPED.sub(keep, text)))
 
@@ -161,10 +162,11 @@ def _template(texts: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str], li
     """The parameters of a template's head, those with a default, and the tokens behind the head."""
     if texts[:2] != ["template", "<"]:
         return (), frozenset(), list(texts)
-    depth, end = 0, 1
+    angles, brackets, end = 0, 0, 1
     for end in range(1, len(texts)):
-        depth += {"<": 1, ">": -1}.get(texts[end], 0)
-        if depth == 0:
+        brackets += (texts[end] in _OPEN) - (texts[end] in _CLOSE)
+        angles += {"<": 1, ">": -1}.get(texts[end], 0) if brackets == 0 else 0
+        if angles == 0:
             break
     names, defaulted = [], set()
     for one in _split([_Token(t, 0) for t in texts[2:end]]):
@@ -178,10 +180,11 @@ def _template(texts: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str], li
 def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
     """Tokens between the commas that are inside of no brackets; a single `void` is nothing."""
     parts: list[list[_Token]] = [[]]
-    depth = 0
+    brackets = angles = 0
     for token in tokens:
-        depth += (token.text in (*_OPEN, "<")) - (token.text in (*_CLOSE, ">"))
-        if token.text == "," and depth == 0:
+        brackets += (token.text in _OPEN) - (token.text in _CLOSE)
+        angles += {"<": 1, ">": -1}.get(token.text, 0) if brackets == 0 else 0
+        if token.text == "," and brackets == angles == 0:
             parts.append([])
         else:
             parts[-1].append(token)
