@@ -42,7 +42,7 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
         return CompileOptions(
             include_directories=self.include_directories,
             definitions={name: value if equals else None for name, equals, value in pairs},
-            options=tuple(self._options(backend)),
+            options=tuple(self.options_for(backend)),
             libraries=self.libraries,
         )
 
@@ -57,7 +57,8 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
         }
         return CompileSettings(**fields)
 
-    def _options(self, backend: str) -> Iterable[str]:
+    def options_for(self, backend: str) -> Iterable[str]:
+        """The options that are for a backend's language."""
         for option in self.options:
             match = _LANGUAGE.match(option)
             if match is None:
@@ -82,8 +83,9 @@ def check_settings(settings: CompileSettings, library: str) -> None:
             )
     try:
         for backend in _LANGUAGES:
-            for option in settings.for_backend(backend).options:
+            for option in settings.options_for(backend):
                 check_option(option, f"{where}: COMPILE_OPTIONS")
+            settings.for_backend(backend)
     except SpecError as error:
         raise BuildError(error.what, why=error.why, fix=error.fix) from error
     for folder in settings.include_directories:
