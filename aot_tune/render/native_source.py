@@ -50,7 +50,7 @@ class _Source:
         self._hooks = Hooks()
         self._functions = CxxFunctions(operator, constants, self._hooks)
         self._known = dict(constants)
-        self._known |= {f"parameter.{n}": int(v) for n, v in candidate.config.items() if isinstance(v, (int, bool))}
+        self._known |= {f"parameter.{n}": int(v) for n, v in candidate.config.items() if isinstance(v, int)}
         self._known |= {f"dtype.{v}": operator.dtypes[v].index(d) for v, d in candidate.dtypes.items()}
         self._known |= {f"target.{n}": int(v) for n, v in target.facts.items()}
         self._where = f"kernel {operator.name}/{candidate.label}"

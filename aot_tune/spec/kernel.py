@@ -22,7 +22,7 @@ from aot_tune.support.errors import SpecError, did_you_mean
 
 __all__ = ["Config", "ConfigValue", "Kernel", "Parameter", "among", "table"]
 
-ConfigValue = int | bool | str
+ConfigValue = int | bool | float | str
 Config = Mapping[str, ConfigValue]
 """One point of a parameter space: parameter name to value."""
 
@@ -33,7 +33,10 @@ _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A named axis of a parameter space. Values are integers, booleans or identifier-like strings."""
+    """A named axis of a parameter space. Values are numbers, booleans or identifier-like strings.
+
+    Expressions are of integers: one with a fraction is for sources alone.
+    """
 
     name: str
     values: tuple[ConfigValue, ...]
@@ -44,15 +47,21 @@ class Parameter:
         if not self.values:
             raise SpecError(f"parameter {self.name!r} has no values", fix="list at least one")
         for value in self.values:
-            if not isinstance(value, int) and not (isinstance(value, str) and _ENUM.match(value)):
+            finite = isinstance(value, (int, float)) and math.isfinite(value)
+            if not finite and not (isinstance(value, str) and _ENUM.match(value)):
                 shown = repr(value)[:80]
                 raise SpecError(
-                    f"parameter {self.name!r}: value {shown} is not an integer, a boolean or an identifier",
+                    f"parameter {self.name!r}: value {shown} is not a finite number, a boolean or an identifier",
                     why="values are written into source text",
                     fix="use a name for the choice and spell out its meaning in the template",
                 )
         if len({(type(v), v) for v in self.values}) != len(self.values):
             raise SpecError(f"parameter {self.name!r} lists a value twice: {self.values}", fix="remove one")
+
+    @property
+    def has_fractions(self) -> bool:
+        """Whether values are no integers, as expressions take them."""
+        return any(isinstance(v, float) for v in self.values)
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,7 @@ class Kernel:
                 why=f"each is looked at before anything is compiled, which takes minutes for {_MOST_CONFIGS}",
                 fix="give fewer values, or list the configs that are worth a try in `listed`",
             )
-        known = {f"parameter.{n}" for n in names}
+        known = {f"parameter.{p.name}" for p in self.parameters if not p.has_fractions}
         for constraint in self.constraints:
             for fact in sorted(constraint.facts()):
                 if fact not in known and not fact.startswith("target."):
@@ -285,7 +294,7 @@ class Kernel:
 
     def tiling(self, config: Config) -> Tiling | None:
         """The tile of one of its configs, where one is declared."""
-        values = {n: _enum_index(self, n, v) if isinstance(v, str) else int(v) for n, v in config.items()}
+        values = _integers(self, config)
         return self._tiles.of(values, config)
 
     @property
@@ -348,10 +357,7 @@ class _Constraint:
         values = tuple(map(config.get, self._parameters))
         known = self._known.get(values)
         if known is None:
-            facts = {f"parameter.{n}": int(v) for n, v in config.items() if not isinstance(v, str)}
-            facts |= {
-                f"parameter.{n}": _enum_index(self._kernel, n, v) for n, v in config.items() if isinstance(v, str)
-            }
+            facts = {f"parameter.{n}": v for n, v in _integers(self._kernel, config).items()}
             known = self._known[values] = bool(self._constraint.evaluate({**facts, **self._named}))
         return known
 
@@ -378,5 +384,9 @@ def _axes(listed: tuple[Config, ...]) -> tuple[Parameter, ...]:
     return tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed if n in c))) for n in names)
 
 
-def _enum_index(kernel: Kernel, name: str, value: str) -> int:
-    return next(p for p in kernel.parameters if p.name == name).values.index(value)
+def _integers(kernel: Kernel, config: Config) -> dict[str, int]:
+    """A config as expressions see it: of a name its index, nothing of a number with a fraction."""
+    axes = {p.name: p.values for p in kernel.parameters}
+    return {
+        n: axes[n].index(v) if isinstance(v, str) else int(v) for n, v in config.items() if not isinstance(v, float)
+    }

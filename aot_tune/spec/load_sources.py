@@ -261,7 +261,7 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
 
 def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where: str, *, of_call: bool) -> None:
     tensors = {t.name: t for t in operator.tensors}
-    known = {f"parameter.{p.name}" for p in kernel.parameters}
+    known = {f"parameter.{p.name}" for p in kernel.parameters if not p.has_fractions}
     known |= {*operator.dims, *(f"dtype.{v}" for v in operator.dtypes)}
     known |= {f"stride.{t.name}.{axis}" for t in operator.tensors for axis in range(t.rank)}
     known |= {f"present.{t}" for t in tensors} | {f"attribute.{a.name}" for a in operator.attributes}

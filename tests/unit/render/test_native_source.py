@@ -87,6 +87,17 @@ def test_a_kernel_gets_its_arguments_its_macros_and_its_shape(tmp_path: Path) ->
     assert call.noted == ["grid 3 1 1 block 4 1 1 shared 3072"]
 
 
+def test_values_of_all_kinds_are_macros(tmp_path: Path) -> None:
+    source = SCALE.replace("x[blockIdx.x * stride + j]", "SHARE * (FLAG ? NAME : 0) * x[blockIdx.x * stride + j]")
+    listed = 'table("SHARE FLAG NAME THREADS PER_THREAD", (2.5, True, "TWO", 8, 1))'
+    kernels = KERNELS[KERNELS.index('    Kernel("generic') :].replace('table("THREADS PER_THREAD", (8, 1))', listed)
+    own = project(tmp_path, f"({kernels}", {"csrc/own.cu": f"#define TWO 2\n{source}"})
+    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    x, out = arrays(3, 21)
+    assert call((x, out), ctypes.c_float(2)) == 0
+    np.testing.assert_array_equal(out, x * np.float32(10))
+
+
 def test_much_shared_memory_is_asked_for_once(tmp_path: Path) -> None:
     own = project(tmp_path, KERNELS, {"csrc/own.cu": SCALE})
     call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
