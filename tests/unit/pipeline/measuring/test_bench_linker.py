@@ -23,7 +23,7 @@ from aot_tune.spec import CompileOptions, Problem
 from aot_tune.support.errors import ToolchainError
 
 ONE, TWO = OPERATOR.workload
-Link = Callable[[str, Object], None]
+Link = Callable[..., None]
 
 
 def compiled(digest: str, status: str = "ok") -> Object:
@@ -61,7 +61,7 @@ def test_an_object_is_linked_unless_all_its_screens_are_known() -> None:
 
 
 def test_what_does_not_link_is_told_when_it_is_measured() -> None:
-    def fails(_backend: str, _made: Object) -> None:
+    def fails(*_given: object) -> None:
         raise ToolchainError("cannot link")
 
     task = linker(evidence(FAST), [], fails).after(FAST, compiled("f"))
@@ -75,9 +75,9 @@ def test_entrants_of_races_are_linked_several_at_a_time_and_faults_are_not_lost(
     for one in entries:
         one.object = compiled(one.candidate.kernel)
     try:
-        linker(evidence(*entries), [], lambda _backend, _made: cast(None, meet.wait())).all(entries)
+        linker(evidence(*entries), [], lambda *_given: cast(None, meet.wait())).all(entries)
 
-        def fails(_backend: str, _made: Object) -> None:
+        def fails(*_given: object) -> None:
             raise OSError("no space left")
 
         with pytest.raises(OSError, match="no space left"):
