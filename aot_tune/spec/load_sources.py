@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from aot_tune.spec.kernel import Kernel
-from aot_tune.spec.native_function import CudaFunction, NativeArgument, NativeFunction, Struct
+from aot_tune.spec.native_function import Code, CudaFunction, NativeArgument, NativeFunction, Struct
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.source_functions import SourceFunction, included_names, source_functions, words
 from aot_tune.spec.triton_function import DTypeOf
@@ -17,7 +17,6 @@ from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 __all__ = ["package_folder", "project_folder", "with_sources"]
 
 _PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
-_STREAMS = ("stream", "cuda_stream", "s")
 
 
 def with_sources(operator: Operator, folder: Path) -> Operator:
@@ -185,7 +184,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             if name not in declared.parameters:
                 raise SpecError(f"{where} has no parameter {name!r}", fix=did_you_mean(name, declared.parameters))
         for position, name in enumerate(declared.parameters):
-            if name not in given and name not in known and not _is_stream(function, name):
+            if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name):
                 raise SpecError(
                     f"{where}: nothing is passed as parameter {name or position!r}",
                     why="no tensor, scalar, attribute or dim has its name",
@@ -196,7 +195,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             f"{where} has {len(declared.parameters)} parameters, and {len(given)} arguments are listed",
             fix=f"list one for each of {', '.join(declared.parameters)}",
         )
-    macros = parameters - set(declared.template if declared is not None else ()) - _taken(function)
+    macros = parameters - function.own_parameters() - _taken(function)
     for name in sorted(macros if function.macros is None else function.macros):
         if name in known or (declared is not None and name in declared.parameters):
             raise SpecError(
@@ -211,10 +210,6 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
         _check_facts(
             operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
         )
-
-
-def _is_stream(function: NativeFunction, name: str) -> bool:
-    return not isinstance(function, CudaFunction) and function.backend == "nvcc" and name in _STREAMS
 
 
 def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> None:
@@ -248,6 +243,9 @@ def _check_one(operator: Operator, parameters: Collection[str], given: NativeArg
     if isinstance(given, Struct):
         for name, one in given.fields.items():
             _check_one(operator, parameters, one, f"{where}: field {name!r}")
+    if isinstance(given, Code):
+        for name, one in given.values.items():
+            _check_one(operator, parameters, one, f"{where}: {name!r}")
     if isinstance(given, DTypeOf) and given.tensor not in {t.name for t in operator.tensors}:
         raise SpecError(
             f"{where}: there is no tensor {given.tensor!r}", fix=did_you_mean(given.tensor, _names(operator))

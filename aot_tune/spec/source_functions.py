@@ -6,8 +6,8 @@ A source is read as tokens, before any compiler sees it. What a macro makes is n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 __all__ = ["SourceFunction", "included_names", "source_functions", "words"]
 
@@ -22,7 +22,7 @@ _SKIPPED = re.compile(
     re.DOTALL | re.VERBOSE | re.MULTILINE,
 )
 _SKIPPED_IN_LINE = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.DOTALL)
-_TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\d[\w.']*|\S")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\.?\d(?:[eEpP][+-]|[\w.'])*|\S")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _OPEN, _CLOSE = "([{", ")]}"
@@ -40,6 +40,7 @@ class SourceFunction:
         template: names of its template's parameters, in order.
         defaulted: those of them that have a default.
         line: where it is, counted from 1.
+        defaults: parameters that have a default, with its text.
     """
 
     name: str
@@ -48,6 +49,7 @@ class SourceFunction:
     template: tuple[str, ...] = ()
     defaulted: frozenset[str] = frozenset()
     line: int = 0
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,15 @@ def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: S
     while len(rest) > 1 and rest[-1] == "::":  # of a definition outside of its namespace
         place.append(rest[-2])
         rest = rest[:-2]
+    parameters = _split(tokens[at + 1 : end])
     return SourceFunction(
         name="::".join([*place, name]),
-        parameters=tuple(_parameter(p) for p in _split(tokens[at + 1 : end])),
+        parameters=tuple(_parameter(p) for p in parameters),
         is_kernel="__global__" in texts,
         template=template,
         defaulted=defaulted,
         line=tokens[at - 1].line,
+        defaults={_parameter(p): text for p in parameters if (text := _default(p))},
     )
 
 
@@ -204,6 +208,17 @@ def _parameter(tokens: Sequence[_Token]) -> str:
     if len(texts) < 2 or not _WORD.fullmatch(texts[-1]) or texts[-2] == "::":
         return ""
     return texts[-1]
+
+
+def _default(tokens: Sequence[_Token]) -> str:
+    """The text of a parameter's default; empty where it has none, or one with a text in quotes, which is not kept."""
+    texts = [t.text for t in tokens]
+    if "=" not in texts or '"' in texts:
+        return ""
+    found = ""
+    for text in texts[texts.index("=") + 1 :]:
+        found += f" {text}" if found[-1:].isidentifier() and text[0].isidentifier() else text
+    return found
 
 
 def _matching(tokens: Sequence[_Token], at: int) -> int:

@@ -113,6 +113,16 @@ def test_a_text_that_is_no_argument(tmp_path: Path) -> None:
     assert "for an expression of C++ write Code('N * 2')" in refused(tmp_path, '"width": D', '"width": "N * 2"')
 
 
+def test_what_is_filled_into_a_text_of_cpp(tmp_path: Path) -> None:
+    def said(code: str) -> str:
+        return refused(tmp_path, 'DTypeOf("x")', code)
+
+    load(tmp_path, RIGHT.replace('DTypeOf("x")', 'Code("Type<{T}>", {"T": DTypeOf("x")})'))
+    assert "there is no tensor 'y'" in said('Code("Type<{T}>", {"T": DTypeOf("y")})')
+    assert "'Type<T>' has no place for 'T'" in said('Code("Type<T>", {"T": 1})')
+    assert "uses 'parameter.DEEP'" in said('Code("Type<{N}>", {"N": parameter("DEEP")})')
+
+
 def test_a_function_of_the_host_is_no_kernel(tmp_path: Path) -> None:
     said = refused(tmp_path, "cu:scale", "cu:on_host")
     assert "'ops::on_host' in csrc/own.cu is no __global__ function" in said
