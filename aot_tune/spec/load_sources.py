@@ -129,8 +129,10 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     path = _find(function.path, folder, where)
     text = path.read_text(encoding="utf-8", errors="replace")
     others = list(_headers(text, (path.parent, *map(Path, kernel.compile.include_directories))))
-    declared = _declared(function, [text, *others], where)
-    seen = tuple(sorted({w for t in (text, *others) for w in words(t)}))
+    every = [f for one in (text, *others) for f in source_functions(one)]
+    declared = _declared(function, every, (text, *others), where)
+    templates = {name for f in every for name in f.template}  # where a macro of such a name would break the source
+    seen = tuple(sorted({w for t in (text, *others) for w in words(t)} - templates))
     top = project_folder(folder)
     place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
     return dataclasses.replace(function, text=text, place=place, declared=declared, seen=seen, folder=str(path.parent))
@@ -150,14 +152,15 @@ def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
         yield found
 
 
-def _declared(function: NativeFunction, texts: Sequence[str], where: str) -> SourceFunction | None:
+def _declared(
+    function: NativeFunction, every: Sequence[SourceFunction], texts: Sequence[str], where: str
+) -> SourceFunction | None:
     """What a source declares of a function; None where it is made by a macro and everything is passed in order."""
-    every = [f for text in texts for f in source_functions(text)]
     wanted = isinstance(function, CudaFunction)
     named = [f for f in every if f.name == function.name or f.name.endswith(f"::{function.name}")]
     fitting = [f for f in named if f.is_kernel == wanted]
-    if fitting:
-        return fitting[0]
+    if fitting:  # of overloads, the one that takes what is passed
+        return next((f for f in fitting if _takes(f, function)), fitting[0])
     if named:
         raise SpecError(
             f"{where}: {named[0].name!r} in {function.path} is {'no' if wanted else 'a'} __global__ function",
@@ -173,6 +176,16 @@ def _declared(function: NativeFunction, texts: Sequence[str], where: str) -> Sou
         fix=did_you_mean(function.name, known)
         or "name one of the file; of a function that a macro makes, list the arguments in order as a tuple",
     )
+
+
+def _takes(declared: SourceFunction, function: NativeFunction) -> bool:
+    given, template = function.arguments, function.template
+    fits = (
+        set(given) <= set(declared.parameters) if isinstance(given, Mapping) else len(given) == len(declared.parameters)
+    )
+    if isinstance(template, Mapping):
+        return fits and set(template) <= set(declared.template)
+    return fits and len(template) <= len(declared.template)
 
 
 def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunction, where: str) -> None:

@@ -92,6 +92,24 @@ def test_a_parameter_of_the_launch_alone_is_no_macro(tmp_path: Path) -> None:
     load(tmp_path, changed)
 
 
+def test_what_a_template_of_the_source_declares_is_no_macro(tmp_path: Path) -> None:
+    other = "template <int ROWS> __global__ void other(float* out) {}\n"
+    wanted = RIGHT.replace('table("UNROLL THREADS", (1, 32))', 'table("UNROLL THREADS ROWS", (1, 32, 2))')
+    changed = wanted.replace("grid=R", 'grid=ceildiv(R, parameter("ROWS"))')
+    own = project(tmp_path, changed, {**SOURCES, "csrc/own.cu": SOURCE + other})
+    (function,) = load_operator(own).kernel("generic").functions
+    assert "THREADS" in function.seen
+    assert "ROWS" not in function.seen
+
+
+def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
+    other = "namespace ops { template <typename T> __global__ void scale(T* out, const T* x) {} }\n"
+    own = project(tmp_path, RIGHT, {**SOURCES, "csrc/own.cu": other + SOURCE})
+    (function,) = load_operator(own).kernel("generic").functions
+    assert function.declared is not None
+    assert function.declared.template == ("T", "UNROLL")
+
+
 def test_a_launch_with_an_unknown_dim(tmp_path: Path) -> None:
     said = refused(tmp_path, "grid=R", 'grid=dim("Q")')
     assert "csrc/own.cu:scale': grid uses 'Q', which is no dim here" in said

@@ -1,1 +1,3 @@
-// The package's headers include it and name nothing of it; a toolkit for compiling alone does not have it.
+// The packages' headers include it and name a handle alone; a toolkit for compiling does not have it.
+#pragma once
+using cublasHandle_t = struct cublasContext*;

@@ -12,6 +12,7 @@ from aot_tune.spec import (
     Parameter,
     Struct,
     Tensor,
+    alignment,
     dims,
     parameter,
     problem,
@@ -63,6 +64,7 @@ operator = Operator(
         Tensor("out", (B, D, L), "T", output=True),
     ),
     legal=(
+        *(alignment(t) >= 16 for t in ("x", "out")),
         W == 4,
         *(stride(t, 2) == 1 for t in ("x", "out")),
         *(stride(t, axis) % 8 == 0 for t in ("x", "out") for axis in (0, 1)),
@@ -71,10 +73,17 @@ operator = Operator(
     reference=reference,
     flops=2 * B * D * L * W,
     workload=tuple(problem(B=1, D=2048, L=n, W=4) for n in (64, 1024, 8192)),
-    checks=(problem(B=2, D=3, L=40, W=4), problem(B=2, D=3, L=37, W=4, strides={t: (120, 40, 1) for t in ("x", "out")})),
+    checks=(
+        problem(B=2, D=3, L=40, W=4),
+        problem(B=2, D=3, L=37, W=4, strides=dict.fromkeys(("x", "out"), (120, 40, 1))),
+    ),
     kernels=(
-        Kernel("threads", function=launcher(parameter("THREADS")), compile=compiled,
-               parameters=(Parameter("THREADS", (32, 64, 128, 256)),)),
+        Kernel(
+            "threads",
+            function=launcher(parameter("THREADS")),
+            compile=compiled,
+            parameters=(Parameter("THREADS", (32, 64, 128, 256)),),
+        ),
         Kernel("generic", function=launcher(128), compile=compiled, generic=True),
     ),
-)  # fmt: skip
+)

@@ -7,6 +7,7 @@ from aot_tune.spec import (
     Launcher,
     Operator,
     Tensor,
+    alignment,
     dims,
     problem,
     stride,
@@ -34,6 +35,7 @@ operator = Operator(
         Tensor("s_merged", (S, H), "f32", output=True),
     ),
     legal=(
+        *(alignment(t) >= 16 for t in ("v_a", "v_b", "v_merged")),
         D == 128,
         H <= 32,
         *(stride(t, axis) == step for t in ("v_a", "v_b", "v_merged") for axis, step in enumerate((H * D, D, 1))),

@@ -7,6 +7,7 @@ from aot_tune.spec import (
     Launcher,
     Operator,
     Tensor,
+    alignment,
     dims,
     integers,
     problem,
@@ -17,6 +18,7 @@ N, HQ, HK, D, P = dims("N HQ HK D P")
 ROOT = "packages/flashinfer/data/include"
 CCCL = tuple(f"packages/flashinfer/data/cccl/{folder}" for folder in ("libcudacxx/include", "cub", "thrust"))
 HEADS = ("q", "k", "q_rope", "k_rope")
+sizes = {"nnz": N, "num_qo_heads": HQ, "num_kv_heads": HK, "rotary_dim": D, "head_dim": D}
 
 
 def reference(xp, call):
@@ -44,6 +46,7 @@ operator = Operator(
         Tensor("k_rope", (N, HK, D), "T", output=True),
     ),
     legal=(
+        *(alignment(t) >= 16 for t in (*HEADS, "cos_sin_cache")),
         D == 128,
         *(stride(t, 2) == 1 for t in HEADS),
         *(stride(t, axis) % 8 == 0 for t in HEADS for axis in (0, 1)),
@@ -60,7 +63,7 @@ operator = Operator(
             function=Launcher(
                 f"{ROOT}/flashinfer/pos_enc.cuh:flashinfer::BatchQKApplyRotaryPosIdsCosSinCache",
                 {
-                    **{"nnz": N, "num_qo_heads": HQ, "num_kv_heads": HK, "rotary_dim": D, "head_dim": D},
+                    **sizes,
                     **{f"{t}_stride_{axis}": stride(t, i) for t in HEADS for i, axis in enumerate("nh")},
                     "interleave": False,
                 },

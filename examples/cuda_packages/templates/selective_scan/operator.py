@@ -14,6 +14,7 @@ from aot_tune.spec import (
     Parameter,
     Struct,
     Tensor,
+    alignment,
     ceildiv,
     dims,
     maximum,
@@ -26,14 +27,17 @@ from aot_tune.spec import (
 B, D, L, N, G = dims("B D L N G")
 ROWS = ("u", "delta", "z", "out", "out_z")
 NAMES = {"A": "a", "B": "b", "C": "c", "D": "skip", "delta_bias": "delta_bias", **{t: t for t in ROWS}}
+sizes = {"batch": B, "dim": D, "seqlen": L, "dstate": N, "n_groups": G, "dim_ngroups_ratio": D // maximum(G, 1)}
+switches = dict.fromkeys(("is_variable_B", "is_variable_C", "delta_softplus"), True)
 
 
 def launcher(threads, items):
     chunks = ceildiv(L, threads * items)
     params = {
-        **{"batch": B, "dim": D, "seqlen": L, "dstate": N, "n_groups": G, "n_chunks": chunks},
-        **{"dim_ngroups_ratio": D // maximum(G, 1), "is_variable_B": True, "is_variable_C": True},
-        **{"delta_softplus": True, "x_ptr": Buffer("f32", B * D * chunks * N * 2)},
+        **sizes,
+        **switches,
+        "n_chunks": chunks,
+        "x_ptr": Buffer("f32", B * D * chunks * N * 2),
         **{f"{name}_ptr": tensor for name, tensor in NAMES.items()},
         **{f"{t}_{axis}_stride": stride(t, i) for t in ROWS for i, axis in enumerate(("batch", "d"))},
         **{f"A_{axis}_stride": stride("a", i) for i, axis in enumerate(("d", "dstate"))},
@@ -76,6 +80,7 @@ operator = Operator(
         *(Tensor(t, (B, D, L), "T", output=True) for t in ("out", "out_z")),
     ),
     legal=(
+        *(alignment(t) >= 16 for t in (*ROWS, "b", "c")),
         L >= 1,
         G >= 1,
         D % maximum(G, 1) == 0,
