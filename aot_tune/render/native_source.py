@@ -206,7 +206,9 @@ class _Source:
             *(s.name for s in op.scalars),
             *(a.name for a in op.attributes),
         }
-        left: dict[str, NativeArgument] = {p: Code(text) for p, text in function.declared.defaults.items()}
+        left: dict[str, NativeArgument] = {
+            p: None if text in ("NULL", "nullptr") else Code(text) for p, text in function.declared.defaults.items()
+        }
         left |= {p: Stream() for p in function.declared.parameters if function.is_stream(p)}
         return [(p, given[p] if p in given else p if p in names else left[p]) for p in function.declared.parameters]
 

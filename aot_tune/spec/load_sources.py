@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -128,19 +129,24 @@ def _library(given: str | PurePath, folder: Path, where: str) -> str | PurePath:
 def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) -> NativeFunction:
     path = _find(function.path, folder, where)
     text = path.read_text(encoding="utf-8", errors="replace")
-    others = list(_headers(text, (path.parent, *map(Path, kernel.compile.include_directories))))
+    folders = (path.parent, *map(Path, kernel.compile.include_directories))
+    others = list(_headers(text, folders))
     every = [f for one in (text, *others) for f in source_functions(one)]
     declared = _declared(function, every, (text, *others), where)
     templates = {name for f in every for name in f.template}  # where a macro of such a name would break the source
-    seen = tuple(sorted({w for t in (text, *others) for w in words(t)} - templates))
+    seen = {w for t in (text, *others) for w in words(t)} - templates
+    for one in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
+        seen |= words(one) & set(function.macros or ())
     top = project_folder(folder)
     place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
-    return dataclasses.replace(function, text=text, place=place, declared=declared, seen=seen, folder=str(path.parent))
+    return dataclasses.replace(
+        function, text=text, place=place, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)
+    )
 
 
-def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
+def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> Iterable[str]:
     """Texts of the headers that a source includes in quotes, and of theirs, as far as they are in known folders."""
-    waiting, known = list(included_names(text)), set[str]()
+    waiting, known = list(included_names(text, in_angles=in_angles)), set[str]()
     while waiting:
         name = waiting.pop()
         path = next((p for p in (f / name for f in folders) if p.is_file()), None)
@@ -148,7 +154,8 @@ def _headers(text: str, folders: Sequence[Path]) -> Iterable[str]:
             continue
         known.add(name)
         found = path.read_text(encoding="utf-8", errors="replace")
-        waiting += [str(Path(name).parent / n) for n in included_names(found)] + list(included_names(found))
+        names = included_names(found, in_angles=in_angles)
+        waiting += [*(str(Path(name).parent / n) for n in names), *names]
         yield found
 
 
@@ -160,7 +167,9 @@ def _declared(
     named = [f for f in every if f.name == function.name or f.name.endswith(f"::{function.name}")]
     fitting = [f for f in named if f.is_kernel == wanted]
     if fitting:  # of overloads, the one that takes what is passed
-        return next((f for f in fitting if _takes(f, function)), fitting[0])
+        chosen = next((f for f in fitting if _takes(f, function)), fitting[0])
+        same = [f for f in fitting if (f.name, f.parameters) == (chosen.name, chosen.parameters)]
+        return dataclasses.replace(chosen, defaults={p: d for f in same for p, d in f.defaults.items()})
     if named:
         raise SpecError(
             f"{where}: {named[0].name!r} in {function.path} is {'no' if wanted else 'a'} __global__ function",
@@ -298,7 +307,7 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
                 raise SpecError(
                     f"{where}: {function.place} never uses the macro {name!r}",
                     why="neither the file nor the headers beside it name it",
-                    fix=did_you_mean(name, function.seen) or "leave it out of `macros`",
+                    fix=_near(name, function.seen) or "leave it out of `macros`",
                 )
     for one in kernel.parameters:
         if f"parameter.{one.name}" in used or any(f.macros is None and one.name in f.seen for f in functions):
@@ -309,8 +318,13 @@ def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: st
             f"{where}: {places} never uses the macro {one.name!r}",
             why="a parameter of the kernel is a macro of its name; neither the file nor the headers beside it name it, "
             "and no expression of the launch uses it",
-            fix=did_you_mean(one.name, seen) or "leave the parameter out",
+            fix=_near(one.name, seen) or "leave the parameter out; a macro of a header in <> is named in `macros`",
         )
+
+
+def _near(word: str, choices: Sequence[str]) -> str:
+    """A remedy where one of many choices is near."""
+    return did_you_mean(word, choices) if difflib.get_close_matches(word, choices, n=1) else ""
 
 
 def _taken(function: NativeFunction) -> set[str]:

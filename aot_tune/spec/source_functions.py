@@ -25,6 +25,7 @@ _SKIPPED_IN_LINE = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\.?\d(?:[eEpP][+-]|[\w.'])*|\S")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_IN_ANGLES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 _OPEN, _CLOSE = "([{", ")]}"
 _NO_TYPES = frozenset(("return", "else", "do", "new", "delete", "throw", "goto", "case", "co_return", "sizeof"))
 
@@ -67,9 +68,10 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_SKIPPED.sub(keep, text)))
 
 
-def included_names(text: str) -> tuple[str, ...]:
-    """What a source includes in quotes."""
-    return tuple(dict.fromkeys(_INCLUDE.findall(text)))
+def included_names(text: str, *, in_angles: bool = False) -> tuple[str, ...]:
+    """What a source includes in quotes, and in angle brackets where these are asked for, too."""
+    found = [*_INCLUDE.findall(text), *(_IN_ANGLES.findall(text) if in_angles else ())]
+    return tuple(dict.fromkeys(found))
 
 
 def source_functions(text: str) -> list[SourceFunction]:

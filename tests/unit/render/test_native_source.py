@@ -159,8 +159,8 @@ template <typename T, int WIDE> struct Traits { using Type = T; static constexpr
 constexpr float ONE = 1;
 template <typename Traits>
 __global__ void times(typename Traits::Type* out, const float* x, int n, float factor = -2.5e-1f, float more = ONE + 1,
-                      bool skip = false) {
-  for (int i = 0; i < n && !skip; ++i) out[i] = x[i] * (factor * Traits::bytes + more);
+                      bool skip = false, const int* nothing = NULL) {
+  for (int i = 0; i < n && !skip && !nothing; ++i) out[i] = x[i] * (factor * Traits::bytes + more);
 }
 """
 TIMES = """CudaFunction(

@@ -110,6 +110,30 @@ def test_of_overloads_the_one_that_takes_what_is_passed(tmp_path: Path) -> None:
     assert function.declared.template == ("T", "UNROLL")
 
 
+def test_defaults_of_a_declaration_in_a_header(tmp_path: Path) -> None:
+    head = "namespace ops { void on_host(float* out, const float* x, int width = 7, cudaStream_t stream = nullptr); }\n"
+    function = 'Launcher("csrc/own.cu:on_host", {}, macros={})'
+    sources = {**SOURCES, "csrc/part.h": head}
+    own = project(tmp_path, f'(Kernel("generic", function={function}, generic=True),)', sources)
+    (loaded,) = load_operator(own).kernel("generic").functions
+    assert loaded.declared is not None
+    assert loaded.declared.defaults == {"width": "7", "stream": "nullptr"}
+
+
+def test_a_macro_of_a_header_that_is_included_in_angles(tmp_path: Path) -> None:
+    sources = {
+        **SOURCES,
+        "csrc/own.cu": "#include <deep/arch.h>\n" + SOURCE,
+        "more/deep/arch.h": "#if LEVEL > 2\n#endif",
+    }
+    flags = 'generic=True, compile=CompileOptions(include_directories=("more",))'
+    wanted = RIGHT.replace('template={"T"', 'macros={"THREADS": parameter("THREADS"), "LEVEL": 3}, template={"T"')
+    load_operator(project(tmp_path, wanted.replace("generic=True", flags), sources))
+    with pytest.raises(SpecError, match="never uses the macro 'LEVEL'") as caught:
+        load_operator(project(tmp_path, wanted, sources))
+    assert "leave it out" in str(caught.value)  # none is near
+
+
 def test_a_launch_with_an_unknown_dim(tmp_path: Path) -> None:
     said = refused(tmp_path, "grid=R", 'grid=dim("Q")')
     assert "csrc/own.cu:scale': grid uses 'Q', which is no dim here" in said
