@@ -46,3 +46,15 @@ fetch_package(
   7cd61ae4bf1d8d12034595ab9731f0f43bac415d6394fbb273d4383293d6079e
   exllamav2/exllamav2_ext/* exllamav2-0.3.2.dist-info/*
 )
+fetch_package(
+  sglang-0.5.23
+  57/dd/0206d00b2ea5b163bbdd216e91cc4f23ea90fde8620db0a6272d4236b68e/sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl
+  00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937
+  sglang/kernels/jit/* sglang-0.5.23.dist-info/*
+)
+fetch_package(
+  apache-tvm-ffi-0.1.15.post2
+  d9/a5/a123483862e34e6b4dbc9f793f3bc780eb69ebcdf3d726b055af2d6e2b07/apache_tvm_ffi-0.1.15.post2-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl
+  8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac
+  tvm_ffi/include/* apache_tvm_ffi-0.1.15.post2.dist-info/*
+)
