@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aot_tune.database import Begun, begin, forget
+from aot_tune.pipeline.compiling.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, share_among_targets
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import recorded_evidence
@@ -121,7 +122,10 @@ def shown_again(plan: Plan, directory: Path) -> str:
 def build_with(session: Session, plan: Plan, directory: Path, repeats: Repeats) -> Report:
     """Build with an open session: tune or replay, ship, save records."""
     evidence: dict[str, list[Evidence]]
-    if plan.options.mode == "generic":
+    if plan.options.mode == "compile":
+        tell_failures(session, compile_every_candidate(session))
+        _without_failed(session)
+    if plan.options.mode in ("generic", "compile"):
         evidence = {name: [] for name in session.operators}
     elif plan.options.mode == "replay":
         evidence = replay_all(session)

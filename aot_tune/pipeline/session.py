@@ -272,12 +272,12 @@ class Session:
 
     def answers(self, operator: Operator, target: Target) -> bool:
         """Whether an operator has a generic variant on the devices of a target."""
-        return any(True for _ in self._generics(operator, target))
+        return any(True for _ in self.generics(operator, target))
 
     def generic_entries(self, operator: Operator, target: Target | None = None) -> list[Entry]:
         """The rendered generic candidates of an operator, one per dtypes: on devices of a target, or in the build."""
         found = []
-        for kernel, baseline in self._generics(operator, target):
+        for kernel, baseline in self.generics(operator, target):
             one = resolved(kernel, baseline.name)
             config = next(iter(one.configs(baseline.facts)))
             for dtypes in operator.dtype_choices(one):
@@ -288,7 +288,7 @@ class Session:
                 found.append(self._generic[candidate.id])
         return found
 
-    def _generics(self, operator: Operator, target: Target | None) -> Iterator[tuple[Kernel, Target]]:
+    def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:
         """The generic kernels of an operator, with what each is compiled for; those for devices of a target, or all."""
         for kernel in operator.generics:
             served = families_of(toolchain_for(kernel.backend, self.environment))

@@ -16,7 +16,7 @@ from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
 from aot_tune.report import format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates, operator_folders
+from aot_tune.spec.load_operators import bundled_templates, operator_folders, roots_with_bundled
 from aot_tune.spec.problem_named import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
@@ -60,7 +60,7 @@ def try_candidate(
         prefix="once",
         header="once.h",
         operators=(operator,),
-        templates=_roots(templates, bundled),
+        templates=roots_with_bundled(templates),
         options=options,
     )
     plan, paths, _ = make_plan(request, environment)
@@ -73,17 +73,6 @@ def try_candidate(
         return _run(session, loaded, wanted, device, entry, problem)
     finally:
         session.close()
-
-
-def _roots(templates: Sequence[str], bundled: Sequence[str]) -> tuple[str, ...]:
-    """A project's template roots, and behind them the bundled one, whose `common/` its templates may include.
-
-    Not where both have an operator of one name, which no library may.
-    """
-    if not templates:
-        return ("bundled",)
-    own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
-    return tuple(templates) if "bundled" in templates or own & set(bundled) else (*templates, "bundled")
 
 
 def _find(session: Session, loaded: LoadedOperator, name: str) -> tuple[Target, Device, Entry]:

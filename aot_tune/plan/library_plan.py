@@ -25,6 +25,7 @@ from aot_tune.compile import (
     toolchain_for,
 )
 from aot_tune.database import OperatorDatabase, deciding, load_databases
+from aot_tune.plan.check_templates import Sources, read_and_render
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     check_answers,
@@ -41,21 +42,22 @@ from aot_tune.plan.preflight import (
 )
 from aot_tune.plan.wanted_targets import apart, in_order
 from aot_tune.plan.workload_files import WorkloadPlan, read_workload
-from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, resolved
-from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
+from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates, load_operators, operator_folders
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
-from aot_tune.support.errors import BuildError, Mistakes, SpecError
+from aot_tune.support.errors import BuildError, Mistakes
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.own_modules import project_files
 from aot_tune.support.storage import cache_location, check_folder
-from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
+from aot_tune.triton.read_declarations import Inspections
 
 __all__ = ["Paths", "Plan", "Request", "devices", "make_plan", "read_plan", "write_plan"]
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves; so do the build folders of CMake, in a project whose own folder is a root."""
+_UNMEASURED = ("generic", "compile")
+"""Modes in which nothing is chosen by measurements, new or recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
 
 
@@ -170,7 +172,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         _recorded(databases),
         mistakes,
     )
-    check_devices(options.device if options.mode != "generic" else (), databases)
+    check_devices(options.device if options.mode not in _UNMEASURED else (), databases)
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     wanted, older = apart(options, deciding(databases, options.device), may_measure=may_measure)
     targets = wanted if options.mode != "generic" else []
@@ -179,13 +181,8 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
-    inspections: Inspections = {}
-    left_out = ""
-    with mistakes.gather():
-        inspections, left_out = read_functions(operators, targets, baselines, roots, environment, imported)
-    operators = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
-    with mistakes.gather():
-        _check_spaces(operators, targets, baselines, roots)
+    sources = Sources(tuple(roots), environment, imported)
+    operators, inspections, left_out = read_and_render(operators, options.mode, wanted, baselines, sources, mistakes)
     mistakes.tell()
     files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
@@ -197,7 +194,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
         check_memory(operators.values(), options.filter, targets, found, workload.places)
     notes += [*workload.notes, *workload.plan.notes(operators, families)]
     notes += idle_kernels(operators.values(), targets)
-    notes += unchecked(operators.values()) if options.mode != "generic" else []
+    notes += unchecked(operators.values()) if options.mode not in _UNMEASURED else []
     plan = Plan(
         name=request.name,
         prefix=request.prefix,
@@ -272,45 +269,6 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
     location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
-
-
-def _check_spaces(
-    operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
-) -> None:
-    """Render one config of every kernel and target, so that faults of templates show before anything is compiled."""
-    renderer, mistakes = Renderer(roots), Mistakes()
-    for operator in operators.values():
-        for kernel in operator.kernels:
-            served = families_of(toolchain_for(kernel.backend))
-            for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
-                if kernel.triton is not None and target.name not in kernel.triton.inspections:
-                    continue  # its constraints say that it is not for the target
-                with mistakes.gather():
-                    _render_one(renderer, operator, resolved(kernel, target.name), target)
-    mistakes.tell()
-
-
-def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: Target) -> None:
-    try:
-        config = next(kernel.configs(target.facts), None)
-    except SpecError as error:  # of a constraint
-        what = f"operator {operator.name!r}: kernel {kernel.name!r}: {error.what}"
-        raise SpecError(what, why=error.why, fix=error.fix) from error
-    candidate = _any_candidate(operator, kernel, config, target) if config is not None else None
-    if candidate is not None:
-        renderer.render(operator, candidate, target)
-
-
-def _any_candidate(
-    operator: Operator, kernel: Kernel, config: dict[str, ConfigValue], target: Target
-) -> Candidate | None:
-    """A candidate of a config; None for a Triton function that no problem of the target's devices is for."""
-    if kernel.triton is None:
-        problem = next(iter(operator.workload_for(target.family)), None)
-        return candidate_for(operator, kernel, config, target, problem)
-    if kernel.generic:
-        return candidate_for(operator, kernel, config, target)
-    return next(candidates_for(operator, kernel, config, target), None)
 
 
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:

@@ -30,8 +30,10 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_MODE",
         "auto",
         "`auto` uses recorded measurements of this device and measures the rest; `tune` measures again, or goes on "
-        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune",
-        ("auto", "tune", "replay", "generic"),
+        "with a `tune` that did not end; `replay` uses the database only and fails on a miss; `generic` does not tune; "
+        "`compile` compiles every candidate, needs no device, and goes on as `generic` "
+        "([docs/compiling.md](docs/compiling.md))",
+        ("auto", "tune", "replay", "generic", "compile"),
     ),
     Option(
         "AOT_TUNE_TARGETS",
@@ -91,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
         "AOT_TUNE_STRICT",
         "0",
         "1 makes replay fail where an object is not bit-equal to the recorded one, for a GPU where its device code is "
-        "not",
+        "not; and the mode `compile` where any candidate fails",
         ("0", "1"),
     ),
     Option(

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from aot_tune.report.compiled_kernels import (
+    CompiledKernel,
+    FailureKind,
+    Interpreted,
+    compiled_lines,
+    compiled_summary,
+)
 from aot_tune.report.policy_words import policy_lines
 from aot_tune.report.read_report import read_report
 from aot_tune.report.report_records import (
@@ -17,13 +24,18 @@ from aot_tune.report.table import columns, format_report, format_time
 
 __all__ = [
     "NOT_TRIED",
+    "CompiledKernel",
     "DroppedCandidate",
+    "FailureKind",
+    "Interpreted",
     "OperatorReport",
     "ProblemRow",
     "Report",
     "SurveyRow",
     "VariantRow",
     "columns",
+    "compiled_lines",
+    "compiled_summary",
     "format_report",
     "format_time",
     "policy_lines",
