@@ -40,6 +40,8 @@ class LinkedVariant:
             from its object.
         settled: once it ran on a device it loads nothing there any more, and what it says of its workspace depends on
             the call's dims, strides, alignments, numbers and presence alone; `generate` finds out as well.
+        resources: what its code takes, by name: `registers`, `spill_bytes`, `shared`, `stack`.
+        roofline: the best `share` of the roofline that it came to, on the `problem`, by the peaks that `of` names.
         rebuilt: compiled by another compiler version than the one whose object was measured; for a GPU, by one that
             makes other device code.
     """
@@ -60,6 +62,8 @@ class LinkedVariant:
     rebuilt: bool = False
     notes: bool = False
     settled: bool = False
+    resources: Mapping[str, int] = field(default_factory=dict)
+    roofline: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
     imported = set(project_files())
-    sources = Sources(tuple(roots), environment, imported)
+    sources = Sources(tuple(r.resolve() for r in roots), environment, imported)
     operators, inspections, left_out = read_and_render(operators, options.mode, wanted, baselines, sources, mistakes)
     mistakes.tell()
     files = sorted({*_input_files(roots, operators, request.database, imported), *workload.paths})

@@ -34,6 +34,7 @@ class Cpu:
     is_exclusive = False
     start_seconds = 0.0
     caution = ""
+    peaks = ": two of the widest multiply-adds a cycle on all threads, bytes as if from L1"
 
     def devices(self, threads: int) -> list[Device]:
         """There is one: model, stepping, instruction sets, caches, usable cores and threads."""

@@ -53,6 +53,10 @@ _TENSOR_MEMORY = 512
 """Columns of tensor memory that a multiprocessor of sm_100 has."""
 
 
+_RESOURCES = 2
+"""Raised when more is said of what code takes: objects that were made before are made again."""
+
+
 def _hip(arch: str) -> Target:
     # gfx942 is 9, 4, 2 in base 16; a device runs the code of its own architecture alone
     level = int(arch.removeprefix("gfx"), 16)
@@ -117,7 +121,14 @@ class TritonToolchain(Toolchain):
         arch, virtual = target_of(target.name)
         flags = [*self._cxx().command()[1:], *host_flags()]
         environment, added = key_environment(self._env()), self._cxx().added()
-        return {"arch": arch, "virtual": virtual, "flags": flags, "added": added, "environment": environment}
+        return {
+            "arch": arch,
+            "virtual": virtual,
+            "flags": flags,
+            "added": added,
+            "environment": environment,
+            "resources": _RESOURCES,
+        }
 
     def compile(self, source: str, target: Target, out: Path, timeout: float) -> CompileOutcome:
         """Compile the function that a source names, write `kernel.bin` and `kernel.h` beside it, then the launcher."""
@@ -182,7 +193,13 @@ class TritonToolchain(Toolchain):
             seconds=time.monotonic() - began,
             includes=_includes(rule),
             device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
-            resources=resources | {"shared": image.shared, "text": text, "memory": max(memory, done.memory)},
+            resources=resources
+            | {
+                "shared": image.shared,
+                "dynamic_shared": image.shared,
+                "text": text,
+                "memory": max(memory, done.memory),
+            },
         )
 
     def _cxx(self) -> CxxToolchain:

@@ -25,6 +25,7 @@ from aot_tune.pipeline.evidence import Chosen, Entry, Evidence, serves
 from aot_tune.pipeline.naming import variant_name
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import fills_in, with_filling_in
+from aot_tune.pipeline.shipping.resource_rows import BestShare, Rooflines, resources_of
 from aot_tune.pipeline.shipping.story import failures_of, generic_only, tell
 from aot_tune.pipeline.surveyed_times import processors_of
 from aot_tune.render import assumes_less
@@ -245,14 +246,15 @@ def _operator(
     reports: list[OperatorReport] = []
     for one in chosen:
         evidence, selection = one.evidence, one.selection
+        rooflines = Rooflines(evidence, known)
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
-                variants.append(_variant(evidence.entries[candidate]))
+                variants.append(_variant(evidence.entries[candidate], rooflines.best_of(candidate)))
         if selection.nodes:
             tables.append(_table(one, index, known))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
-        reports.append(tell(one, beside))
+        reports.append(tell(one, beside, known))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables)), reports
@@ -313,7 +315,7 @@ def seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) 
     )
 
 
-def _variant(entry: Entry) -> LinkedVariant:
+def _variant(entry: Entry, best: BestShare | None = None) -> LinkedVariant:
     assert entry.object is not None
     target = target_by_name(entry.candidate.target)
     return LinkedVariant(
@@ -331,4 +333,6 @@ def _variant(entry: Entry) -> LinkedVariant:
         device_digest=entry.object.device,
         generic=entry.candidate.generic,
         rebuilt=entry.rebuilt,
+        resources=resources_of(entry),
+        roofline=best._asdict() if best is not None else {},
     )
