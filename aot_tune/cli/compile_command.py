@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 __all__ = ["add_commands"]
@@ -50,7 +51,7 @@ def _compile(given: argparse.Namespace) -> int:
         "AOT_TUNE_FILTER": given.filter,
         "AOT_TUNE_JOBS": given.jobs,
         "AOT_TUNE_CACHE": given.cache,
-        "AOT_TUNE_CACHE_DIR": given.cache_dir,
+        "AOT_TUNE_CACHE_DIR": given.cache_dir and str(Path(given.cache_dir).expanduser().absolute()),
         "AOT_TUNE_STRICT": "1" if given.strict else "",
     }
     with end_with_the_build():

@@ -42,7 +42,7 @@ _MULTIPROCESSORS = 3
 """Of the device that a grid may ask for: more than one, and few, since programs run one by one."""
 
 
-class _Memory:
+class _HeldTensor:
     """A tensor in guarded memory; outputs hold NaN."""
 
     def __init__(self, dtype: DType, place: Strided) -> None:
@@ -73,7 +73,7 @@ class _Memory:
         return any((m.view(np.uint8) != _GUARD).any() for m in margins)
 
 
-class _Call:
+class _InterpretedCall:
     """The kernel on the problem, with its arguments as the launcher would pass them."""
 
     def __init__(self, operator: Operator, kernel: Kernel, request: InterpreterRequest) -> None:
@@ -84,10 +84,10 @@ class _Call:
         self._facts |= {f"target.{n}": v for n, v in target.facts.items()}
         self._facts |= {f"parameter.{n}": int(v) for n, v in request.config.items() if not isinstance(v, str)}
         present = [t for t in self.operator.tensors if self.operator.is_present(self.check.problem, t)]
-        self.memory = {t.name: _Memory(t.dtype, layout(self.operator, self.check, t)) for t in present}
+        self.memory = {t.name: _HeldTensor(t.dtype, layout(self.operator, self.check, t)) for t in present}
         fill(self.operator, self.check, {n: m.flat for n, m in self.memory.items() if self._is_input(n)}, request.seed)
         self.before = {n: m.flat.copy() for n, m in self.memory.items() if self._is_input(n)}
-        self.buffers: dict[str, _Memory] = {}
+        self.buffers: dict[str, _HeldTensor] = {}
 
     def _is_input(self, name: str) -> bool:
         return name in {t.name for t in self.operator.inputs}
@@ -158,7 +158,7 @@ class _Call:
     def _buffer(self, a: Argument) -> InterpretedTensor:
         assert a.buffer is not None
         count = int(self._value(a.buffer.count))
-        memory = self.buffers[a.name] = _Memory(DTYPES[a.buffer.dtype_name], Strided((count,), (1,)))
+        memory = self.buffers[a.name] = _HeldTensor(DTYPES[a.buffer.dtype_name], Strided((count,), (1,)))
         if a.buffer.zero:
             memory.flat[...] = 0
         return memory.tensor
@@ -176,7 +176,7 @@ def _answer(request: InterpreterRequest) -> InterpreterAnswer:
     with tempfile.TemporaryDirectory() as folder:
         truth = Path(folder, "truth")
         write_truth(operator, request.check, truth, request.seed)
-        one = _Call(operator, kernel, request)
+        one = _InterpretedCall(operator, kernel, request)
         try:
             one.run()
         except Exception as error:  # whatever the function, or the interpreter, raises

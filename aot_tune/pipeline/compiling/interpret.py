@@ -66,10 +66,13 @@ def interpret_kernels(session: Session, functions: Sequence[Function]) -> Interp
 
 
 def _job(function: Function) -> _Job | None:
-    """The first candidate that serves a check; in bf16 only where a kernel has no other dtype: the interpreter takes
-    the bits of its elements for integers where it multiplies matrices."""
+    """The candidate that assumes least and serves a check.
+
+    It is in bf16 only where a kernel has no other dtype: the interpreter takes the bits of its elements for integers
+    where it multiplies matrices.
+    """
     operator, _, _, entries = function
-    for entry in sorted(entries, key=lambda e: "bf16" in e.candidate.dtypes.values()):
+    for entry in sorted(entries, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
         check = smallest_check(operator, entry)
         if check is not None:
             return _Job(function, entry, check)
