@@ -38,12 +38,12 @@ def read_and_render(
     """
     families = sorted({t.family for t in (*baselines, *wanted)})
     found: Inspections = {}
-    left_out = ""
+    left_out, whole = "", dict(operators)  # where functions cannot be read, these are checked as they are
     with mistakes.gather():
         found, left_out = read_functions(
             operators, wanted, baselines, sources.roots, sources.environment, sources.imported
         )
-    whole = {name: with_declarations(op, found, families) for name, op in operators.items()}
+        whole = {name: with_declarations(op, found, families) for name, op in operators.items()}
     with mistakes.gather():
         if mode != "compile":
             _check_spaces(whole, wanted, baselines, sources.roots)

@@ -7,6 +7,7 @@ imported. What is private of the interpreter stands here, read in versions 3.6 a
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -145,8 +146,12 @@ def call(function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> No
 
 
 def _bridge() -> None:
-    """What the interpreter lacks: a Python float is passed as the JIT passes it, loop bounds may be no constants (in
-    Triton 3.6 with newer versions of numpy), and waiting for the kernel in front is nothing."""
+    """What the interpreter lacks.
+
+    A Python float is passed as the JIT passes it, loop bounds may be no constants (in Triton 3.6 with newer versions of
+    numpy), matrices of bf16 are multiplied as such and not as integers, waiting for the kernel in front is nothing, and
+    some functions of libdevice are Triton's own.
+    """
     passed, patch = interpreter._implicit_cvt, interpreter._patch_lang_tensor
 
     def with_index(tensor: Any, *scope: Any) -> None:
@@ -158,8 +163,59 @@ def _bridge() -> None:
             return passed(value)
         return tl.tensor(interpreter.TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
 
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def widened(builder: Any, left: Any, right: Any, *more: Any) -> Any:
+        return multiply(builder, _widened(left), _widened(right), *more)
+
     private = cast(Any, interpreter)
+    private.InterpreterBuilder.create_dot = widened
     private._patch_lang_tensor, private._implicit_cvt = with_index, convert
     with contextlib.suppress(AttributeError):  # each version has them elsewhere
         for name in ("gdc_wait", "gdc_launch_dependents"):
             setattr(triton.language.extra.cuda, name, lambda: None)
+    for module in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
+        with contextlib.suppress(ImportError):
+            vars(importlib.import_module(module)).update(_LIBDEVICE)
+
+
+def _widened(handle: Any) -> Any:
+    """A block of bf16, which the interpreter has as integers, in f32."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    wide = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return interpreter.TensorHandle(wide, tl.float32)
+
+
+@triton.jit
+def _exp(x):  # type: ignore[no-untyped-def]
+    return tl.exp(x)
+
+
+@triton.jit
+def _log(x):  # type: ignore[no-untyped-def]
+    return tl.log(x)
+
+
+@triton.jit
+def _sqrt(x):  # type: ignore[no-untyped-def]
+    return tl.sqrt(x)
+
+
+@triton.jit
+def _rsqrt(x):  # type: ignore[no-untyped-def]
+    return tl.rsqrt(x)
+
+
+@triton.jit
+def _tanh(x):  # type: ignore[no-untyped-def]
+    return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _erf(x):  # type: ignore[no-untyped-def]
+    return tl.erf(x)
+
+
+_LIBDEVICE = {"exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "tanh": _tanh, "erf": _erf}
+"""What kernels call most of libdevice, whose code is a GPU's."""

@@ -68,8 +68,8 @@ def interpret_kernels(session: Session, functions: Sequence[Function]) -> Interp
 def _job(function: Function) -> _Job | None:
     """The candidate that assumes least and serves a check.
 
-    It is in bf16 only where a kernel has no other dtype: the interpreter takes the bits of its elements for integers
-    where it multiplies matrices.
+    It is in bf16 only where a kernel has no other dtype: the interpreter has its elements as integers, and computes
+    with these where a kernel does not widen them.
     """
     operator, _, _, entries = function
     for entry in sorted(entries, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
@@ -95,15 +95,13 @@ def smallest_check(operator: Operator, entry: Entry) -> Check | None:
 
 def _run(session: Session, job: _Job) -> Interpreted:
     operator, kernel, target, _ = job.function
-    declared = kernel.triton.inspections[target.name] if kernel.triton is not None else None
-    assert declared is not None
     request = InterpreterRequest(
         folder=str(Path(operator.folder).resolve()),
         kernel=kernel.name,
         target=target.name,
         config=dict(job.entry.candidate.config),
         check=job.check,
-        inspections={f"{operator.name}/{kernel.name}": {target.name: declared}},
+        inspections=session.plan.inspections,
         roots=[str(root) for root in session.renderer.roots],
         seed=session.policy_of(target.family).seed,
     )
