@@ -9,7 +9,7 @@ from pathlib import Path
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.pipeline.evidence import Entry, Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
-from aot_tune.pipeline.naming import variant_name
+from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
 from aot_tune.plan.library_plan import Request, make_plan
@@ -116,7 +116,7 @@ def _entries(session: Session, operator: Operator, target: Target, device: Devic
             continue
         for config in kernel.configs(target.facts):
             for candidate in candidates_for(operator, kernel, config, target):
-                if f"{kernel.name}_{candidate.id[:8]}" == name:
+                if candidate_name(candidate) == name:
                     yield Entry.of(operator, session.renderer.render(operator, candidate, target))
 
 

@@ -14,10 +14,14 @@ _WIDTH = 400
 
 
 class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidates of a kernel that failed alike: their status, the first one and its error, and how many there are."""
+    """Candidates of a kernel that failed alike: their status, the first one and its error, and how many there are.
+
+    `name` is what `aot-tune try` takes for the candidate; empty where there is none.
+    """
 
     status: str
     candidate: str
+    name: str
     error: str
     count: int
 
@@ -88,7 +92,8 @@ def compiled_lines(one: CompiledKernel) -> list[str]:
     lines = [f"{one.name}: {total} candidate{'s' * (total != 1)}, {', '.join(counts)}{_most(one)}"]
     for kind in one.failures:
         times = f" {kind.count} times" if kind.count > 1 else ""
-        lines.append(f"  {kind.status}{times}: {_shortened(kind.error)} ({kind.candidate})")
+        who = f"{kind.candidate}, {kind.name}" if kind.name else kind.candidate
+        lines.append(f"  {kind.status}{times}: {_shortened(kind.error)} ({who})")
     if one.interpreted is not None:
         lines.append(f"  in Triton's interpreter {_told(one.interpreted)}")
     return lines

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from aot_tune.pipeline.compiling.interpret import interpret_kernels
 from aot_tune.pipeline.evidence import Entry
+from aot_tune.pipeline.naming import candidate_name
 from aot_tune.pipeline.session import Session
-from aot_tune.render import candidate_for, candidates_for, resolved
+from aot_tune.render import Candidate, candidate_for, candidates_for, resolved
 from aot_tune.report import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.errors import AotTuneError, BuildError
@@ -34,13 +37,12 @@ class _Tried:
     kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
     no_reason: str = ""
 
-    def fails(self, status: str, candidate: str, error: str) -> None:
-        """One more candidate failed."""
+    def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
+        """One more candidate failed; None where there is none."""
         kind = status, _PLACES.sub("", error)
-        first = self.kinds.get(kind)
-        count = 1 if first is None else first.count + 1
-        candidate, error = (candidate, error) if first is None else (first.candidate, first.error)
-        self.kinds[kind] = FailureKind(status=status, candidate=candidate, error=error, count=count)
+        label, name = (candidate.label, candidate_name(candidate)) if candidate is not None else (self.kernel.name, "")
+        first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
+        self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
 
     def takes(self, entry: Entry) -> None:
         """An object has come."""
@@ -48,7 +50,7 @@ class _Tried:
         if entry.compiled:
             self.fit.append(entry)
         else:
-            self.fails(entry.object.status, entry.candidate.label, entry.object.error)
+            self.fails(entry.object.status, entry.object.error, entry.candidate)
 
 
 def compile_every_candidate(session: Session) -> list[CompiledKernel]:
@@ -124,11 +126,11 @@ def _rendered(session: Session, one: _Tried) -> Iterator[Entry]:
                 try:
                     yield Entry.of(operator, session.renderer.render(operator, candidate, target))
                 except AotTuneError as error:
-                    one.fails("render-failed", candidate.label, _first_line(error))
+                    one.fails("render-failed", _first_line(error), candidate)
             if kernel.generic:
                 break  # it has one config
     except AotTuneError as error:  # of a constraint, or of what is passed to a function
-        one.fails("no-candidate", kernel.name, _first_line(error))
+        one.fails("no-candidate", _first_line(error))
     if not seen and not one.kinds:
         one.no_reason = (
             "no problem of the workload is one that it serves"
