@@ -76,6 +76,10 @@ class Toolchain(ABC):
             ToolchainError: when there is no compiler, with the ways to point to one.
         """
 
+    def origin(self) -> str:
+        """Where the compiler lies and why it is that one, for people; empty where there is no choice to explain."""
+        return ""
+
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
         """The part of an `identity` that decides `CompileOutcome.device`: not what the host's C++ compiler adds."""
         return {name: text for name, text in identity.items() if not name.startswith("host ")}

@@ -43,7 +43,7 @@ def build(directory: Path) -> None:
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
     progress = Progress()
-    for line in plan.summary():
+    for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
     session = Session(plan, paths, progress, budget)
     begun: Begun | None = None

@@ -127,10 +127,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan's inputs are on this machine."""
+    """Where a plan's inputs are on this machine; `compilers` has a line for each compiler that was chosen."""
 
     templates: tuple[str, ...]
     database: str
+    compilers: tuple[str, ...] = ()
     link_arguments: tuple[str, ...] = ()
     include_folders: tuple[str, ...] = ()
 
@@ -220,6 +221,9 @@ def make_plan(request: Request, environment: Mapping[str, str]) -> tuple[Plan, P
     paths = Paths(
         templates=tuple(str(r.resolve()) for r in roots),
         database=request.database,
+        compilers=tuple(
+            f"compiler {c.name} {plan.toolchains[c.name]['version']}: {c.origin()}" for c in chains if c.origin()
+        ),
         link_arguments=tuple(dict.fromkeys(a for c in chains for a in c.link_arguments())),
         include_folders=tuple(dict.fromkeys(f for c in chains for f in c.include_folders())),
     )

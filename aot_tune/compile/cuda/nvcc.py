@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -113,8 +114,14 @@ class NvccToolchain(Toolchain):
         """
         if self._toolkit is None or self._environ is None:
             found = find_nvcc(self._env(), self._system, self._search)
-            self._toolkit = open_toolkit(found, self._host().command()[0], self._env())
+            self._toolkit = open_toolkit(found.command, self._host().command()[0], self._env())
         return self._toolkit
+
+    def origin(self) -> str:
+        """Which nvcc, and why that one."""
+        found, real = find_nvcc(self._env(), self._system, self._search), self.toolkit().programs["nvcc"]
+        own = os.path.realpath(found.command[0])
+        return f"{shlex.join(found.command)}{f' ({real})' if real != own else ''}, {found.reason}"
 
     def cutlass(self) -> Path | None:
         """The include folder of CUTLASS; None when there is none."""

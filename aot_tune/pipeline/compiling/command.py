@@ -49,7 +49,7 @@ def compile_operators(
     )
     plan, paths, _ = make_plan(request, environment)
     progress = Progress(sys.stderr if as_json else None)
-    for line in plan.summary():
+    for line in (*plan.summary(), *paths.compilers):
         progress.line(line)
     session = Session(plan, paths, progress)
     try:
