@@ -202,6 +202,14 @@ class CxxToolchain(Toolchain):
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
+    def texts(self, source: str, target: Target, folder: Path, timeout: float) -> dict[str, bytes]:
+        """Assembly."""
+        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
+        argv = [*self.command(), *_flags(target), f"-ffile-prefix-map={folder}=.", "-S", SOURCE_NAME, "-o", "made.s"]
+        run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
+        made = folder / "made.s"
+        return {"s": made.read_bytes()} if made.is_file() else {}
+
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library whose undefined symbols are all found now, not when it is loaded."""
         argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]

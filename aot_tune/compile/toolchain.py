@@ -104,6 +104,17 @@ class Toolchain(ABC):
             ToolchainError: when the compiler cannot be started; never for what the source does.
         """
 
+    def texts(self, source: str, target: Target, folder: Path, timeout: float) -> dict[str, bytes]:
+        """What lies between a source that compiles and its code, by the ending of a file's name, such as `ptx`.
+
+        `folder` is the compiler's own and may be littered. What cannot be had is left out.
+
+        Raises:
+            ToolchainError: when the compiler cannot be started.
+        """
+        del source, target, folder, timeout
+        return {}
+
     @abstractmethod
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library for the benchmark.

@@ -12,6 +12,7 @@ from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.naming import candidate_name, variant_name
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_entries
 from aot_tune.pipeline.session import LoadedOperator, Session
+from aot_tune.pipeline.shipping.kept_texts import keep_texts
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.render import candidates_for
 from aot_tune.report import format_resources, format_time
@@ -71,6 +72,7 @@ def try_candidate(
         if source is not None:
             _write(source, entry.rendered.source)
         compiled = _compile(session, loaded.operator, entry)
+        keep_texts(session, [entry])
         if device is None:
             raise BuildError(
                 f"there is no device for {wanted.name} here",

@@ -54,6 +54,8 @@ OWN_DEFAULT = "own"
 """The key of a constant that stands for a parameter's default, where that is no plain value."""
 DESCRIPTOR_ROUNDING = "round_f32_to_tf32" in {f.name for f in dataclasses.fields(TensorDescriptor)}
 """Whether a descriptor that is passed in parts has that flag behind the one for padding: since 3.7."""
+_TEXTS = ("ttgir", "ptx", "amdgcn")
+"""Stages whose results people read."""
 BASELINE_PTX = 80
 """The PTX version of the baseline: that of CUDA 12.0, so that every driver of CUDA 12 and later takes it."""
 
@@ -267,16 +269,22 @@ def symbolic_helpers(functions: list[Any]) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """An image, what Triton says of it, its assembly text, and what its tools printed."""
+    """An image, what Triton says of it, its assembly text, and what its tools printed.
+
+    `texts` are what its stages make, by name: `ttgir`, `ptx` or `amdgcn`.
+    """
 
     image: bytes
     metadata: Mapping[str, Any]
     assembly: str
     printed: str
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: bool) -> Compiled:
+def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: bool, *, texts: bool = False) -> Compiled:
     """Compile as a recipe says to cubin or hsaco; to PTX where `virtual`, which ptxas must take as well.
+
+    With `texts`, what its stages make is kept.
 
     These are the steps of `triton.compile`, without its cache of files, which takes a third of the time.
 
@@ -293,13 +301,14 @@ def compile_function(jit: Any, recipe: Recipe, device: DeviceFacts, virtual: boo
                 given["ptx_version"] = BASELINE_PTX
             options = backend.parse_options(_known(given, backend, recipe.function))
             source = _source(jit, recipe, backend)
-            results, metadata = _stages(source, backend, target, options)
+            results, metadata = _stages(source, backend, target, options, texts)
         except CompilationError as error:
             raise CompileError(_placed(error, reached(jit))) from error
         except PTXASError as error:
             raise CompileError(*_assembler_error(str(error))) from error
     image = results["ptx"].encode() if virtual else results[backend.binary_ext]
-    return Compiled(image, metadata, results.get("amdgcn", ""), out.getvalue())
+    kept = {name: str(results[name]) for name in _TEXTS if texts and name in results}
+    return Compiled(image, metadata, results.get("amdgcn", ""), out.getvalue(), kept)
 
 
 def _assembler_error(text: str) -> tuple[str, bool]:
@@ -346,7 +355,7 @@ def _constant(p: Any, recipe: Recipe) -> Any:
     return value
 
 
-def _stages(source: Any, backend: Any, target: Any, options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _stages(source: Any, backend: Any, target: Any, options: Any, texts: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each stage makes, and the metadata that they leave."""
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
@@ -360,7 +369,7 @@ def _stages(source: Any, backend: Any, target: Any, options: Any) -> tuple[dict[
     results: dict[str, Any] = {}
     for name, run in stages.items():
         module = run(module, metadata)
-        results[name] = module
+        results[name] = str(module) if texts and name in _TEXTS else module  # later stages change it in place
     return results, metadata
 
 

@@ -39,7 +39,7 @@ from aot_tune.spec import Target
 from aot_tune.support.cuda_places import SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.ptxas_report import kernel_resources
-from aot_tune.support.run_program import key_environment, run
+from aot_tune.support.run_program import Finished, key_environment, run
 
 __all__ = ["TOOLCHAIN", "NvccToolchain"]
 
@@ -60,6 +60,9 @@ _MEMORY = 8 << 30
 _MEMORY_PER_JOB = int(3.6 * (1 << 30))
 _OUTPUT = 4 << 20
 """Names of CUTLASS kernels are pages long, and each comes twice in the report of its resources."""
+
+_LISTING = 64 << 20
+"""Instructions of a large kernel with their codes."""
 
 _VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
@@ -158,11 +161,8 @@ class NvccToolchain(Toolchain):
             includes = self._include_flags(source, Path(scratch))
             if includes is None:
                 return CompileOutcome(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
-            (Path(scratch) / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
-            argv = [*toolkit.command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
-            argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
             child = self._child(Path(scratch))
-            done = run(argv, folder=Path(scratch), environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+            done = self._run(source, target, Path(scratch), includes, timeout)
             made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
             short = msgspec.structs.replace(done, output=cut(done.output))
             failed = failure_of(short, timeout, "nvcc", made, rule)
@@ -186,6 +186,28 @@ class NvccToolchain(Toolchain):
                 device=device_digest(out),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
+
+    def _run(self, source: str, target: Target, scratch: Path, includes: Sequence[str], timeout: float) -> Finished:
+        """Run the compiler; what it made is `made.o`, among what lies between."""
+        (scratch / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
+        argv = [*self.toolkit().command, f"-ccbin={self._host().command()[0]}", *self._flags(target), *includes]
+        argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
+        child = self._child(scratch)
+        return run(argv, folder=scratch, environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+
+    def texts(self, source: str, target: Target, folder: Path, timeout: float) -> dict[str, bytes]:
+        """PTX, and SASS where cuobjdump lies beside nvcc."""
+        includes = self._include_flags(source, folder)
+        if includes is None:
+            return {}
+        self._run(source, target, folder, includes, timeout)
+        found = {"ptx": b"\n".join(p.read_bytes() for p in sorted(folder.glob("*.ptx")))}
+        disassembler = Path(self.toolkit().programs["nvcc"]).with_name("cuobjdump")
+        if disassembler.is_file() and (folder / "made.o").is_file():
+            argv = [str(disassembler), "-sass", "made.o"]
+            done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, keep=_LISTING)
+            found["sass"] = done.output.encode() if done.code == 0 else b""
+        return {ending: text for ending, text in found.items() if text}
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where it lies now."""

@@ -139,10 +139,8 @@ class TritonToolchain(Toolchain):
             return CompileOutcome(status="compile-failed", log=f"error: {error}")
         target_of(target.name)
         request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
-        search = sys.path if self._search is None else self._search
-        setup = CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
         try:
-            reply, memory = pool().compile(setup, request, timeout)
+            reply, memory = pool().compile(self._setup(target), request, timeout)
         except CompilerDiedError as error:
             return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
         except TimedOutError as error:
@@ -158,6 +156,19 @@ class TritonToolchain(Toolchain):
             return _failed(f"error: {recipe.function} needs {unfit}", began, lasting=True)
         left = timeout - (time.monotonic() - began)
         return self._embed(source, reply.image, out, left, began, memory)
+
+    def texts(self, source: str, target: Target, folder: Path, timeout: float) -> dict[str, bytes]:
+        """TTGIR, and PTX or AMD's assembly."""
+        request = CompileRequest(recipe=read_recipe(source), image=str(folder.resolve() / IMAGE), texts=True)
+        try:
+            reply, _ = pool().compile(self._setup(target), request, timeout)
+        except (CompilerDiedError, TimedOutError):
+            return {}
+        return {name: text.encode() for name, text in reply.texts.items()}
+
+    def _setup(self, target: Target) -> CompilerSetup:
+        search = sys.path if self._search is None else self._search
+        return CompilerSetup.of(target.name, template_roots(self._env()), search, self._env())
 
     def link_shared(self, objects: Sequence[Path], out: Path) -> None:
         """Link objects into a shared library for the benchmark; drivers are found when it runs."""

@@ -75,7 +75,9 @@ def test_templates_of_a_project_may_include_bundled_ones(
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_a_source_is_written_anywhere_without_a_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_source_is_written_anywhere_without_a_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator, target = OPERATORS["softmax"], target_by_name("cuda-sm_90a")
     if target.name in [t.name for t in native_targets()]:
         pytest.skip("there is such a device here")
@@ -83,12 +85,17 @@ def test_a_source_is_written_anywhere_without_a_device(capsys: pytest.CaptureFix
     candidate = next(candidates_for(operator, kernel, next(kernel.configs(target.facts)), target))
     rendered = Renderer([bundled_templates()]).render(operator, candidate, target)
     name, source = f"cuda_split_{candidate.id[:8]}", tmp_path / "of" / "no" / "folder.cu"
+    monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
     assert main(["try", "softmax", name, "--target", target.name, "--source", str(source)]) == 1
     said = capsys.readouterr()
     assert source.read_text() == rendered.source
     assert f"source    {source}\n" in said.out
     assert re.search(r"^resources \d+ registers, no spills, \d+ static bytes of shared memory$", said.out, re.MULTILINE)
     assert "there is no device for cuda-sm_90a here" in said.err
+    kept = {p.suffix: p.read_text() for p in (tmp_path / "kept" / "once" / "softmax").iterdir()}
+    assert kept[".cu"] == rendered.source
+    assert ".target sm_90a" in kept[".ptx"]
+    assert ".sass" not in kept or "EXIT" in kept[".sass"]
 
 
 @pytest.mark.skipif(not VERSIONS, reason="no Triton")
@@ -106,10 +113,15 @@ def test_a_triton_function_is_tried_from_any_folder(
     read, _ = read_functions(declared, [], [baseline], [Path.cwd()], os.environ)
     operator = with_declarations(declared["twice"], {**read}, ["cuda"])
     name = f"on_gpu_{candidate_for(operator, operator.kernel('on_gpu'), {}, baseline).id[:8]}"
+    monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
     main([*command, name])
     said = capsys.readouterr().out
     assert f"candidate twice: {name} (on_gpu) for cuda-ptx_80" in said
     assert "resources 10 registers, no spills" in said
+    kept = {p.suffix: p.read_text() for p in (tmp_path / "kept" / "once" / "twice").iterdir()}
+    assert set(kept) == {".cpp", ".ttgir", ".ptx"}
+    assert "ttg.num-warps" in kept[".ttgir"]
+    assert ".target sm_80" in kept[".ptx"]
     assert '"function": "functions.py:right"' in (tmp_path / "written.cpp").read_text()
 
 

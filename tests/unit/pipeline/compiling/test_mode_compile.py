@@ -67,3 +67,17 @@ def test_a_generic_build_plans_what_it_did_before(tmp_path: Path) -> None:
 def test_a_mode_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AotTuneError, match="did you mean 'compile'"):
         planned(project(tmp_path, KERNEL, some=GENERIC), "compiles")
+
+
+def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    templates = project(tmp_path, KERNEL, some=GENERIC)
+    folder = planned(templates, "generic", AOT_TUNE_KEEP=str(tmp_path / "kept"))
+    build(folder)
+    (variant,) = msgspec.json.decode((folder / "manifest.json").read_bytes())["operators"][0]["variants"]
+    held = {p.name: p.read_text() for p in (tmp_path / "kept" / "ops" / "twice").iterdir()}
+    assert set(held) == {f"{variant['name']}.cpp", f"{variant['name']}.s"}
+    assert f"{variant['symbol']}_launch(" in held[f"{variant['name']}.cpp"]
+    assert f"{variant['symbol']}_launch:" in held[f"{variant['name']}.s"]
+    assert "kept 2 files of 1 variants below" in capsys.readouterr().out
+    with pytest.raises(AotTuneError, match="AOT_TUNE_KEEP='kept' is not an absolute path"):
+        planned(templates, "generic", AOT_TUNE_KEEP="kept")
