@@ -198,7 +198,7 @@ class ProblemState:
         """True values and what results may be off by, by output."""
         if not self._expected:
             limits = read_limits(self._folder)
-            exact = exact_values(self.operator, self.check, self.pristine)
+            exact = exact_values(self.operator, self.check, self.pristine, self._engine.device)
             for tensor in self.operator.outputs:
                 if tensor.name in exact:
                     self._expected[tensor.name] = Expected(tensor, exact.pop(tensor.name), limits[tensor.name])

@@ -204,9 +204,12 @@ def _api(near: bool, call: Call) -> ArrayApi:
     return ArrayApi(near, getattr(call, "math", "") == "tf32")
 
 
-def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool = True) -> dict[str, Any]:
-    """The reference's outputs in float64; computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
+def exact_values(
+    operator: Operator, check: Check, storages: Mapping[str, Any], device: torch.device, *, wide: bool = True
+) -> dict[str, Any]:
+    """The reference's outputs in float64, on the device of the storages.
 
+    They are computed so when `wide`, else in float32 and rounded to the tensors' dtypes.
     Integers of 64 bits stay what they are: float64 does not tell large ones apart.
 
     Raises:
@@ -224,13 +227,28 @@ def exact_values(operator: Operator, check: Check, storages: Mapping[str, Any], 
     results: dict[str, Any] = {}
     api = partial(_api, not wide and exactly_float)
     bits = 52 if wide else operator.rounds_to(check.problem).fraction
-    with Rounding(bits) if bits < 23 else contextlib.nullcontext():
+    with Rounding(bits) if bits < 23 else contextlib.nullcontext(), _made_on(device, wide):
         found = outputs_of(operator, check, arrays, api)
     for tensor, value in found:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
         results[tensor.name] = (value if wide else value.to(torch_dtype(tensor))).to(kept)
     return results
+
+
+@contextlib.contextmanager
+def _made_on(device: torch.device, wide: bool) -> Iterator[None]:
+    """Arrays that a reference makes by itself, as by `xp.arange`, are on the device of the others.
+
+    They are in float64 where these are, unless the reference says otherwise: what float32 rounds is no true value.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
@@ -279,11 +297,11 @@ def _publish(folder: Path, limits: Mapping[str, Limits]) -> None:
 def _check_sums(operator: Operator, check: Check, seed: int, device: torch.device) -> None:
     """See to it that a check on small integers is exact, see `refuse_inexact`."""
     storages = draw_inputs(operator, check, seed, device)
-    exact = exact_values(operator, check, storages)
+    exact = exact_values(operator, check, storages, device)
     for tensor in operator.inputs:
         if tensor.name in storages and torch_dtype(tensor).is_signed:
             storages[tensor.name].view(torch_dtype(tensor)).abs_()
-    sums = exact_values(operator, check, storages)
+    sums = exact_values(operator, check, storages, device)
     for tensor in operator.outputs:
         if tensor.name in exact and exact[tensor.name].numel():
             value, largest = exact[tensor.name], float(sums[tensor.name].abs().max())
@@ -300,8 +318,8 @@ def _run_both(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """True values and errors of the own dtype; NaN where only one is NaN or infinite, 0 where both are."""
     storages = draw_inputs(operator, check, seed, device)
-    exact = exact_values(operator, check, storages)
-    near = exact_values(operator, check, storages, wide=False)
+    exact = exact_values(operator, check, storages, device)
+    near = exact_values(operator, check, storages, device, wide=False)
     errors = {}
     for name, value in exact.items():
         other = near.pop(name)
